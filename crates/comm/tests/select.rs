@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use warpweave_comm::collective::{Call, Costs, Operation, Variant};
+use warpweave_comm::collective::{Call, Costs, Operation, ReductionOrder, Variant};
 use warpweave_comm::{CollectiveOptions, Collectives, Operand};
 use warpweave_symm_mem::{
     Backend, Cuda, DType, DevicePtr, Exchange, Host, Memory, SymmetricBuffer, ThreadExchange,
@@ -105,6 +105,37 @@ fn large_local_operands_are_staged_on_gpus() {
         assert_eq!(collectives.select(&large).unwrap(), Variant::Staged);
         let small = call(Operation::AllReduce, 16 << 10, local, local);
         assert_eq!(collectives.select(&small).unwrap(), Variant::Packets);
+    });
+}
+
+/// A copy engine that goes on after a failed wait would overwrite outputs that nobody has given.
+#[test]
+fn copy_engines_are_not_picked_to_write_outputs() {
+    ranks(|exchange, collectives| {
+        let host = Host::new();
+        let shared = SymmetricBuffer::new(&host, &exchange, "shared", 1 << 20).unwrap();
+        let [symmetric, output] =
+            [0, 1 << 19].map(|at| Operand::symmetric(&shared, at, 1 << 19).unwrap());
+        let private = host.allocate(1 << 20).unwrap();
+        let local = Operand::local(private.address());
+        let text = "all-gather 2 push-copy-engine 4000=1\nall-gather 2 push-batched 4000=1\n\
+            all-gather 2 pull-copy-engine 4000=2\nall-gather 2 push 4000=3\nall-gather 2 packets 4000=4\n\
+            all-reduce 2 push-copy-engine 4000=1\nall-reduce 2 two-shot-push 4000=2\n\
+            reduce-scatter 2 push-copy-engine 8000=1\nreduce-scatter 2 push 8000=2\n";
+        collectives.set_costs(text.parse().unwrap());
+        for (operation, input, wanted) in [
+            (Operation::AllGather, symmetric, Variant::PullCopyEngine),
+            (Operation::AllGather, local, Variant::Push),
+            (Operation::AllReduce, local, Variant::TwoShotPush),
+            // Into staging memory, which nobody reads between calls.
+            (Operation::ReduceScatter, local, Variant::PushCopyEngine),
+        ] {
+            let call = call(operation, 1000, input, output);
+            let picked = collectives.select_in(&call, ReductionOrder::Any).unwrap();
+            assert_eq!(picked, wanted, "{operation}");
+            assert_eq!(collectives.select(&call).unwrap(), wanted, "{operation}");
+        }
+        exchange.barrier("end").unwrap();
     });
 }
 

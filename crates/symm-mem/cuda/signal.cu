@@ -1,5 +1,7 @@
-// The stream operations of a signal pad: one block, a thread for each peer.
+// The stream operations of a signal pad: one block, a thread for each peer. And copies that end with the
+// device's first failed wait.
 
+#include "warpweave/range.cuh"
 #include "warpweave/signal.cuh"
 
 namespace {
@@ -24,6 +26,14 @@ extern "C" __global__ void warpweave_wait(const __grid_constant__ warpweave::Pad
                                           uint64_t peers, uint32_t lag) {
   if (threadIdx.x >= __popcll(peers)) return;
   warpweave::wait_peer(pad, slot, nth_peer(peers, threadIdx.x), lag);
+}
+
+// Copies `bytes`, unless a wait of this device has failed. The flag is final when the kernel starts: the wait
+// that this copy must not outlive comes before it in its stream.
+extern "C" __global__ void warpweave_copy(const uint32_t* stopped, void* to, const void* from,
+                                          uint64_t bytes) {
+  if (warpweave::load_counter(stopped) != 0) return;
+  warpweave::copy_range(to, from, bytes, blockIdx.x * blockDim.x + threadIdx.x, gridDim.x * blockDim.x);
 }
 
 // Keeps its stream busy for `ns` nanoseconds.

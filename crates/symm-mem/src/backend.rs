@@ -207,16 +207,35 @@ pub trait Backend: Clone + Debug + Send + Sync + Sized + 'static {
     ) -> Result<()>;
 
     /// As [`Backend::copy`], for memory of a peer that may not have released it for this call: copies nothing
-    /// once a wait of this device has failed.
+    /// once a wait of this device has failed, also if the copy was enqueued or captured before that.
     ///
-    /// The host backend checks when the copy runs. On a GPU nothing can stop a copy engine whose copy is
-    /// enqueued, so [`Cuda`](crate::Cuda) checks when the copy is enqueued: copies of the call in which the
-    /// wait fails, and of calls enqueued before the host learned of the failure, still run. By then the peers
-    /// have been notified.
+    /// On a GPU the SMs copy, in up to 32 blocks of 512 threads, because a copy engine cannot be stopped from
+    /// the device. The copy nodes of a conditional graph node could be, but they run on the SMs too and cost
+    /// 7 µs more (`docs/results`). Use [`Backend::push_by_engine`] for staging memory.
+    ///
+    /// # Safety
+    /// As for [`Backend::copy`]. Neither address is a multicast address.
+    unsafe fn copy_unless_stopped(
+        &self,
+        stream: &Self::Stream,
+        dst: DevicePtr,
+        src: DevicePtr,
+        bytes: usize,
+    ) -> Result<()>;
+
+    /// As [`Backend::copy`], to staging memory of a peer: memory that the peer reads within calls only, and
+    /// whose pad it checks afterwards.
+    ///
+    /// Copies nothing once a wait of this device has failed, as far as the host knows when it enqueues the
+    /// copy. On a GPU, copies enqueued or captured before the host learned of the failure still run. The
+    /// notice of the failure is in the peer's pad before they do, so the peer's next wait or
+    /// [check](crate::SignalPad::check) fails, and the peer never takes what it read for valid. Memory that
+    /// the peer's program uses between calls, such as results, is not protected by that: use
+    /// [`Backend::copy_unless_stopped`], or let the peer pull.
     ///
     /// # Safety
     /// As for [`Backend::copy`].
-    unsafe fn copy_unless_stopped(
+    unsafe fn push_by_engine(
         &self,
         stream: &Self::Stream,
         dst: DevicePtr,

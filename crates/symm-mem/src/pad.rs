@@ -12,9 +12,11 @@
 //!   Data that a peer wrote and that TMA (the async proxy) reads next also needs a proxy fence after the wait
 //!   (`cuda/include/warpweave/signal.cuh`).
 //! - A wait has a deadline. A wait that misses it *stops* this rank's device and leaves a notice in every
-//!   rank's pad before its kernel ends ([`Notice`]). From then on this rank signals on no pad, its copy
-//!   engines copy nothing to peers ([`Backend::copy_unless_stopped`]) and its later waits end at once. A
-//!   peer's wait that finds the notice fails even if its epoch has arrived. So a late rank fails instead of
+//!   rank's pad before its kernel ends ([`Notice`]). From then on this rank signals on no pad, copies
+//!   nothing into memory that peers use between calls ([`Backend::copy_unless_stopped`]), and its later
+//!   waits end at once. Copy engines cannot be stopped from the device, so what they push goes to staging
+//!   memory, whose owner reads it within calls only ([`Backend::push_by_engine`]). A peer's wait that finds
+//!   the notice fails even if its epoch has arrived. So a late rank fails instead of
 //!   reading overwritten data, and a broken job drains within one deadline. [`SignalPad::recover`] restarts
 //!   everything.
 //! - After the last read of a peer's memory, or of memory that peers write, wait once more or call

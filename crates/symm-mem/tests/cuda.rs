@@ -192,6 +192,99 @@ fn a_peer_that_never_signals_is_named_and_the_context_survives() {
     });
 }
 
+/// Rank 0 waits until rank 1 gives its memory, and copies to it: eagerly, and in a graph captured before. Rank
+/// 1 gives it only in the last call.
+#[test]
+#[ignore = "needs a GPU"]
+fn a_copy_after_a_failed_wait_does_not_arrive_and_the_context_survives() {
+    ranks(2, Duration::from_millis(200), |device, exchange| {
+        let bytes = (3 << 20) + 5;
+        let (me, theirs, mine) = (exchange.rank(), 1u8, 9u8);
+        let stream = device.stream(Default::default()).unwrap();
+        let recv = SymmetricBuffer::new(&device, &exchange, "recv", bytes).unwrap();
+        let pad = SignalPad::new(&device, &exchange, "p", 1).unwrap();
+        let send = device.allocate(bytes).unwrap();
+        write(&device, recv.local(), &vec![theirs; bytes]);
+        write(&device, send.address(), &vec![mine; bytes]);
+        exchange.barrier("ready").unwrap();
+        let call = || {
+            pad.wait(&stream, 0, &[1], 0)?;
+            // SAFETY: the ranges live, and rank 1 gives its own before the copy or never.
+            unsafe { device.copy_unless_stopped(&stream, recv.peer(1), send.address(), bytes) }
+        };
+        let graph = (me == 0).then(|| device.capture(&stream, call).unwrap());
+        // SAFETY: what was captured lives until the stream is empty.
+        let replay = |graph| unsafe { device.launch_graph(graph, &stream).unwrap() };
+        let all = |value| {
+            read(&device, recv.local(), bytes)
+                .iter()
+                .all(|b| *b == value)
+        };
+        exchange.barrier("captured").unwrap();
+        for captured in [false, true] {
+            if let Some(graph) = &graph {
+                // The copy is enqueued long before the wait fails.
+                if captured {
+                    replay(graph)
+                } else {
+                    call().unwrap()
+                };
+                device.synchronize(&stream).unwrap();
+                let error = pad.check(&stream).unwrap_err();
+                assert!(matches!(error, Error::SignalFault(_)), "{error}");
+            }
+            exchange.barrier("given up").unwrap();
+            assert!(me == 0 || all(theirs), "captured: {captured}");
+            exchange.barrier("seen").unwrap();
+            pad.recover(&stream, exchange.as_ref()).unwrap();
+        }
+        match &graph {
+            Some(graph) => replay(graph),
+            None => pad.signal(&stream, 0, &[0]).unwrap(),
+        }
+        device.synchronize(&stream).unwrap();
+        pad.check(&stream).unwrap();
+        exchange.barrier("copied").unwrap();
+        assert!(me == 0 || all(mine));
+        pad.close(&stream, exchange.as_ref()).unwrap();
+    });
+}
+
+#[test]
+#[ignore = "needs a GPU"]
+fn a_copy_that_could_be_stopped_copies_all_and_no_more() {
+    ranks(1, Duration::from_secs(10), |device, exchange| {
+        // Its flag is what the copy looks at.
+        let _pad = SignalPad::new(&device, &exchange, "p", 1).unwrap();
+        let stream = device.stream(Default::default()).unwrap();
+        let room = (5 << 20) + 64;
+        let (from, to) = (
+            device.allocate(room).unwrap(),
+            device.allocate(room).unwrap(),
+        );
+        let given: Vec<u8> = (0..room).map(|i| (i * 7 % 251) as u8).collect();
+        write(&device, from.address(), &given);
+        for bytes in [1, 15, 16, 100, 4096, 65_537, 1 << 20, 5 << 20] {
+            for (there, here) in [(0, 0), (1, 1), (3, 8), (16, 5)] {
+                // SAFETY: all ranges lie in the two allocations, and the stream orders the work.
+                unsafe {
+                    device.fill(&stream, to.address(), 0xfe, room).unwrap();
+                    let (dst, src) = (to.address().add(there), from.address().add(here));
+                    device
+                        .copy_unless_stopped(&stream, dst, src, bytes)
+                        .unwrap();
+                }
+                device.synchronize(&stream).unwrap();
+                let got = read(&device, to.address(), room);
+                let case = format!("{bytes} bytes, {here} to {there}");
+                assert!(got[there..][..bytes] == given[here..][..bytes], "{case}");
+                let around = got[..there].iter().chain(&got[there + bytes..]);
+                assert!(around.into_iter().all(|b| *b == 0xfe), "{case}");
+            }
+        }
+    });
+}
+
 fn device(rank: usize) -> Cuda {
     let devices = Cuda::device_count().expect("a GPU");
     Cuda::new(rank % devices).unwrap()

@@ -165,14 +165,15 @@ pub trait CollectiveKernels: Backend {
         blocks: u32,
     ) -> Result<()>;
 
-    /// Copies to peers by copy engine, in any order. None is made once a wait of this rank has failed.
+    /// Copies from or to peers by copy engine, in any order. None is made once the host knows that a wait of
+    /// this rank has failed: see [`Backend::push_by_engine`].
     ///
     /// # Safety
     /// See [the trait](CollectiveKernels); they do not overlap.
     unsafe fn copies(&self, stream: &Self::Stream, moves: &[Move]) -> Result<()> {
         for copy in moves {
             // SAFETY: the caller's obligation.
-            unsafe { self.copy_unless_stopped(stream, copy.dst, copy.src, copy.bytes)? };
+            unsafe { self.push_by_engine(stream, copy.dst, copy.src, copy.bytes)? };
         }
         Ok(())
     }

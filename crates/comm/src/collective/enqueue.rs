@@ -92,8 +92,13 @@ impl<B: CollectiveKernels> Collectives<B> {
                 (Variant::PushCopyEngine, Operation::ReduceScatter | Operation::AllReduce) => {
                     self.by_staging(stream, call)
                 }
-                (Variant::PushCopyEngine, _) => self.by_copies(stream, call, false),
-                (Variant::PushBatched, _) => self.by_copies(stream, call, true),
+                (Variant::PushCopyEngine, _) => {
+                    self.by_copies(stream, call, Direction::Push, false)
+                }
+                (Variant::PushBatched, _) => self.by_copies(stream, call, Direction::Push, true),
+                (Variant::PullCopyEngine, _) => {
+                    self.by_copies(stream, call, Direction::Pull, false)
+                }
             }
         }
     }
@@ -193,8 +198,14 @@ impl<B: CollectiveKernels> Collectives<B> {
         call.bytes().saturating_sub(rank * chunk).min(chunk)
     }
 
-    unsafe fn by_copies(&self, stream: &B::Stream, call: &Call, batched: bool) -> Result<()> {
-        let Direct { from, to, .. } = self.exchange_of(call, Direction::Push);
+    unsafe fn by_copies(
+        &self,
+        stream: &B::Stream,
+        call: &Call,
+        direction: Direction,
+        batched: bool,
+    ) -> Result<()> {
+        let Direct { from, to, .. } = self.exchange_of(call, direction);
         let at = |rank: usize| Move {
             dst: to.0[rank],
             src: from.0[rank],
@@ -208,7 +219,7 @@ impl<B: CollectiveKernels> Collectives<B> {
         let backend = &self.backend;
         let aside = own.src != DevicePtr::NULL;
         // SAFETY: the caller's obligations; every rank is between the two barriers while its output is
-        // written.
+        // written and its input read.
         unsafe {
             if aside {
                 // The local copy runs on the side stream while the copy engines use the links.
@@ -225,7 +236,7 @@ impl<B: CollectiveKernels> Collectives<B> {
                     to: alone(to),
                     enter: 0,
                     leave: 0,
-                    ..self.exchange_of(call, Direction::Push)
+                    ..self.exchange_of(call, direction)
                 };
                 let blocks = self.direct_blocks(own.bytes).min(LOCAL_BLOCKS);
                 backend.exchange(&self.side, &launch, blocks)?;

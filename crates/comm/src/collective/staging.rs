@@ -48,7 +48,7 @@ impl<B: CollectiveKernels> Collectives<B> {
                     let (start, bytes) = pieces(part(peer), index);
                     let src = call.input.address().add(peer * chunk + start);
                     let dst = self.staging.peer(peer).add(self.rank * chunk + start);
-                    backend.copy_unless_stopped(stream, dst, src, bytes)?;
+                    backend.push_by_engine(stream, dst, src, bytes)?;
                 }
                 backend.record(&self.pushed[index], stream)?;
             }
@@ -80,7 +80,7 @@ impl<B: CollectiveKernels> Collectives<B> {
                 for &peer in peers.iter().filter(|_| everywhere) {
                     let (start, bytes) = pieces(part(self.rank), index);
                     let dst = call.output.of(peer).add(self.rank * chunk + start);
-                    backend.copy_unless_stopped(stream, dst, result.add(start), bytes)?;
+                    backend.push_by_engine(stream, dst, result.add(start), bytes)?;
                 }
             }
             match everywhere {

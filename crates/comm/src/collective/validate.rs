@@ -57,7 +57,10 @@ impl<B: CollectiveKernels> Collectives<B> {
             TwoShot | TwoShotPush | TwoShotTma | ScatterAllGather => true,
             _ => false,
         };
-        let reaches_inputs = matches!(variant, Pull | PullTma | OneShot | TwoShot | TwoShotTma);
+        let reaches_inputs = matches!(
+            variant,
+            Pull | PullTma | PullCopyEngine | OneShot | TwoShot | TwoShotTma
+        );
         let in_place = call.in_place() && self.world > 1;
         let bytes = call.bytes();
         if reaches_inputs && !call.input.is_symmetric() {

@@ -23,11 +23,14 @@ pub enum Variant {
     TwoShotPush,
     /// TMA bulk copies to symmetric outputs.
     PushTma,
-    /// Copy engines write to symmetric outputs; for reductions, to staging memory.
+    /// Copy engines write to symmetric outputs; for reductions, to staging memory. See
+    /// [`Variant::pushes_outputs_by_engine`].
     PushCopyEngine,
     /// As [`Variant::PushCopyEngine`], as one batch of the driver. In a graph capture, where batches are not
     /// supported, it is enqueued copy by copy.
     PushBatched,
+    /// Copy engines read from symmetric inputs.
+    PullCopyEngine,
     /// Every rank loads and reduces all symmetric inputs.
     OneShot,
     /// Every rank loads and reduces one chunk of all symmetric inputs and stores the result to all symmetric
@@ -68,6 +71,7 @@ impl Variant {
                 PullTma,
                 PushCopyEngine,
                 PushBatched,
+                PullCopyEngine,
                 Staged,
                 Multimem,
                 MulticastCopy,
@@ -81,6 +85,7 @@ impl Variant {
                 PullTma,
                 PushCopyEngine,
                 PushBatched,
+                PullCopyEngine,
                 Staged,
                 Multimem,
                 MulticastCopy,
@@ -93,6 +98,7 @@ impl Variant {
                 PullTma,
                 PushCopyEngine,
                 PushBatched,
+                PullCopyEngine,
                 Staged,
             ],
             Operation::ReduceScatter => &[
@@ -121,7 +127,7 @@ impl Variant {
     }
 
     /// All of them.
-    pub const ALL: [Variant; 17] = [
+    pub const ALL: [Variant; 18] = [
         Variant::Packets,
         Variant::PacketsTwoShot,
         Variant::Push,
@@ -129,6 +135,7 @@ impl Variant {
         Variant::PushTma,
         Variant::PushCopyEngine,
         Variant::PushBatched,
+        Variant::PullCopyEngine,
         Variant::OneShot,
         Variant::TwoShot,
         Variant::PullTma,
@@ -152,6 +159,21 @@ impl Variant {
         !matches!(self, Variant::Multimem)
     }
 
+    /// Whether copy engines of other ranks write the outputs of `operation`.
+    ///
+    /// On a GPU nothing stops a copy that is in the queue of a copy engine. So after a wait of a rank has
+    /// failed, its copies that were enqueued before still write outputs of peers, which may not have given
+    /// them: a peer that is between two calls can find the output of an earlier call overwritten, and its next
+    /// wait or check reports the fault. [`Collectives::select`](super::Collectives::select) leaves such
+    /// variants out. Name them where outputs are not used after their check.
+    pub const fn pushes_outputs_by_engine(self, operation: Operation) -> bool {
+        match self {
+            Variant::PushCopyEngine => !matches!(operation, Operation::ReduceScatter),
+            Variant::PushBatched | Variant::MulticastCopy => true,
+            _ => false,
+        }
+    }
+
     /// The name in tables and on command lines.
     pub const fn name(self) -> &'static str {
         match self {
@@ -162,6 +184,7 @@ impl Variant {
             Variant::PushTma => "push-tma",
             Variant::PushCopyEngine => "push-copy-engine",
             Variant::PushBatched => "push-batched",
+            Variant::PullCopyEngine => "pull-copy-engine",
             Variant::OneShot => "one-shot",
             Variant::TwoShot => "two-shot",
             Variant::PullTma => "pull-tma",

@@ -210,7 +210,7 @@ impl<B: TransferBackend> Channel<B> {
                 // above.
                 unsafe {
                     backend.wait(stream, &view, awaited, &[self.peer], 0)?;
-                    backend.copy_unless_stopped(stream, to, from, bytes)?;
+                    backend.push_by_engine(stream, to, from, bytes)?;
                     return backend.signal_unless_stopped(stream, &view, signalled, self.peer);
                 }
             }

@@ -128,7 +128,7 @@ impl Case {
             | Variant::PushCopyEngine
             | Variant::PushBatched
             | Variant::ScatterAllGather => output,
-            Variant::Pull | Variant::PullTma => input,
+            Variant::Pull | Variant::PullTma | Variant::PullCopyEngine => input,
             Variant::OneShot => input && !in_place,
             Variant::TwoShot | Variant::TwoShotTma => input && output,
             Variant::Multimem => {

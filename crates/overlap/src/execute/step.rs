@@ -12,14 +12,23 @@ use super::bind::BoxedLaunch;
 use super::collective::{GroupCall, ProcessGroup};
 use super::error::Result;
 
+/// Whose memory a copy writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Target {
+    Own,
+    /// Staging of a peer, or of all ranks by the multicast address.
+    Staging,
+    /// An operand of a peer, which the peer's caller uses between calls.
+    Operand,
+}
+
 /// A contiguous run of bytes to be copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
     pub dst: Place,
     pub src: Place,
     pub bytes: usize,
-    /// Whether it writes memory of a peer.
-    pub pushes: bool,
+    pub to: Target,
 }
 
 /// A GEMM with its algorithm.
@@ -176,11 +185,16 @@ impl<B: ExecuteBackend> Step<B> {
                     // SAFETY: the caller's obligation.
                     unsafe {
                         // What a peer has is its own until it gives it for this call, and a wait for that may
-                        // have failed. What is pulled nobody else sees: whether it may be used, the checks of
-                        // the pads say.
-                        match run.pushes {
-                            true => backend.copy_unless_stopped(stream, dst, src, run.bytes)?,
-                            false => backend.copy(stream, dst, src, run.bytes)?,
+                        // have failed. Staging is read within calls only, and nobody else sees what is
+                        // pulled: whether either may be used, the checks of the pads say.
+                        match run.to {
+                            Target::Own => backend.copy(stream, dst, src, run.bytes)?,
+                            Target::Staging => {
+                                backend.push_by_engine(stream, dst, src, run.bytes)?
+                            }
+                            Target::Operand => {
+                                backend.copy_unless_stopped(stream, dst, src, run.bytes)?;
+                            }
                         }
                     }
                 }

@@ -54,8 +54,8 @@ fn takes_batches(cuda: &Cuda, stream: &CudaStream) -> Result<bool> {
 impl Cuda {
     /// Enqueues all `copies` (destination, source, bytes) on `stream`, unordered among each other: as one
     /// batch if the driver supports it (CUDA 12.8 or newer) and `stream` is not being captured, else one by
-    /// one. As [`copy_unless_stopped`](crate::Backend::copy_unless_stopped), copies nothing once a wait of
-    /// this device has failed.
+    /// one. Like [`push_by_engine`](crate::Backend::push_by_engine), for staging memory of peers: copies
+    /// nothing once the host knows that a wait of this device has failed.
     ///
     /// # Errors
     /// Errors of the driver.

@@ -203,6 +203,17 @@ impl Backend for Cuda {
         src: DevicePtr,
         bytes: usize,
     ) -> Result<()> {
+        // SAFETY: the caller's obligation.
+        unsafe { self.launch_copy(stream, dst, src, bytes) }
+    }
+
+    unsafe fn push_by_engine(
+        &self,
+        stream: &CudaStream,
+        dst: DevicePtr,
+        src: DevicePtr,
+        bytes: usize,
+    ) -> Result<()> {
         if self.leaves_out_copies(stream)? {
             return Ok(());
         }

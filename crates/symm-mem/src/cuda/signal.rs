@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::Cuda;
 use super::launch::{Image, LaunchConfig};
 use super::stream::CudaStream;
+use crate::backend::{Backend, DevicePtr};
 use crate::error::{Error, Result};
 use crate::pad::PadView;
 
@@ -33,6 +34,15 @@ const _: () = {
     assert!(FLAG_STRIDE == 32);
 };
 
+/// Threads of a block that copies.
+const COPY_THREADS: u32 = 512;
+
+/// What such a block has in flight: eight loads of 16 bytes a thread (`range.cuh`).
+const COPY_BLOCK_BYTES: usize = COPY_THREADS as usize * 8 * 16;
+
+/// Blocks that keep a link busy and leave most SMs to other kernels.
+const COPY_BLOCKS: usize = 32;
+
 /// The peers as a bit set.
 fn mask(peers: &[usize]) -> Result<u64> {
     peers.iter().try_fold(0u64, |mask, &peer| {
@@ -53,7 +63,12 @@ impl Cuda {
     /// Loads the signal kernels before anything waits, because loading may need an idle device. If the build
     /// or the device lacks them, the first signal reports it.
     pub(super) fn preload_signals(&self) -> Result<()> {
-        for name in ["warpweave_signal", "warpweave_wait", "warpweave_delay"] {
+        for name in [
+            "warpweave_signal",
+            "warpweave_wait",
+            "warpweave_copy",
+            "warpweave_delay",
+        ] {
             match self.function(&SIGNAL, name) {
                 Err(error) if !error.is_unavailable() => return Err(error),
                 _ => {}
@@ -103,6 +118,45 @@ impl Cuda {
         // SAFETY: the kernel takes a pad, a slot, a mask and a lag by value; the pad is the caller's
         // obligation.
         unsafe { self.launch_in_one_block(stream, "warpweave_wait", &mut parameters) }
+    }
+
+    /// # Safety
+    /// As for [`Backend::copy_unless_stopped`].
+    pub(super) unsafe fn launch_copy(
+        &self,
+        stream: &CudaStream,
+        dst: DevicePtr,
+        src: DevicePtr,
+        bytes: usize,
+    ) -> Result<()> {
+        if bytes == 0 || self.leaves_out_copies(stream)? {
+            return Ok(());
+        }
+        let Some(mut stopped) = self.stop_flag() else {
+            // SAFETY: the caller's obligation.
+            return unsafe { self.copy(stream, dst, src, bytes) };
+        };
+        let function = match self.function(&SIGNAL, "warpweave_copy") {
+            Ok(function) => function,
+            // A build without the kernel has no kernels that wait either, so only the host stops the device.
+            Err(Error::FeatureMissing { .. }) => {
+                // SAFETY: the caller's obligation.
+                return unsafe { self.push_by_engine(stream, dst, src, bytes) };
+            }
+            Err(error) => return Err(error),
+        };
+        let (mut dst, mut src, mut size) = (dst, src, bytes as u64);
+        let mut parameters = [
+            argument(&mut stopped),
+            argument(&mut dst),
+            argument(&mut src),
+            argument(&mut size),
+        ];
+        let blocks = bytes.div_ceil(COPY_BLOCK_BYTES).min(COPY_BLOCKS) as u32;
+        let config = LaunchConfig::linear(blocks, COPY_THREADS);
+        // SAFETY: the kernel takes three addresses and a size by value. The flag lives as long as the device,
+        // the ranges are the caller's obligation.
+        unsafe { self.launch(stream, &function, config, &mut parameters) }
     }
 
     pub(super) fn launch_delay(&self, stream: &CudaStream, time: Duration) -> Result<()> {

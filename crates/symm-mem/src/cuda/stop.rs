@@ -114,6 +114,12 @@ impl Cuda {
             .is_some_and(|memory| memory.host().load(Ordering::Acquire) != 0)
     }
 
+    /// The flag in device memory, once there is a pad. Without one, nothing waits.
+    pub(super) fn stop_flag(&self) -> Option<DevicePtr> {
+        let stop = self.device.stop.lock();
+        stop.as_ref().map(|memory| DevicePtr(memory.device))
+    }
+
     /// Whether copies to peers enqueued on `stream` are skipped. A graph in capture records them, because it
     /// may be launched after the device has recovered.
     pub(super) fn leaves_out_copies(&self, stream: &super::CudaStream) -> Result<bool> {

@@ -243,6 +243,17 @@ impl Backend for Host {
         })
     }
 
+    unsafe fn push_by_engine(
+        &self,
+        stream: &HostStream,
+        dst: DevicePtr,
+        src: DevicePtr,
+        bytes: usize,
+    ) -> Result<()> {
+        // SAFETY: the caller's obligation.
+        unsafe { self.copy_unless_stopped(stream, dst, src, bytes) }
+    }
+
     unsafe fn fill(
         &self,
         stream: &HostStream,

@@ -192,6 +192,14 @@ fn a_driver_that_lacks_a_function_gets_an_answer() {
         .run();
 }
 
+#[test]
+#[cfg_attr(not(feature = "nvcc"), ignore = "needs the feature nvcc")]
+fn a_copy_after_a_failed_wait_copies_nothing() {
+    Child::new("stopped")
+        .set(warpweave_fake_driver::ASYNCHRONOUS, "1")
+        .run();
+}
+
 /// Entry point of the child processes of the tests above.
 #[test]
 fn child() {
@@ -201,6 +209,7 @@ fn child() {
     let driver = child::loaded();
     match role.as_str() {
         "sound" => scenarios::all_are_sound(&driver),
+        "stopped" => scenarios::nothing_is_copied(&driver),
         "calls" => scenarios::calls_of_an_allocation(&driver),
         "injection" => injection::run(&driver),
         "lost" => injection::lost(&driver),

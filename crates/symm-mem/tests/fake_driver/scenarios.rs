@@ -3,6 +3,7 @@
 mod bodies;
 mod caches;
 mod slices;
+mod stopped;
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,6 +13,8 @@ use std::time::Duration;
 use warpweave_fake_driver::{Call, Control, DEVICES, Failure, WITH};
 use warpweave_symm_mem::multicast::guard_process;
 use warpweave_symm_mem::{Cuda, Error, Exchange, Result, ThreadExchange};
+
+pub use stopped::nothing_is_copied;
 
 /// A rank of a scenario.
 pub struct Rank {

@@ -193,6 +193,16 @@ impl Backend for Faulty {
         // SAFETY: as in `copy`.
         unsafe { self.host.copy_unless_stopped(stream, dst, src, bytes) }
     }
+    unsafe fn push_by_engine(
+        &self,
+        stream: &Self::Stream,
+        dst: DevicePtr,
+        src: DevicePtr,
+        bytes: usize,
+    ) -> Result<()> {
+        // SAFETY: as in `copy`.
+        unsafe { self.host.push_by_engine(stream, dst, src, bytes) }
+    }
     fn stop_flags(&self) -> Result<StopFlags> {
         self.host.stop_flags()
     }

@@ -87,8 +87,9 @@ impl Costs {
 }
 
 impl<B: CollectiveKernels> Collectives<B> {
-    /// The variant for `call` that is fastest according to [`Collectives::costs`], of those that can do it
-    /// and reduce in the order of ranks. The same on all ranks. Without any measurement of the operation: the
+    /// The variant for `call` that is fastest according to [`Collectives::costs`], of those that can do it,
+    /// reduce in the order of ranks, and do not
+    /// [push outputs by copy engine](Variant::pushes_outputs_by_engine). The same on all ranks. Without any measurement of the operation: the
     /// first of a fixed order that can.
     ///
     /// # Errors
@@ -106,9 +107,10 @@ impl<B: CollectiveKernels> Collectives<B> {
         let mut refused = None;
         let mut able = Vec::new();
         let accepted = |variant: &&Variant| {
-            order == ReductionOrder::Any
+            let in_order = order == ReductionOrder::Any
                 || variant.reduces_in_rank_order()
-                || !call.operation.reduces()
+                || !call.operation.reduces();
+            in_order && !variant.pushes_outputs_by_engine(call.operation)
         };
         for &variant in Variant::of(call.operation).iter().filter(accepted) {
             match self.validate(call, variant) {

@@ -5,8 +5,8 @@ use warpweave_symm_mem::BackendKind;
 use super::Binder;
 use crate::execute::ExecuteBackend;
 use crate::execute::addresses::{Copy, Place, offset_of};
-use crate::execute::step::Run;
-use crate::plan::{MulticastRegion, Region};
+use crate::execute::step::{Run, Target};
+use crate::plan::{MulticastRegion, Region, Role};
 
 impl<B: ExecuteBackend> Binder<'_, B> {
     /// A copy of a box: one run where the rows lie without gaps on both sides, else one a row.
@@ -51,12 +51,18 @@ impl<B: ExecuteBackend> Binder<'_, B> {
             copy,
             offset: offset_of(plan, region, row),
         };
+        let target = match to {
+            Copy::Of(rank) if rank == plan.rank => Target::Own,
+            Copy::Of(_) if plan.buffers[dst.buffer.0].role != Role::Staging => Target::Operand,
+            // SMs do not store through a multicast address as to plain memory.
+            Copy::Of(_) | Copy::All => Target::Staging,
+        };
         (0..runs)
             .map(|row| Run {
                 dst: place(dst, to, row),
                 src: place(src, from, row),
                 bytes,
-                pushes: to != Copy::Of(plan.rank),
+                to: target,
             })
             .collect()
     }

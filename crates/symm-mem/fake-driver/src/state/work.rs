@@ -61,6 +61,12 @@ pub(crate) enum Kernel {
         peers: u64,
         lag: u32,
     },
+    Copy {
+        stopped: u64,
+        to: u64,
+        from: u64,
+        bytes: usize,
+    },
     Delay {
         time: Duration,
     },
@@ -87,6 +93,12 @@ impl Kernel {
                     peers: *(*parameters.add(2)).cast(),
                     lag: *(*parameters.add(3)).cast(),
                 },
+                "warpweave_copy" => Kernel::Copy {
+                    stopped: *(*parameters).cast(),
+                    to: *(*parameters.add(1)).cast(),
+                    from: *(*parameters.add(2)).cast(),
+                    bytes: *(*parameters.add(3)).cast(),
+                },
                 "warpweave_delay" => Kernel::Delay {
                     time: Duration::from_nanos(*(*parameters).cast()),
                 },
@@ -110,6 +122,16 @@ impl Kernel {
                     pad.stopped_on_host..pad.stopped_on_host + 4,
                 ]
             }
+            &Kernel::Copy {
+                stopped,
+                to,
+                from,
+                bytes,
+            } => vec![
+                stopped..stopped + 4,
+                to..to + bytes as u64,
+                from..from + bytes as u64,
+            ],
             Kernel::Delay { .. } | Kernel::Unknown => Vec::new(),
         }
     }

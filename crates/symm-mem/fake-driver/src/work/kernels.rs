@@ -1,12 +1,13 @@
-//! The kernels that the driver knows by name: the signals and waits of `warpweave-symm-mem`. Any other kernel
-//! is only recorded in the journal.
+//! The kernels that the driver knows by name: the signals, waits and copies of `warpweave-symm-mem`. Any other
+//! kernel is only recorded in the journal.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::journal::Outcome;
 use crate::state::lock;
-use crate::state::work::{Kernel, Pad};
+use crate::state::work::{Kernel, Pad, Work};
+use crate::work::run;
 
 /// Bytes from one flag of a pad to the next.
 const FLAG_STRIDE: u64 = 32;
@@ -16,6 +17,18 @@ impl Kernel {
         match *self {
             Kernel::Unknown => {}
             Kernel::Delay { time } => std::thread::sleep(time),
+            Kernel::Copy {
+                stopped,
+                to,
+                from,
+                bytes,
+            } => {
+                if cell(context, stopped)?.load(Ordering::Acquire) != 0 {
+                    return Ok(());
+                }
+                // SAFETY: a copy takes no host memory and no parameters.
+                unsafe { run::run(context, &Work::Copy { to, from, bytes })? };
+            }
             Kernel::Signal { pad, slot, peers } => {
                 if cell(context, pad.stopped)?.load(Ordering::Acquire) != 0 {
                     return Ok(());

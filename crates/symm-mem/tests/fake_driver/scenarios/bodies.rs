@@ -70,7 +70,7 @@ fn launch(
     unsafe { device.launch(stream, &function, LaunchConfig::linear(1, 64), parameters) }
 }
 
-fn signal(
+pub fn signal(
     device: &Cuda,
     stream: &CudaStream,
     mut pad: PadView,
@@ -86,7 +86,7 @@ fn signal(
     launch(device, stream, "warpweave_signal", parameters)
 }
 
-fn wait(
+pub fn wait(
     device: &Cuda,
     stream: &CudaStream,
     mut pad: PadView,
@@ -106,7 +106,7 @@ fn wait(
 
 /// Whether a peer's data belongs to this call. Not a panic otherwise: a peer whose wait missed its deadline
 /// continues, overwrites unread data, and reports the fault later.
-fn arrived(rank: &Rank, got: &[u8], expected: u8) -> Result<()> {
+pub fn arrived(rank: &Rank, got: &[u8], expected: u8) -> Result<()> {
     if got.iter().all(|byte| *byte == expected) {
         return Ok(());
     }
