@@ -17,6 +17,7 @@ mod matmul_overlapping_all_gather;
 mod parameters;
 mod pipelines;
 mod printed;
+mod pushes;
 mod reductions;
 mod schedule;
 mod sequences;

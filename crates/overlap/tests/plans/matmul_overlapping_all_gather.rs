@@ -58,10 +58,10 @@ fn launches_and_transports_are_those_of_the_name() {
 }
 
 #[test]
-fn the_copy_engine_pushes_in_the_order_that_spreads_the_load() {
+fn the_copy_engine_pulls_in_the_order_that_spreads_the_load() {
     let plan = plan("copyEngineAllGather");
     let copies = plan.ops.iter().filter_map(|op| match &op.kind {
-        OpKind::Copy { dst, .. } => Some((op.stream, dst.rank)),
+        OpKind::Copy { src, .. } => Some((op.stream, src.rank)),
         _ => None,
     });
     let side = StreamId(1);

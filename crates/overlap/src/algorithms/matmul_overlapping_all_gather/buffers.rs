@@ -19,12 +19,12 @@ pub(super) struct Operands {
 }
 
 impl Operands {
-    /// `y` is symmetric where peers write it and local where they do not.
+    /// X is symmetric where peers read it, and Y where they write it.
     pub(super) fn new(
         name: &str,
         (rank, world): (usize, usize),
         problem: &Problem,
-        y_placement: Placement,
+        [x, y]: [Placement; 2],
     ) -> Self {
         let Problem { m, n, k, dtype, .. } = *problem;
         let (rows, local) = (gathered_rows(problem), Placement::Local);
@@ -38,8 +38,8 @@ impl Operands {
                 buffer("b", local, Role::Weight, (k, n)),
                 buffer("c", local, Role::Output, (m, n)),
             ],
-            x: buffer("x", local, Role::Input, (rows, k)),
-            y: buffer("y", y_placement, Role::Output, all),
+            x: buffer("x", x, Role::Input, (rows, k)),
+            y: buffer("y", y, Role::Output, all),
             builder,
             rows,
             k,
@@ -59,12 +59,12 @@ impl Operands {
             .collective(stream, Collective::AllGather, x, y, transport);
     }
 
-    /// This rank's X, and its place in the Y of `to`.
-    pub(super) fn x_to(&self, to: usize) -> (Region, Region) {
+    /// The X of `from`, and its place in this rank's Y.
+    pub(super) fn x_of(&self, from: usize) -> (Region, Region) {
         let rank = self.builder.draft().rank;
         let start = |rank: usize| rank.saturating_mul(self.rows);
-        let rows = start(rank)..start(rank + 1);
-        let y = self.builder.on(to, self.y, rows, 0..self.k);
-        (self.builder.whole(self.x), y)
+        let x = self.builder.on(from, self.x, 0..self.rows, 0..self.k);
+        let rows = start(from)..start(from + 1);
+        (x, self.builder.on(rank, self.y, rows, 0..self.k))
     }
 }

@@ -6,14 +6,14 @@ use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{Placement, Plan, Problem, StreamId};
 
-/// Every rank pushes its X into the Y of all ranks on one stream, to the next rank first, while its GEMM has
-/// all SMs. Y is symmetric.
+/// Every rank pulls the X of all ranks into its Y on one stream, the next rank's first, while its GEMM has all
+/// SMs. X is symmetric. A push into Y could not be stopped if its owner does not give Y.
 ///
-/// `free`: "my caller has read the Y of the previous call". `ready`: "my X is in your Y".
+/// `ready`: "my X is there". `taken`: "I have read your X"; the call ends only then.
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "copyEngineAllGather",
     operation: Operation::MatmulOverlappingAllGather,
-    summary: "pushes by copy engine while the GEMM has all SMs",
+    summary: "pulls by copy engine while the GEMM has all SMs",
     needs: Capabilities::NONE,
     parameters: &[],
     build,
@@ -22,24 +22,30 @@ pub const ALGORITHM: Algorithm = Algorithm {
 };
 
 fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
-    let mut plan = Operands::new(ALGORITHM.name, (rank, world), problem, Placement::Symmetric);
+    let mut plan = Operands::new(
+        ALGORITHM.name,
+        (rank, world),
+        problem,
+        [Placement::Symmetric, Placement::Local],
+    );
     let main = StreamId::MAIN;
-    let free = plan.builder.slot("free");
     let ready = plan.builder.slot("ready");
+    let taken = plan.builder.slot("taken");
     let peers = plan.builder.peers();
 
-    plan.builder.signal(main, free, peers.clone());
-    let pushes = plan.builder.fork();
-    for &to in &peers {
-        let (src, dst) = plan.x_to(to);
+    plan.builder.signal(main, ready, peers.clone());
+    let pulls = plan.builder.fork();
+    for &from in &peers {
+        let (src, dst) = plan.x_of(from);
         plan.builder
-            .wait(pushes, free, [to])
-            .put(pushes, src, dst, ready);
+            .wait(pulls, ready, [from])
+            .copy(pulls, src, dst)
+            .signal(pulls, taken, [from]);
     }
-    // The local copy last: it shares no link with the pushes and peers wait for those.
-    let (src, dst) = plan.x_to(rank);
-    plan.builder.copy(pushes, src, dst);
+    // The local copy last: it shares no link with the pulls.
+    let (src, dst) = plan.x_of(rank);
+    plan.builder.copy(pulls, src, dst);
     plan.multiply(main);
-    plan.builder.join(pushes).wait(main, ready, peers);
+    plan.builder.join(pulls).wait(main, taken, peers);
     plan.builder.finish()
 }

@@ -5,7 +5,7 @@ use super::{COLLECTIVE, transport};
 use crate::algorithms::{Algorithm, Capabilities, Options};
 use crate::error::PlanError;
 use crate::operation::Operation;
-use crate::plan::{Plan, Problem, StreamId};
+use crate::plan::{Placement, Plan, Problem, StreamId};
 
 /// The collective, then the GEMM on the same stream, without overlap.
 pub const ALGORITHM: Algorithm = Algorithm {
@@ -27,7 +27,8 @@ fn build(
 ) -> Result<Plan, PlanError> {
     let transport = transport(options.choice(COLLECTIVE.key));
     let place = (rank, world);
-    let mut plan = Operands::new(ALGORITHM.name, place, problem, transport.placement());
+    let placements = [Placement::Local, transport.placement()];
+    let mut plan = Operands::new(ALGORITHM.name, place, problem, placements);
     plan.all_gather(StreamId::MAIN, transport);
     plan.multiply(StreamId::MAIN);
     plan.builder.finish()
