@@ -2,7 +2,7 @@
 
 use warpweave_symm_mem::{Backend, Cuda, DevicePtr, Memory};
 
-use super::handle;
+use super::prepared::{bind, ordinal, raw};
 use crate::chunked_matmul::Table;
 use crate::cutlass::{self, Arrivals};
 use crate::sm90::sms_left_by_signals;
@@ -28,7 +28,7 @@ impl ChunkedGemmBackend for Cuda {
         cutlass::check_problem(problem)?;
         let configs = cutlass::chunked_configs()?;
         cutlass::check_device(self.device())?;
-        handle::bind(self)?;
+        bind(self)?;
 
         let sms = sms_left_by_signals(self.device());
         let tiling = cutlass::select(configs, problem, sms).ok_or(Error::NoCandidate)?;
@@ -57,13 +57,8 @@ impl ChunkedGemmBackend for Cuda {
             tables: [at.groups, at.tiles, at.waits, at.signals]
                 .map(|part| memory.address().add(part).0),
         };
-        let kernel = cutlass::Prepared::waiting(
-            tiling.config,
-            problem,
-            handle::ordinal(self),
-            sms,
-            &arrivals,
-        )?;
+        let kernel =
+            cutlass::Prepared::waiting(tiling.config, problem, ordinal(self), sms, &arrivals)?;
         let shared = table.shared(own).into_iter().map(|rows| {
             let src = gemm.a.add((rows.start - own.start) * row);
             let last = (rows.len() - 1) * row + problem.k * problem.dtype.size();
@@ -86,12 +81,8 @@ impl ChunkedGemmBackend for Cuda {
             // SAFETY: the caller vouches for own rows, in `a` and in staging.
             unsafe { self.copy(stream, dst, src, bytes)? };
         }
-        handle::bind(self)?;
+        bind(self)?;
         // SAFETY: the caller vouches for the matrices and the pad; the tables live with the plan.
-        unsafe {
-            prepared
-                .kernel
-                .launch(prepared.operands, 0, handle::raw(stream))
-        }
+        unsafe { prepared.kernel.launch(prepared.operands, 0, raw(stream)) }
     }
 }

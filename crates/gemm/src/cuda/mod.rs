@@ -1,17 +1,16 @@
 //! GEMMs on a GPU: cuBLASLt, CUTLASS and the hand-written kernel as implementations of [`GemmBackend`].
 
-mod all_gather_matmul;
 mod chunked_matmul;
+mod fused;
 mod handle;
-mod matmul_reduce;
 mod prepared;
 
 use warpweave_symm_mem::Cuda;
 
 pub use chunked_matmul::CudaPreparedChunked;
-pub use handle::{Choice, CudaGemm};
-pub use matmul_reduce::CudaPreparedReduce;
-pub use prepared::CudaPrepared;
+pub use fused::CudaPreparedReduce;
+pub use handle::CudaGemm;
+pub use prepared::{Choice, CudaPrepared};
 
 use crate::backend::{GemmBackend, GemmOperands};
 use crate::timing;
@@ -69,7 +68,7 @@ impl GemmBackend for Cuda {
         prepared: &CudaPrepared,
         operands: GemmOperands,
     ) -> Result<(), Error> {
-        handle::bind(self)?;
+        prepared::bind(self)?;
         // SAFETY: the caller vouches for the matrices; the device's context is current now.
         unsafe { prepared.launch(self, stream, operands) }
     }

@@ -1,13 +1,24 @@
 //! A problem with its algorithm and workspace on a GPU.
 
+use std::ffi::c_void;
 use std::sync::Arc;
 
 use warpweave_symm_mem::{Backend, Cuda, Memory};
 
-use super::{Choice, handle};
 use crate::cublaslt::{Algorithm, Matmul};
 use crate::cutlass::{self, Tiling};
 use crate::{Error, GemmOperands, GemmProblem, sm90};
+
+/// One algorithm of one provider.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Choice {
+    /// One of the heuristics' proposals.
+    CublasLt(Algorithm),
+    /// A compiled kernel with its arguments.
+    Cutlass(Tiling),
+    /// A hand-written kernel with its arguments.
+    Sm90(sm90::Tiling),
+}
 
 /// Device memory that one or several plans use as scratch.
 pub(super) type Workspace = Arc<<Cuda as Backend>::Memory>;
@@ -113,12 +124,12 @@ impl CudaPrepared {
                 })?;
                 // SAFETY: the caller vouches for the matrices and the context; the algorithm was proposed for
                 // this problem and the workspace has its size.
-                unsafe { matmul.launch(algorithm, operands, workspace, handle::raw(stream)) }
+                unsafe { matmul.launch(algorithm, operands, workspace, raw(stream)) }
             }
             Kernel::Cutlass { prepared, .. } => {
                 // SAFETY: the caller vouches for the matrices and the context; the workspace has the plan's
                 // size.
-                unsafe { prepared.launch(operands, workspace, handle::raw(stream)) }
+                unsafe { prepared.launch(operands, workspace, raw(stream)) }
             }
             Kernel::Sm90(prepared) => {
                 // SAFETY: the caller vouches for the matrices.
@@ -126,4 +137,17 @@ impl CudaPrepared {
             }
         }
     }
+}
+
+/// Makes the device's context current on this thread.
+pub(super) fn bind(backend: &Cuda) -> Result<(), Error> {
+    Ok(backend.bind()?)
+}
+
+pub(super) fn ordinal(backend: &Cuda) -> i32 {
+    backend.context().ordinal() as i32
+}
+
+pub(super) fn raw(stream: &<Cuda as Backend>::Stream) -> *mut c_void {
+    stream.raw().cast()
 }

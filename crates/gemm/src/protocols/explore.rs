@@ -13,7 +13,7 @@
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use super::late::{Health, Late, Move};
+use super::health::{Health, Late, Move};
 use super::{Model, Step, reached};
 
 const RACE: &str = "a race";

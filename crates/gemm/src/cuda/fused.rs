@@ -1,10 +1,34 @@
-//! GEMM + reduction on a GPU: the hand-written kernels.
+//! The hand-written fused GEMMs on a GPU: all-gather + GEMM, GEMM + reduction.
 
 use warpweave_symm_mem::Cuda;
 
+use super::prepared::bind;
 use crate::matmul_reduce::ReduceOutput;
-use crate::sm90::{PreparedOneShot, PreparedReduction};
-use crate::{Error, GemmReduceBackend, MatmulReduce};
+use crate::sm90::{PreparedAllGather, PreparedOneShot, PreparedReduction};
+use crate::{AllGatherGemmBackend, AllGatherMatmul, Error, GemmReduceBackend, MatmulReduce};
+
+impl AllGatherGemmBackend for Cuda {
+    type PreparedAllGather = PreparedAllGather;
+
+    fn prepare_all_gather(&self, gemm: &AllGatherMatmul) -> Result<PreparedAllGather, Error> {
+        gemm.validate()?;
+        PreparedAllGather::new(self, gemm)
+    }
+
+    fn all_gather_algorithm(prepared: &PreparedAllGather) -> String {
+        format!("sm90 {}", prepared.tiling())
+    }
+
+    unsafe fn all_gather_matmul(
+        &self,
+        stream: &Self::Stream,
+        prepared: &PreparedAllGather,
+    ) -> Result<(), Error> {
+        bind(self)?;
+        // SAFETY: the caller's obligation.
+        unsafe { prepared.launch(self, stream) }
+    }
+}
 
 /// A plan of either kernel.
 #[derive(Debug)]
