@@ -31,7 +31,8 @@ const TESTS: &str = r#"
 "#;
 
 const DEVICE_TESTS: &str = r#"
-#[test] #[ignore = "needs a GPU"] fn works() { assert_eq!(std::env::var("WARPWEAVE_TEST_DEVICE").unwrap(), "cuda") }
+#[test] #[ignore = "needs a GPU"]
+fn works() { assert_eq!(std::env::var("WARPWEAVE_TEST_DEVICE").unwrap(), "cuda") }
 #[test] #[ignore = "needs a GPU"] fn fails() { assert!(std::env::var_os("FAIL").is_none()) }
 "#;
 
