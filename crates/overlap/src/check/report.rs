@@ -390,6 +390,8 @@ impl fmt::Display for Violation {
     }
 }
 
+impl std::error::Error for Report {}
+
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
