@@ -6,6 +6,7 @@
 //! over ranks are compared with their definition: the ranks' partials, each rounded to the element type, added
 //! in f32 in the order of ranks from negative zero, then the bias, rounded once.
 
+mod provider;
 mod rank;
 
 use std::sync::{Arc, OnceLock};

@@ -93,10 +93,10 @@ const EACH: usize = OWNERS + 2 * MOST_GROUPS + 1;
 const SLOTS: usize = EACH + Units::MOST + 1;
 
 /// Numbers of chance.
-struct Random(u64);
+pub struct Random(pub u64);
 
 impl Random {
-    fn below(&mut self, most: usize) -> usize {
+    pub fn below(&mut self, most: usize) -> usize {
         self.0 = self
             .0
             .wrapping_mul(6_364_136_223_846_793_005)
@@ -104,13 +104,13 @@ impl Random {
         (self.0 >> 33) as usize % most.max(1)
     }
 
-    fn once_in(&mut self, times: usize) -> bool {
+    pub fn once_in(&mut self, times: usize) -> bool {
         self.below(times) == 0
     }
 }
 
 /// Reals of size one at most, of an element type.
-fn reals<T: Element>(len: usize, seed: u64) -> Vec<T> {
+pub fn reals<T: Element>(len: usize, seed: u64) -> Vec<T> {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let wide: Vec<f32> = (0..len)
         .map(|_| random.below(1 << 24) as f32 / (1 << 23) as f32 - 1.0)
@@ -120,12 +120,12 @@ fn reals<T: Element>(len: usize, seed: u64) -> Vec<T> {
     values
 }
 
-fn bytes<T: Element>(values: &[T]) -> &[u8] {
+pub fn bytes<T: Element>(values: &[T]) -> &[u8] {
     // SAFETY: elements are plain numbers without padding, and the length is in bytes.
     unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
 }
 
-fn elements<T: Element>(bytes: &[u8]) -> Vec<T> {
+pub fn elements<T: Element>(bytes: &[u8]) -> Vec<T> {
     let mut values = vec![T::default(); bytes.len() / size_of::<T>()];
     // SAFETY: any bytes make elements, and both have so many.
     unsafe {
