@@ -297,7 +297,7 @@ impl<B: ExecuteBackend> Executor<B> {
         {
             self.0.backend.device().multicast.require("multicast")?;
         }
-        let gemms = bind::gemms(self, plan)?;
+        let gemms = bind::gemms(self, plan, false)?;
         let local = buffers::allocate_local(&self.0.backend, plan)?;
         let streams = self.0.pool.streams(plan.streams.get(1..).unwrap_or(&[]))?;
         let events = (0..plan.events)

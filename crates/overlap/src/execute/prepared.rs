@@ -501,7 +501,7 @@ impl<B: ExecuteBackend> Prepared<B> {
             interfaces: &interfaces,
             probe: probe && B::KIND == BackendKind::Cuda,
         };
-        let steps = binder.steps(gemms(executor, &plan)?)?;
+        let steps = binder.steps(gemms(executor, &plan, self.schedule.is_batch_invariant())?)?;
         let streams = shared.pool.streams(plan.streams.get(1..).unwrap_or(&[]))?;
         let events = (0..plan.events).map(|_| shared.backend.event());
         let events = events.collect::<Result<_, _>>()?;

@@ -31,6 +31,8 @@ mod staging;
 use crate::algorithms::Configuration;
 use crate::check::{Checked, DEFAULT_CALLS, check_closed, objections};
 use crate::operation::Operand;
+#[cfg(doc)]
+use crate::plan::Provider;
 use crate::plan::{Plan, Problem};
 use class::{Class, Known};
 use std::collections::BTreeSet;
@@ -47,6 +49,7 @@ pub struct Schedule {
     world: usize,
     problem: Problem,
     symmetric: BTreeSet<&'static str>,
+    batch_invariant: bool,
 }
 
 /// Plans of all ranks with staging, and how many copies each has.
@@ -71,6 +74,7 @@ impl Schedule {
             world,
             problem,
             symmetric: BTreeSet::new(),
+            batch_invariant: false,
         })
     }
 
@@ -96,6 +100,23 @@ impl Schedule {
                 known: known.map(str::to_owned).collect(),
             }),
         }
+    }
+
+    /// The same, with GEMMs whose bits of a row of C depend on that row of A and on B alone: not on M, the
+    /// row's place or the tile. All plain GEMMs of f16 and bf16 are then of [`Provider::Sm90`], like those of
+    /// the fused kernels, so that such schedules of one operation agree, too, if they reduce in the order of
+    /// ranks; NCCL's reductions do not.
+    #[must_use]
+    pub fn batch_invariant(self) -> Self {
+        Schedule {
+            batch_invariant: true,
+            ..self
+        }
+    }
+
+    /// Whether its GEMMs are [batch-invariant](Schedule::batch_invariant).
+    pub fn is_batch_invariant(&self) -> bool {
+        self.batch_invariant
     }
 
     /// The configuration.

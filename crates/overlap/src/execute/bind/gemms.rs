@@ -1,7 +1,7 @@
 //! The GEMMs of a plan: problems with their algorithms.
 
 use warpweave_gemm::{GemmBackend, GemmBatch, GemmProblem, Layout};
-use warpweave_symm_mem::BackendKind;
+use warpweave_symm_mem::{BackendKind, DType};
 
 use crate::execute::error::Result;
 use crate::execute::{ExecuteBackend, Executor};
@@ -16,9 +16,10 @@ pub(in crate::execute) type Gemms<B> =
 pub(in crate::execute) fn gemms<B: ExecuteBackend>(
     executor: &Executor<B>,
     plan: &Plan,
+    batch_invariant: bool,
 ) -> Result<Gemms<B>> {
     let gemm = |kind: &OpKind| {
-        let Some((problem, provider)) = problem_of::<B>(plan, kind) else {
+        let Some((problem, provider)) = problem_of::<B>(plan, kind, batch_invariant) else {
             return Ok(None);
         };
         let gemm = executor.gemm();
@@ -32,7 +33,11 @@ pub(in crate::execute) fn gemms<B: ExecuteBackend>(
 /// The problem of a GEMM, and who provides its kernel; `None` for other operations and empty GEMMs.
 ///
 /// The one place where GEMMs of plans become problems of `warpweave-gemm`.
-fn problem_of<B: ExecuteBackend>(plan: &Plan, kind: &OpKind) -> Option<(GemmProblem, Provider)> {
+fn problem_of<B: ExecuteBackend>(
+    plan: &Plan,
+    kind: &OpKind,
+    batch_invariant: bool,
+) -> Option<(GemmProblem, Provider)> {
     let OpKind::Gemm {
         a,
         b,
@@ -51,6 +56,10 @@ fn problem_of<B: ExecuteBackend>(plan: &Plan, kind: &OpKind) -> Option<(GemmProb
     let buffer = |region: &Region| &plan.buffers[region.buffer.0];
     let provider = match (B::KIND, provider) {
         (BackendKind::Host, _) => Provider::Host,
+        // The one whose bits are those of the fused kernels.
+        (BackendKind::Cuda, _) if batch_invariant && buffer(a).dtype != DType::F32 => {
+            Provider::Sm90
+        }
         (BackendKind::Cuda, provider) => *provider,
     };
     let problem = GemmProblem {
@@ -65,6 +74,7 @@ fn problem_of<B: ExecuteBackend>(plan: &Plan, kind: &OpKind) -> Option<(GemmProb
         ldb: buffer(b).cols,
         ldc: buffer(c).cols,
         bias: bias.is_some(),
+        batch_invariant,
         // The strides of a single GEMM may be any.
         batch: match batch.count {
             1 => GemmBatch::ONE,
