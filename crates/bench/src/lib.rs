@@ -41,6 +41,7 @@ pub mod limit;
 mod logging;
 mod measure;
 mod peers;
+pub mod plans;
 mod plot;
 mod progress;
 mod provenance;

@@ -2,7 +2,6 @@
 //! the same run.
 
 use serde::{Deserialize, Serialize};
-use warpweave_overlap::execute::ExecuteBackend;
 use warpweave_overlap::operation::{Matrix, Operand};
 use warpweave_overlap::plan::{
     Batch, OpKind, Placement, Plan, PlanBuilder, Problem, Provider, Role, StreamId, Transport,
@@ -11,11 +10,12 @@ use warpweave_overlap::plan::{
 use warpweave_overlap::{Operation, PlanError};
 use warpweave_symm_mem::{BackendKind, DType};
 
-use crate::candidate::Implementation;
+use crate::candidate::Candidate;
 use crate::clock::Clock;
 use crate::error::{BenchError, Result};
+use crate::plans::{Implementation, PlanCandidate};
 use crate::report::Limit;
-use crate::session::Session;
+use crate::session::{ExecuteBackend, Session};
 use crate::statistics::{Spread, slowest};
 use crate::transport;
 
@@ -174,16 +174,15 @@ pub fn push_bandwidth<B: ExecuteBackend>(
     let (cols, piece) = (1024, piece(B::KIND));
     let rows = world * piece / (cols * size_of::<f32>());
     let plan = push_plan(session.rank(), world, rows, cols)?;
-    let bound = session.executor.bind(plan, &session.stream)?;
+    let pushes = PlanCandidate::of_plan(session, plan)?;
     let calls = clock.capacity().min(5);
     let mine = || {
-        bound.run()?;
+        pushes.run()?;
         for i in 0..calls {
-            clock.time(session, i, std::time::Duration::from_millis(1), || {
-                Ok(bound.run()?)
-            })?;
+            let lead = std::time::Duration::from_millis(1);
+            clock.time(session, i, lead, || pushes.run())?;
         }
-        bound.synchronize()?;
+        pushes.synchronize()?;
         clock.read(session, calls)
     };
     let ranks = session.agree_numbers("copy-engine all-gather", mine())?;

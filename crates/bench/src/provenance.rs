@@ -5,12 +5,11 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use warpweave_comm::nccl::NcclLibrary;
 use warpweave_gemm::cublaslt;
-use warpweave_overlap::execute::ExecuteBackend;
 use warpweave_symm_mem::BackendKind;
 
 use crate::error::Result;
 use crate::report::Name;
-use crate::session::Session;
+use crate::session::{ExecuteBackend, Session};
 
 /// The machine and the software of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

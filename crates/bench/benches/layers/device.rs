@@ -2,10 +2,10 @@
 //! time.
 
 use warpweave_bench::Result;
+use warpweave_bench::candidate::{Call, Candidate};
 use warpweave_bench::clock::Clock;
-use warpweave_bench::session::Session;
-use warpweave_bench::timing::{Call, Contender, Effort, Schedule, Timing};
-use warpweave_overlap::execute::ExecuteBackend;
+use warpweave_bench::session::{ExecuteBackend, Session};
+use warpweave_bench::timing::{Effort, Schedule, Timing};
 
 use crate::lockstep::{CALLS, Timed};
 
@@ -17,18 +17,18 @@ pub fn clock<B: ExecuteBackend>(session: &Session<B>) -> Result<Clock<B>> {
     Clock::new(session, CALLS)
 }
 
-/// A contender with the clock that times its calls.
+/// A candidate with the clock that times its calls.
 pub struct OnDevice<'a, B: ExecuteBackend, C> {
     timing: Timing<'a, B>,
-    contender: C,
+    candidate: C,
     schedule: Option<Schedule>,
     /// The input set of the next call.
     set: usize,
 }
 
-impl<'a, B: ExecuteBackend, C: Contender> OnDevice<'a, B, C> {
-    /// Times `contender` by `clock`.
-    pub fn new(session: &'a Session<B>, clock: &'a Clock<B>, contender: C) -> Self {
+impl<'a, B: ExecuteBackend, C: Candidate> OnDevice<'a, B, C> {
+    /// Times `candidate` by `clock`.
+    pub fn new(session: &'a Session<B>, clock: &'a Clock<B>, candidate: C) -> Self {
         let timing = Timing {
             session,
             clock,
@@ -36,23 +36,23 @@ impl<'a, B: ExecuteBackend, C: Contender> OnDevice<'a, B, C> {
         };
         Self {
             timing,
-            contender,
+            candidate,
             schedule: None,
             set: 0,
         }
     }
 }
 
-impl<B: ExecuteBackend, C: Contender> Timed for OnDevice<'_, B, C> {
+impl<B: ExecuteBackend, C: Candidate> Timed for OnDevice<'_, B, C> {
     fn time(&mut self, calls: usize) -> Result<Vec<f64>> {
         let schedule = match self.schedule {
             Some(schedule) => schedule,
-            None => self.timing.schedule(&self.contender)?,
+            None => self.timing.schedule(&self.candidate)?,
         };
         self.schedule = Some(schedule);
         let which = (self.set, calls);
         self.set = self.set.wrapping_add(calls);
         self.timing
-            .calls(&self.contender, &schedule, which, Call::Run)
+            .calls(&self.candidate, &schedule, which, Call::Run)
     }
 }

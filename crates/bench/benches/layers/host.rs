@@ -3,8 +3,7 @@
 use std::time::Instant;
 
 use warpweave_bench::Result;
-use warpweave_bench::session::Session;
-use warpweave_overlap::execute::ExecuteBackend;
+use warpweave_bench::session::{ExecuteBackend, Session};
 
 use crate::lockstep::Timed;
 

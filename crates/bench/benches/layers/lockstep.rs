@@ -10,10 +10,9 @@ use std::time::Duration;
 
 use criterion::{Criterion, SamplingMode};
 use warpweave_bench::job;
-use warpweave_bench::session::Session;
+use warpweave_bench::session::{ExecuteBackend, Session};
 use warpweave_bench::statistics::slowest;
 use warpweave_bench::{BenchError, Result};
-use warpweave_overlap::execute::ExecuteBackend;
 
 /// A collective step whose time each rank takes.
 pub trait Timed {

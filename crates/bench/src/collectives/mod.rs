@@ -6,6 +6,7 @@
 //! world`; the tensor of an all-reduce or a broadcast.
 
 mod candidate;
+mod expected;
 mod memory;
 mod method;
 mod nccl;
@@ -13,11 +14,9 @@ mod numbers;
 mod operation;
 mod peers;
 mod run;
-mod stage;
-mod verify;
 
 pub use method::{catalogue, methods};
 pub use nccl::NcclBackend;
 pub use operation::{DEFAULT_OPERATIONS, operation};
 pub use peers::read_peers;
-pub(crate) use run::{Setup, measure};
+pub(crate) use run::measure;

@@ -6,7 +6,7 @@ use warpweave_overlap::plan::{
 };
 use warpweave_overlap::{Operation, PlanError};
 
-use crate::candidate::Implementation;
+use crate::plans::Implementation;
 
 const OPERATION: Operation = Operation::MatmulOverlappingAllGather;
 

@@ -3,24 +3,26 @@
 use serde::{Deserialize, Serialize};
 use warpweave_overlap::Operation;
 use warpweave_overlap::algorithms::{self, Configuration};
-use warpweave_overlap::execute::ExecuteBackend;
 use warpweave_overlap::plan::{Problem, Provider};
 use warpweave_symm_mem::{BackendKind, DType};
 
-use crate::candidate::Implementation;
 use crate::error::{BenchError, Result};
 use crate::limit::gemm_alone;
+use crate::plans::Implementation;
 use crate::report::Name;
+use crate::session::ExecuteBackend;
 use crate::shape::Shape;
 
 mod gather_alone;
 mod groups;
 mod means;
+mod problem;
 mod run;
 mod stage;
 mod suites;
 
 pub use run::{Settings, run};
+pub(crate) use stage::{Run, Stage};
 pub use suites::{ALL, GEMM};
 
 /// A problem of a suite: its sizes and its element type.

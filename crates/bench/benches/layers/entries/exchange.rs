@@ -3,8 +3,7 @@
 use std::fs::File;
 use std::os::fd::AsFd;
 
-use warpweave_bench::session::Session;
-use warpweave_overlap::execute::ExecuteBackend;
+use warpweave_bench::session::{ExecuteBackend, Session};
 
 use crate::host::OnHost;
 use crate::lockstep::{Entry, Made};

@@ -2,8 +2,7 @@
 //! signals.
 
 use warpweave_bench::clock::Clock;
-use warpweave_bench::session::Session;
-use warpweave_overlap::execute::ExecuteBackend;
+use warpweave_bench::session::{ExecuteBackend, Session};
 use warpweave_symm_mem::{IpcCache, Memory, SignalPad, SymmetricBuffer, SymmetricPool};
 
 use super::{Enqueued, end};

@@ -7,11 +7,10 @@ mod plans;
 mod transports;
 
 use warpweave_bench::Result;
+use warpweave_bench::candidate::{Call, Candidate};
 use warpweave_bench::clock::Clock;
 use warpweave_bench::collectives::NcclBackend;
-use warpweave_bench::session::Session;
-use warpweave_bench::timing::{Call, Contender};
-use warpweave_overlap::execute::ExecuteBackend;
+use warpweave_bench::session::{ExecuteBackend, Session};
 use warpweave_symm_mem::BackendKind;
 
 use crate::device::OnDevice;
@@ -70,7 +69,7 @@ where
     }
 }
 
-impl<B, F, E> Contender for Enqueued<'_, B, F, E>
+impl<B, F, E> Candidate for Enqueued<'_, B, F, E>
 where
     B: ExecuteBackend,
     F: Fn() -> Result<()>,

@@ -1,7 +1,9 @@
 //! What C must be: computed once, by all ranks on their hosts, and shared. What Y must be is X.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::ops::Range;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use half::{bf16, f16};
@@ -12,12 +14,48 @@ use warpweave_overlap::plan::shard;
 use warpweave_symm_mem::{DType, Exchange, Host, SymmetricBuffer};
 
 use super::comparison::{Comparison, Expectation, decode};
+use crate::candidate::Set;
 use crate::error::Result;
 use crate::inputs::{Matrices, Numbers, Part, encode};
+use crate::session::{ExecuteBackend, Session};
 
 /// Up to this many multiply-adds a rank computes by the definition with sums in f64; larger GEMMs take the
 /// blocked one.
 const BY_DEFINITION: usize = 1 << 24;
+
+/// What the outputs of each set must be.
+#[derive(Debug)]
+pub struct References(BTreeMap<(Numbers, usize), Reference>);
+
+impl References {
+    /// Computes those of so many sets of each kind. Collective.
+    ///
+    /// # Errors
+    /// What the exchange and the host's memory report.
+    pub fn compute<B: ExecuteBackend>(
+        session: &Session<B>,
+        matrices: Matrices,
+        sets: &[(Numbers, usize)],
+    ) -> Result<Rc<Self>> {
+        let all = sets.iter();
+        let all = all.flat_map(|&(numbers, sets)| (0..sets).map(move |set| (numbers, set)));
+        let each = all.map(|(numbers, set)| {
+            let of = ReferenceOf {
+                matrices,
+                numbers,
+                set,
+            };
+            let reference = Reference::compute(&session.exchange, of, session.threads())?;
+            Ok(((numbers, set), reference))
+        });
+        Ok(Rc::new(Self(each.collect::<Result<_>>()?)))
+    }
+
+    /// That of a set.
+    pub fn of(&self, set: Set) -> Option<&Reference> {
+        self.0.get(&(set.numbers, set.index))
+    }
+}
 
 /// What the outputs of one input set must be. C lies by rows in the ranks' host memory, mapped by all; where
 /// partial results are rounded, the sum of their absolute values lies after it.
