@@ -13,12 +13,7 @@ impl Limit {
         Self {
             ms: bytes as f64 / bandwidth_gb_s / 1e6,
             bytes,
-            gemm_ms: None,
-            gemm_tflops: None,
-            gemm_algorithms: Vec::new(),
-            transport: None,
-            bandwidth_gb_s: None,
-            transfer_ms: None,
+            ..Self::default()
         }
     }
 }
