@@ -13,7 +13,7 @@ use warpweave_overlap::{Operation, PlanError};
 use crate::candidate::Entrant;
 use crate::limit::gemm_alone;
 use crate::plans::{Build, Implementation};
-use crate::report::{Breakdown, Row};
+use crate::report::{Breakdown, Metric, Row};
 use crate::timing::Times;
 
 /// The implementation that is taken apart.
@@ -96,7 +96,7 @@ fn gather(name: &str, rank: usize, world: usize, problem: &Problem) -> Result<Pl
 /// The breakdown of the row of [`WHOLE`], from the times of the parts that ran. `None` without that row or
 /// without parts.
 pub fn breakdown(rows: &[Row], times: &[Option<Times>]) -> Option<Breakdown> {
-    let single = |times: &Option<Times>| times.as_ref()?.single();
+    let single = |times: &Option<Times>| times.as_ref()?.spread(Metric::Single);
     let [empty, handshake, gather, gemm] = times else {
         return None;
     };

@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use warpweave_overlap::execute::Bound;
+pub use warpweave_overlap::execute::{
+    CollectiveBackend, ExecuteBackend, ExecuteError, Executor, NcclGroup,
+};
 use warpweave_overlap::operation::{Matrix, Operand};
 use warpweave_overlap::plan::{Plan, Problem, Role};
 use warpweave_overlap::{Configuration, PlanError, Timeline};
@@ -13,7 +16,7 @@ use crate::candidate::{Call, Candidate, Entrant, Measures, Output, Set};
 use crate::error::{BenchError, Result};
 use crate::inputs::{InputSets, Numbers, Part, Stored, with_role};
 use crate::report::{Kind, Row};
-use crate::session::{ExecuteBackend, Session};
+use crate::session::Session;
 use crate::transport;
 use crate::verification::comparison::{Comparison, WrongElement};
 use crate::verification::reference::References;

@@ -10,6 +10,7 @@ use crate::candidate::{Call, Candidate, Measures, Set};
 use crate::clock::Clock;
 use crate::error::{BenchError, Result};
 use crate::inputs::Numbers;
+use crate::report::Metric;
 use crate::session::{ExecuteBackend, Session};
 use crate::statistics::{Spread, slowest};
 
@@ -99,53 +100,36 @@ pub struct Times {
 
 impl Times {
     #[cfg(test)]
-    pub(crate) fn sample(single: &[f64], back_to_back: &[f64], graph: &[f64]) -> Self {
-        Self {
-            single: single.into(),
-            back_to_back: back_to_back.into(),
-            graph: graph.into(),
-            ..Self::default()
+    pub(crate) fn sample(taken: &[(Metric, &[f64])]) -> Self {
+        let mut times = Self::default();
+        for &(metric, samples) in taken {
+            times.taken(metric).extend(samples);
+        }
+        times
+    }
+
+    fn taken(&mut self, metric: Metric) -> &mut Vec<f64> {
+        match metric {
+            Metric::Single => &mut self.single,
+            Metric::GraphSingle => &mut self.single_replay,
+            Metric::BackToBack => &mut self.back_to_back,
+            Metric::Graph => &mut self.graph,
         }
     }
 
-    #[cfg(test)]
-    pub(crate) fn sample_of_graphs(single: &[f64], single_replay: &[f64]) -> Self {
-        Self {
-            single: single.into(),
-            single_replay: single_replay.into(),
-            ..Self::default()
+    /// All of a kind, in the order in which they were taken.
+    pub fn of(&self, metric: Metric) -> &[f64] {
+        match metric {
+            Metric::Single => &self.single,
+            Metric::GraphSingle => &self.single_replay,
+            Metric::BackToBack => &self.back_to_back,
+            Metric::Graph => &self.graph,
         }
     }
 
-    /// Single calls, single graph launches, calls back to back, graph launches back to back.
-    pub fn samples(&self) -> [&[f64]; 4] {
-        [
-            &self.single,
-            &self.single_replay,
-            &self.back_to_back,
-            &self.graph,
-        ]
-        .map(Vec::as_slice)
-    }
-
-    /// One call, all ranks aligned before it.
-    pub fn single(&self) -> Option<Spread> {
-        Spread::of(&self.single)
-    }
-
-    /// One graph launch, all ranks aligned before it.
-    pub fn single_replay(&self) -> Option<Spread> {
-        Spread::of(&self.single_replay)
-    }
-
-    /// Each of calls that follow each other.
-    pub fn back_to_back(&self) -> Option<Spread> {
-        Spread::of(&self.back_to_back)
-    }
-
-    /// Each of graph launches that follow each other.
-    pub fn graph(&self) -> Option<Spread> {
-        Spread::of(&self.graph)
+    /// The middle of a kind and its spread.
+    pub fn spread(&self, metric: Metric) -> Option<Spread> {
+        Spread::of(self.of(metric))
     }
 }
 
@@ -163,17 +147,15 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    fn single(&self, how: Call) -> usize {
-        match how {
-            Call::Replay if !self.measures.single_replays => 0,
-            _ => self.singles,
-        }
-    }
-
-    fn repeats(&self, how: Call) -> bool {
-        match how {
-            Call::Run => self.measures.back_to_back,
-            Call::Replay => self.measures.replays_back_to_back,
+    /// Times that a round takes.
+    fn count(&self, metric: Metric) -> usize {
+        let measures = &self.measures;
+        match metric {
+            Metric::Single => self.singles,
+            Metric::GraphSingle if measures.single_replays => self.singles,
+            Metric::GraphSingle => 0,
+            Metric::BackToBack => measures.back_to_back.into(),
+            Metric::Graph => measures.replays_back_to_back.into(),
         }
     }
 }
@@ -217,14 +199,9 @@ impl<B: ExecuteBackend> Timing<'_, B> {
                 .agree_numbers(&format!("round {round}"), mine)?;
             let mut samples = slowest(&ranks).into_iter();
             for (times, schedule) in times.iter_mut().zip(&schedules) {
-                let samples = &mut samples;
-                for (times, count) in [
-                    (&mut times.single, schedule.single(Call::Run)),
-                    (&mut times.single_replay, schedule.single(Call::Replay)),
-                    (&mut times.back_to_back, schedule.repeats(Call::Run).into()),
-                    (&mut times.graph, schedule.repeats(Call::Replay).into()),
-                ] {
-                    times.extend(samples.take(count));
+                for metric in Metric::ALL {
+                    let own = samples.by_ref().take(schedule.count(metric));
+                    times.taken(metric).extend(own);
                 }
             }
         }
@@ -241,32 +218,28 @@ impl<B: ExecuteBackend> Timing<'_, B> {
     ) -> Result<Vec<f64>> {
         let mut blocks = vec![Vec::new(); candidates.len()];
         let all = || candidates.iter().zip(schedules).enumerate();
-        for how in [Call::Run, Call::Replay] {
+        for (how, metric) in [
+            (Call::Run, Metric::Single),
+            (Call::Replay, Metric::GraphSingle),
+        ] {
             for (i, (&candidate, schedule)) in all() {
-                blocks[i].extend(self.singles(candidate, schedule, round, how)?);
+                let calls = schedule.count(metric);
+                if calls > 0 {
+                    blocks[i].extend(self.calls(candidate, schedule, (round, calls), how)?);
+                }
             }
         }
-        for how in [Call::Run, Call::Replay] {
+        for (how, metric) in [
+            (Call::Run, Metric::BackToBack),
+            (Call::Replay, Metric::Graph),
+        ] {
             for (i, (&candidate, schedule)) in all() {
-                if schedule.repeats(how) {
+                if schedule.count(metric) > 0 {
                     blocks[i].push(self.back_to_back(candidate, schedule, round, how)?);
                 }
             }
         }
         Ok(blocks.concat())
-    }
-
-    fn singles(
-        &self,
-        candidate: &dyn Candidate,
-        schedule: &Schedule,
-        round: usize,
-        how: Call,
-    ) -> Result<Vec<f64>> {
-        match schedule.single(how) {
-            0 => Ok(Vec::new()),
-            calls => self.calls(candidate, schedule, (round, calls), how),
-        }
     }
 
     /// The times of `calls` single calls on this rank in ms, with input sets from the `first` on. All ranks

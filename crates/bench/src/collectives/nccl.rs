@@ -10,10 +10,10 @@ use warpweave_comm::nccl::{
     Element, NcclComm, NcclLibrary, NcclMemory, NcclOptions, NcclWindow, ReduceOp, WindowKind,
 };
 use warpweave_comm::p2p::TransferBackend;
-use warpweave_overlap::execute::{CollectiveBackend, ExecuteBackend, ExecuteError, NcclGroup};
 use warpweave_symm_mem::{Backend, Cuda, DevicePtr, Error, Exchange, Host};
 
 use crate::error::Result;
+use crate::plans::{CollectiveBackend, ExecuteBackend, ExecuteError, NcclGroup};
 
 /// A backend on which collectives are measured: it has ours, and NCCL where there is any.
 pub trait NcclBackend: ExecuteBackend + CollectiveKernels + TransferBackend {

@@ -14,11 +14,11 @@ use warpweave_overlap::{Machine, Timeline, check, show, simulate, trace};
 
 use super::choice;
 use super::measure::machine_or_measured;
-use super::report::{check_place, read_file, write_file};
+use super::report::{check_place, write_file};
 use crate::candidate::Candidate;
 use crate::cli::{PlanCommand, ProblemArgs, SimulateArgs, TimelineArgs};
 use crate::collectives::NcclBackend;
-use crate::error::{BenchError, Result};
+use crate::error::{BenchError, Result, read_file};
 use crate::job::{self, Part};
 use crate::plans::PlanCandidate;
 use crate::progress::{Progress, aside};

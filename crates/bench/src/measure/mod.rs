@@ -21,7 +21,7 @@ use crate::collectives::NcclBackend;
 use crate::error::{BenchError, Result};
 use crate::plans::PlanCandidate;
 use crate::progress::Progress;
-use crate::report::{Operands, Outcome};
+use crate::report::{Metric, Operands, Outcome};
 use crate::session::Session;
 use crate::shape::Shape;
 use crate::size::Bytes;
@@ -423,7 +423,7 @@ fn times<B: NcclBackend>(
         .into_iter();
     let median = |plan: &Option<PlanCandidate<'_, B>>| {
         plan.as_ref()?;
-        Some(times.next()?.single()?.median * 1e3)
+        Some(times.next()?.spread(Metric::Single)?.median * 1e3)
     };
     Ok(bound.iter().map(median).collect())
 }

@@ -416,10 +416,10 @@ impl Row {
         if let Some(reason) = verdict.reason() {
             (self.status, self.reason) = (Status::Wrong, Some(reason));
         }
-        self.single_ms = times.single();
-        self.graph_single_ms = times.single_replay();
-        self.back_to_back_ms = times.back_to_back();
-        self.graph_ms = times.graph();
+        self.single_ms = times.spread(Metric::Single);
+        self.graph_single_ms = times.spread(Metric::GraphSingle);
+        self.back_to_back_ms = times.spread(Metric::BackToBack);
+        self.graph_ms = times.spread(Metric::Graph);
         self.verification = Some(verdict);
         self.samples = times.clone();
     }

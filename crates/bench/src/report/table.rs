@@ -1,7 +1,7 @@
 //! The tables, the same for every view.
 
 use super::{Kind, Metric, Outcome, Report, Row, Status};
-use crate::statistics::Spread;
+use crate::statistics::{Spread, distinct};
 
 /// A table of text.
 #[derive(Clone, Debug)]
@@ -37,6 +37,19 @@ impl Grid {
     pub fn new(headings: &[&str], rows: impl Iterator<Item = Vec<String>>) -> Self {
         Self {
             headings: headings.iter().map(|&heading| heading.to_owned()).collect(),
+            rows: rows.collect(),
+        }
+    }
+
+    /// A first column of names under `heading`, and a column for each of the others.
+    pub fn over<'a>(
+        heading: &str,
+        columns: impl Iterator<Item = String>,
+        rows: impl Iterator<Item = (&'a str, Vec<String>)>,
+    ) -> Self {
+        let rows = rows.map(|(name, cells)| [vec![name.to_owned()], cells].concat());
+        Self {
+            headings: std::iter::once(heading.to_owned()).chain(columns).collect(),
             rows: rows.collect(),
         }
     }
@@ -317,13 +330,8 @@ fn summary_of_sizes(report: &Report) -> Grid {
 
 /// The implementations of an operation, in the order in which they come.
 pub(super) fn names(sizes: &[Outcome]) -> Vec<String> {
-    let mut names: Vec<String> = Vec::new();
-    for row in sizes.iter().flat_map(|outcome| &outcome.rows) {
-        if !names.contains(&row.implementation) {
-            names.push(row.implementation.clone());
-        }
-    }
-    names
+    let rows = sizes.iter().flat_map(|outcome| &outcome.rows);
+    distinct(rows.map(|row| row.implementation.clone()))
 }
 
 fn over_sizes(sizes: &[Outcome], rows: Vec<Vec<String>>) -> Grid {

@@ -15,7 +15,7 @@ use crate::error::Result;
 use crate::inputs::{InputSets, Matrices, Numbers, with_role};
 use crate::limit::{gemm_alone, gemm_of, limit, tflops};
 use crate::plans::{Implementation, PlanCandidate};
-use crate::report::{Breakdown, Group, Limit, Operands, Outcome, Row};
+use crate::report::{Breakdown, Group, Limit, Metric, Operands, Outcome, Row};
 use crate::session::ExecuteBackend;
 use crate::timing::Times;
 use crate::verification::reference::References;
@@ -189,7 +189,7 @@ impl<'a, B: ExecuteBackend> Bench<'a, B> {
         let batches = self.batches.each_ref().map(Vec::as_slice);
         let verifier = &mut self.verifier;
         let times = self.stage.measure(entrants, &new, verifier, batches)?;
-        let single = |place: Option<usize>| times.get(place?)?.as_ref()?.single();
+        let single = |place: Option<usize>| times.get(place?)?.as_ref()?.spread(Metric::Single);
         let limit = match (alone.map(|place| &entrants[place]), self.case.operation) {
             (Some(entrant), Some(operation)) if entrant.candidate.is_ok() => {
                 let gemm = (

@@ -7,14 +7,12 @@ mod plans;
 mod transports;
 
 use warpweave_bench::Result;
-use warpweave_bench::candidate::{Call, Candidate};
 use warpweave_bench::clock::Clock;
 use warpweave_bench::collectives::NcclBackend;
 use warpweave_bench::session::{ExecuteBackend, Session};
 use warpweave_symm_mem::BackendKind;
 
-use crate::device::OnDevice;
-use crate::lockstep::{Entry, Timed};
+use crate::lockstep::Entry;
 
 /// All of them, the same on all ranks.
 ///
@@ -46,44 +44,4 @@ fn end<B: ExecuteBackend>(session: &Session<B>, check: impl FnOnce() -> Result<(
     let ended = session.backend.synchronize(&session.stream);
     check()?;
     Ok(ended?)
-}
-
-/// Work on the session's stream whose time does not depend on what it works on.
-struct Enqueued<'a, B: ExecuteBackend, F, E> {
-    session: &'a Session<B>,
-    name: &'static str,
-    enqueue: F,
-    /// Waits until the stream is empty, and looks for faults.
-    end: E,
-}
-
-impl<'a, B, F, E> Enqueued<'a, B, F, E>
-where
-    B: ExecuteBackend,
-    F: Fn() -> Result<()> + 'a,
-    E: Fn() -> Result<()> + 'a,
-{
-    /// What times it.
-    fn timed(self, clock: &'a Clock<B>) -> Box<dyn Timed + 'a> {
-        Box::new(OnDevice::new(self.session, clock, self))
-    }
-}
-
-impl<B, F, E> Candidate for Enqueued<'_, B, F, E>
-where
-    B: ExecuteBackend,
-    F: Fn() -> Result<()>,
-    E: Fn() -> Result<()>,
-{
-    fn name(&self) -> &str {
-        self.name
-    }
-
-    fn call(&self, _: Call) -> Result<()> {
-        (self.enqueue)()
-    }
-
-    fn synchronize(&self) -> Result<()> {
-        (self.end)()
-    }
 }

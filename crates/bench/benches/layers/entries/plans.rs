@@ -8,8 +8,8 @@ use warpweave_bench::suite::{self, Sizes, Suite};
 use warpweave_bench::{BenchError, Result};
 use warpweave_overlap::Operation;
 
-use crate::device::OnDevice;
 use crate::lockstep::{Entry, Made};
+use crate::timed::on_device;
 
 /// Input sets: calls that follow each other have different inputs.
 const SETS: usize = 2;
@@ -73,5 +73,5 @@ fn plan<'a, B: ExecuteBackend>(
     };
     candidate.take(&mut InputSets::new(matrices, &[(Numbers::Reals, SETS)]))?;
     candidate.tune()?;
-    Ok(Ok(Box::new(OnDevice::new(session, clock, candidate))))
+    Ok(Ok(on_device(session, clock, candidate)))
 }

@@ -18,6 +18,7 @@ use super::sections::{self, View};
 use super::table::Grid;
 use super::{Document, Metric, Operands, Report, plot as drawings, sentences, table};
 use crate::plot::{self, Panel};
+use crate::statistics::distinct;
 
 /// A document and the name of its file.
 #[derive(Clone, Debug)]
@@ -78,16 +79,11 @@ pub fn page(sources: &[Source]) -> String {
 }
 
 fn title(sources: &[Source]) -> String {
-    let mut names: Vec<&str> = Vec::new();
-    for source in sources {
-        let name = match &source.document {
-            Document::Report(report) => &report.suite,
-            Document::Timelines(_) => "timelines",
-        };
-        if !names.contains(&name) {
-            names.push(name);
-        }
-    }
+    let names = sources.iter().map(|source| match &source.document {
+        Document::Report(report) => report.suite.as_ref(),
+        Document::Timelines(_) => "timelines",
+    });
+    let names = distinct(names);
     format!("Warpweave: {}", names.join(", "))
 }
 

@@ -5,6 +5,7 @@ use maud::{Markup, html};
 use super::parts;
 use crate::plot::{Axis, Bar, Lane, Lanes, Style};
 use crate::report::table::Grid;
+use crate::statistics::distinct;
 use crate::trace::{Timeline, Trace};
 
 /// The heading, and what stands below it.
@@ -81,14 +82,9 @@ const IDLE: [&str; 3] = ["wait", "wait-event", "record"];
 
 /// Of all timelines, so that each kind is drawn alike in all of them.
 fn kinds(trace: &Trace) -> Vec<&str> {
-    let mut kinds: Vec<&str> = Vec::new();
     let lanes = trace.timelines.iter().flat_map(|timeline| &timeline.lanes);
-    for slice in lanes.flat_map(|lane| &lane.slices) {
-        if !kinds.contains(&kind(&slice.name)) {
-            kinds.push(kind(&slice.name));
-        }
-    }
-    kinds
+    let slices = lanes.flat_map(|lane| &lane.slices);
+    distinct(slices.map(|slice| kind(&slice.name)))
 }
 
 fn table(timeline: &Timeline) -> Grid {
@@ -104,8 +100,5 @@ fn table(timeline: &Timeline) -> Grid {
         })
     });
     let headings = ["rank", "stream", "operation", "from µs", "µs"];
-    Grid {
-        headings: headings.map(str::to_owned).into(),
-        rows: rows.collect(),
-    }
+    Grid::new(&headings, rows)
 }
