@@ -12,11 +12,9 @@ mod method;
 mod nccl;
 mod numbers;
 mod operation;
-mod peers;
 mod run;
 
 pub use method::{catalogue, methods};
 pub use nccl::NcclBackend;
 pub use operation::{DEFAULT_OPERATIONS, operation};
-pub use peers::read_peers;
 pub(crate) use run::measure;

@@ -73,21 +73,8 @@ pub trait NcclBackend: ExecuteBackend + CollectiveKernels + TransferBackend {
     fn drain_nccl(&self, comm: &Self::Comm, stream: &Self::Stream) -> Result<()>;
 }
 
-/// A communicator of a run: there, refused with a reason, or not wanted.
-pub(super) struct Library<C> {
-    pub comm: Option<C>,
-    /// The same on all ranks.
-    pub refusal: Option<String>,
-}
-
-impl<C> Default for Library<C> {
-    fn default() -> Self {
-        Self {
-            comm: None,
-            refusal: None,
-        }
-    }
-}
+/// A communicator of a run, or why there is none on some rank; neither where it is not wanted.
+pub(super) type Library<C> = (Option<C>, Option<String>);
 
 impl NcclBackend for Host {
     type Comm = Infallible;

@@ -11,7 +11,6 @@ use super::memory::{Arena, Place, SETS};
 use super::method::{Method, wants};
 use super::nccl::{Library, NcclBackend};
 use super::operation::{count, least_bytes, place};
-use super::peers;
 use crate::candidate::{Call, Candidate, Entrant, first_reason};
 use crate::error::Result;
 use crate::inputs::Numbers;
@@ -95,7 +94,7 @@ pub(crate) fn measure<B: NcclBackend>(
 fn library<B: NcclBackend>(run: &Run<'_, B>, method: Method) -> Result<Library<B::Comm>> {
     let session = run.session;
     if !wants(&run.settings.implementations, method.name()) {
-        return Ok(Library::default());
+        return Ok((None, None));
     }
     let (mine, comm) = match session.backend.nccl(&session.exchange) {
         Ok(comm) => (Ok(Vec::new()), Some(comm)),
@@ -103,10 +102,7 @@ fn library<B: NcclBackend>(run: &Run<'_, B>, method: Method) -> Result<Library<B
         Err(error) => (Err(error), None),
     };
     let refusal = first_reason(&session.agree(&format!("start of {}", method.name()), mine)?);
-    Ok(Library {
-        comm: comm.filter(|_| refusal.is_none()),
-        refusal,
-    })
+    Ok((comm.filter(|_| refusal.is_none()), refusal))
 }
 
 impl<B: NcclBackend> Libraries<'_, B> {
@@ -124,17 +120,18 @@ impl<B: NcclBackend> Libraries<'_, B> {
         let calls: Vec<_> = operations.map(|&o| self.call(o, size)).collect();
         let all = calls.iter().map(|call| self.bytes(call));
         let most = all.fold([1, 1], |[a, b], [c, d]| [a.max(c), b.max(d)]);
-        let plain = self.plain.comm.is_some();
-        let mut arena = Arena::new(session, most, settings.message_dtype(), plain)?;
-        let no_windows = match &self.windows.comm {
+        let (plain, no_plain) = &self.plain;
+        let mut arena = Arena::new(session, most, settings.message_dtype(), plain.is_some())?;
+        let (windows, refusal) = &self.windows;
+        let no_windows = match windows {
             Some(comm) => self.open_windows(&mut arena, comm)?,
-            None => self.windows.refusal.clone(),
+            None => refusal.clone(),
         };
-        let refusals = [self.plain.refusal.clone(), no_windows];
+        let refusals = [no_plain.clone(), no_windows];
         let means = Means {
             session,
             ours: &self.ours,
-            nccl: [self.plain.comm.as_ref(), self.windows.comm.as_ref()],
+            nccl: [plain.as_ref(), windows.as_ref()],
             arena: &arena,
         };
         let mut verifier = Verifier::default();
@@ -221,7 +218,7 @@ impl<B: NcclBackend> Libraries<'_, B> {
         let rows = entrants.iter().zip(&times);
         let mut rows: Vec<_> = rows.map(|(one, times)| one.row(times.as_ref())).collect();
         if let Some(peers) = &settings.peers {
-            let figures = peers::of(peers, operation, size, world, call.dtype);
+            let figures = peers.of_size(operation, size, world, call.dtype);
             rows.extend(figures.map(|(name, ms)| Row::of_peer(name, ms)));
         }
         let on = Operands::Message {

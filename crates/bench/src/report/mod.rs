@@ -460,4 +460,4 @@ impl Row {
 }
 
 #[cfg(test)]
-mod samples;
+pub(crate) mod samples;

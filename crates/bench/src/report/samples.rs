@@ -3,6 +3,14 @@
 use super::*;
 use crate::suite::Against;
 
+/// Makes sure that `text` has all of `parts`.
+#[track_caller]
+pub(crate) fn has(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
 impl Report {
     /// Plans: a row that ran, one that did not, and a mean.
     pub(crate) fn sample() -> Self {

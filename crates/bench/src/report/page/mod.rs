@@ -17,7 +17,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use super::sections::{self, View};
 use super::table::Grid;
 use super::{Document, Metric, Operands, Report, plot as drawings, sentences, table};
-use crate::plot::{self, Panel};
+use crate::plot;
 use crate::statistics::distinct;
 
 /// A document and the name of its file.
@@ -136,11 +136,11 @@ fn part(section: &sections::Section<'_>, order: &[String]) -> Markup {
                     div .figures {
                         @for metric in Metric::ALL {
                             @if let Some(panel) = drawings::times(sizes, metric, order) {
-                                (figure(&captioned(&format!("µs of {}", metric.title())), &panel))
+                                (parts::figure(&captioned(&format!("µs of {}", metric.title())), &panel, &[]))
                             }
                         }
                         @if let Some(panel) = drawings::ratios(sizes, Metric::Single, order) {
-                            (figure(&captioned("Speed-up over NCCL, one call"), &panel))
+                            (parts::figure(&captioned("Speed-up over NCCL, one call"), &panel, &[]))
                         }
                     }
                     (parts::names(&drawings::lines(sizes, order)))
@@ -157,10 +157,6 @@ fn part(section: &sections::Section<'_>, order: &[String]) -> Markup {
             }
         }
     }
-}
-
-fn figure(caption: &str, panel: &Panel) -> Markup {
-    parts::figure(caption, Panel::SIZE, &panel.draw(), &[])
 }
 
 #[cfg(test)]

@@ -147,7 +147,7 @@ impl Case {
                 h3 { (self.title) }
                 @if let (Some(x), Some(y)) = axes {
                     @let panel = Panel { x_label: "ranks".into(), y_label: self.unit.into(), x, y, lines };
-                    (parts::figure(&caption, Panel::SIZE, &panel.draw(), &legend))
+                    (parts::figure(&caption, &panel, &legend))
                 }
                 (parts::table(&caption, &grid))
             }
