@@ -5,6 +5,8 @@
 //! of the empty call, and with the ranks aligned, while in the whole the GEMM begins on each rank when its
 //! own gather ends.
 
+use std::rc::Rc;
+
 use warpweave_overlap::kernels::{KernelShape, ThreadloadGather};
 use warpweave_overlap::operation::{Matrix, Operand};
 use warpweave_overlap::plan::{Placement, Plan, PlanBuilder, Problem, Provider, Role, StreamId};
@@ -38,15 +40,15 @@ fn all_parts() -> [Implementation; 4] {
         operands,
         plan,
     };
-    let nothing = || Box::new(|_: usize, _: usize, _: &Problem| Vec::new());
+    let nothing = || Rc::new(|_: usize, _: usize, _: &Problem| Vec::new());
     [
-        part("empty call", nothing(), Box::new(empty_plan)),
+        part("empty call", nothing(), Rc::new(empty_plan)),
         // The rows of its matrix are shorter than those of A, and what they hold does not matter.
-        part("handshake alone", nothing(), Box::new(handshake_plan)),
+        part("handshake alone", nothing(), Rc::new(handshake_plan)),
         Implementation {
             name: "gather alone".into(),
-            operands: Box::new(shard_of_a),
-            plan: Box::new(gather_plan),
+            operands: Rc::new(shard_of_a),
+            plan: Rc::new(gather_plan),
         },
         gemm_alone(
             "CUTLASS GEMM alone",

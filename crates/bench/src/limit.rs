@@ -1,6 +1,8 @@
 //! What no implementation can beat: the GEMM alone, and the fewest bytes into a rank alone, both measured in
 //! the same run.
 
+use std::rc::Rc;
+
 use serde::{Deserialize, Serialize};
 use warpweave_overlap::operation::{Matrix, Operand};
 use warpweave_overlap::plan::{
@@ -28,14 +30,14 @@ pub fn gemm_alone(name: &str, provider: Provider, operation: Option<Operation>) 
     let plan_name = name.to_owned();
     Implementation {
         name: name.to_owned(),
-        operands: Box::new(move |_, world, problem| {
+        operands: Rc::new(move |_, world, problem| {
             let mut operands = gemm_operands(operation, world, problem);
             if gemm_of(operation, world, problem).2 < problem.k {
                 operands.retain(|operand| operand.role() != Role::Output);
             }
             operands
         }),
-        plan: Box::new(move |rank, world, problem| {
+        plan: Rc::new(move |rank, world, problem| {
             problem.validate(rank, world)?;
             let operands = gemm_operands(operation, world, problem);
             prepare_gemm(

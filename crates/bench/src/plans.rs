@@ -22,12 +22,13 @@ use crate::verification::comparison::{Comparison, WrongElement};
 use crate::verification::reference::References;
 
 /// Builds the plan of a rank among a number of ranks.
-pub type Build = Box<dyn Fn(usize, usize, &Problem) -> Result<Plan, PlanError>>;
+pub type Build = Rc<dyn Fn(usize, usize, &Problem) -> Result<Plan, PlanError>>;
 
 /// Says which parts of which matrices the plan of a rank takes from its caller and gives to it.
-pub type Operands = Box<dyn Fn(usize, usize, &Problem) -> Vec<Operand>>;
+pub type Operands = Rc<dyn Fn(usize, usize, &Problem) -> Vec<Operand>>;
 
 /// A plan to be timed, and what it is called.
+#[derive(Clone)]
 pub struct Implementation {
     /// Its name in tables.
     pub name: String,
@@ -42,8 +43,8 @@ impl From<Configuration> for Implementation {
         let same = configuration.clone();
         Self {
             name: configuration.name(),
-            operands: Box::new(move |rank, world, problem| same.operands(rank, world, problem)),
-            plan: Box::new(move |rank, world, problem| configuration.plan(rank, world, problem)),
+            operands: Rc::new(move |rank, world, problem| same.operands(rank, world, problem)),
+            plan: Rc::new(move |rank, world, problem| configuration.plan(rank, world, problem)),
         }
     }
 }

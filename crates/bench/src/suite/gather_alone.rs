@@ -1,5 +1,7 @@
 //! The all-gather of `overlap-allgather` alone, as a plan of its own.
 
+use std::rc::Rc;
+
 use warpweave_overlap::operation::{Matrix, Operand};
 use warpweave_overlap::plan::{
     Collective, Placement, Plan, PlanBuilder, Problem, StreamId, Transport,
@@ -13,8 +15,8 @@ const OPERATION: Operation = Operation::MatmulOverlappingAllGather;
 pub(super) fn gather_alone() -> Implementation {
     Implementation {
         name: "allGatherAlone".into(),
-        operands: Box::new(gathered),
-        plan: Box::new(gather_plan),
+        operands: Rc::new(gathered),
+        plan: Rc::new(gather_plan),
     }
 }
 

@@ -2,7 +2,6 @@
 //! poisoned before each, every element of every rank compared.
 
 pub mod comparison;
-mod findings;
 pub mod reference;
 
 use serde::{Deserialize, Deserializer, Serialize};
@@ -12,8 +11,7 @@ use crate::candidate::{Call, Candidate, Output, Set};
 use crate::error::Result;
 use crate::inputs::Numbers;
 use crate::session::{ExecuteBackend, Session};
-use comparison::Comparison;
-use findings::Findings;
+use comparison::{Comparison, WrongElement};
 
 /// Not a number in every element type: an element that a call does not write is found.
 const POISON: u8 = 0xff;
@@ -72,11 +70,38 @@ impl Verdict {
         })
     }
 
-    /// The verdict of all ranks, from what each has found.
+    /// Adds what `rank` found in a call.
+    fn add(
+        &mut self,
+        (rank, numbers): (usize, Numbers),
+        call: Comparison,
+        tolerance: f64,
+        words: impl FnOnce(&WrongElement) -> String,
+    ) {
+        self.calls += 1;
+        self.elements += call.elements;
+        self.wrong += call.wrong;
+        match numbers {
+            Numbers::Integers => self.exact_elements += call.elements,
+            Numbers::Reals => {
+                self.relative_error = worst(self.relative_error, call.relative_error());
+                self.tolerance = self.tolerance.max(tolerance);
+            }
+        }
+        if let (None, Some(first)) = (&self.first, &call.first) {
+            let what = words(first);
+            self.first = Some(Finding { rank, what });
+        }
+    }
+
+    /// The verdict of all ranks, from what each has found, as JSON. What cannot be read is not right.
     fn of_ranks(all: &[Vec<u8>]) -> Self {
-        let ranks = all.iter().enumerate();
-        ranks.fold(Verdict::default(), |verdict, (rank, words)| {
-            let rank = Findings::from_words(words).verdict(rank);
+        all.iter().fold(Verdict::default(), |verdict, found| {
+            let unreadable = || Verdict {
+                relative_error: f64::INFINITY,
+                ..Verdict::default()
+            };
+            let rank: Self = serde_json::from_slice(found).unwrap_or_else(|_| unreadable());
             // All ranks make the same calls.
             let calls = rank.calls;
             Verdict {
@@ -171,13 +196,13 @@ impl<B: ExecuteBackend> Verifier<B> {
         }
         let has_graph = candidate.measures().replays_back_to_back;
         let mine = outputs.and_then(|outputs| {
-            let mut findings = Findings::default();
+            let mut found = Verdict::default();
             for batch in batches {
                 let calls = possible(batch, has_graph);
                 self.call_all(session, (candidate, &outputs), &calls)?;
-                self.compare(session, (candidate, &outputs), &calls, &mut findings)?;
+                self.compare(session, (candidate, &outputs), &calls, &mut found)?;
             }
-            Ok(findings.to_words())
+            Ok(serde_json::to_vec(&found).map_err(std::io::Error::from)?)
         });
         let all = session.attempt(&format!("verification of {}", candidate.name()), mine)?;
         Ok(all.map(|all| Verdict::of_ranks(&all)))
@@ -223,7 +248,7 @@ impl<B: ExecuteBackend> Verifier<B> {
         session: &Session<B>,
         (candidate, outputs): (&dyn Candidate, &[Output]),
         calls: &[(Call, Set)],
-        findings: &mut Findings,
+        found: &mut Verdict,
     ) -> Result<()> {
         let Some(memory) = &self.kept else {
             return Ok(());
@@ -245,7 +270,8 @@ impl<B: ExecuteBackend> Verifier<B> {
                 }
                 (call, tolerance) = (call.and(compared), tolerance.max(allowed));
             }
-            findings.add(set.numbers, call, tolerance, |first| {
+            let rank = session.rank();
+            found.add((rank, set.numbers), call, tolerance, |first| {
                 let place = candidate.place(culprit.unwrap_or_default(), first);
                 let (numbers, set) = (set.numbers, set.index);
                 format!(

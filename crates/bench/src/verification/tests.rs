@@ -11,6 +11,7 @@ use crate::progress::Progress;
 use crate::suite::{self, Run, Settings, Stage};
 use crate::timing::Effort;
 use crate::verification::reference::References;
+use std::rc::Rc;
 use std::time::Duration;
 use warpweave_comm::Store;
 use warpweave_overlap::operation::{Matrix, Operand};
@@ -142,8 +143,8 @@ fn turned(transposed: bool) -> Implementation {
     };
     Implementation {
         name: "turned".into(),
-        operands: Box::new(operands),
-        plan: Box::new(move |rank, world, problem| {
+        operands: Rc::new(operands),
+        plan: Rc::new(move |rank, world, problem| {
             let operands = operands(rank, world, problem);
             plan((rank, world), &operands, |plan| {
                 multiply(plan, ["b", "a", "c"])
@@ -166,8 +167,8 @@ fn cyclic(dealt: bool) -> Implementation {
     };
     Implementation {
         name: "cyclic".into(),
-        operands: Box::new(operands),
-        plan: Box::new(move |rank, world, problem| {
+        operands: Rc::new(operands),
+        plan: Rc::new(move |rank, world, problem| {
             let Problem { m, n, k, dtype, .. } = *problem;
             plan((rank, world), &operands(rank, world, problem), |plan| {
                 let local = Placement::Local;
@@ -198,8 +199,8 @@ fn with_all_gather(gathers: bool) -> Implementation {
     };
     Implementation {
         name: "with all-gather".into(),
-        operands: Box::new(operands),
-        plan: Box::new(move |rank, world, problem| {
+        operands: Rc::new(operands),
+        plan: Rc::new(move |rank, world, problem| {
             plan((rank, world), &operands(rank, world, problem), |plan| {
                 multiply(plan, ["a", "b", "c"]);
                 let [x, y] = ["x", "y"].map(|name| plan.draft().buffer_named(name).unwrap());
@@ -263,7 +264,7 @@ fn both_outputs_of_a_gemm_with_an_all_gather_are_compared() {
 #[test]
 fn a_buffer_of_another_shape_than_its_operand_is_an_error() {
     let wrong = || Implementation {
-        operands: Box::new(|_, _, problem| vec![whole(Matrix::A, "a", problem.m, problem.k + 1)]),
+        operands: Rc::new(|_, _, problem| vec![whole(Matrix::A, "a", problem.m, problem.k + 1)]),
         ..turned(true)
     };
     let store = Store::threads(1).unwrap().remove(0);
@@ -285,7 +286,7 @@ fn a_buffer_of_another_shape_than_its_operand_is_an_error() {
 fn stuck() -> Implementation {
     Implementation {
         name: "stuck".into(),
-        plan: Box::new(|rank, world, problem| {
+        plan: Rc::new(|rank, world, problem| {
             let operands = turned(true).operands;
             plan((rank, world), &operands(rank, world, problem), |plan| {
                 let (never, peers) = (plan.slot("never"), plan.peers());
@@ -351,4 +352,35 @@ fn a_plan_whose_first_call_fails_is_taken_out_and_the_others_go_on() {
             });
         }
     });
+}
+
+#[test]
+fn findings_survive_the_exchange_and_one_wrong_rank_is_enough() {
+    let right = Verdict {
+        calls: 4,
+        elements: 40,
+        exact_elements: 20,
+        relative_error: 0.1,
+        tolerance: 0.5,
+        ..Verdict::default()
+    };
+    let (rank, what) = (1, "C[1, 2] is NaN".to_owned());
+    let wrong = Verdict {
+        wrong: 2,
+        relative_error: f64::INFINITY,
+        first: Some(Finding { rank, what }),
+        ..right.clone()
+    };
+    let [right, wrong] = [right, wrong].map(|found| serde_json::to_vec(&found).unwrap());
+    let verdict = Verdict::of_ranks(&[right.clone(), wrong]);
+    assert!(!verdict.is_right());
+    assert_eq!(
+        (verdict.elements, verdict.wrong, verdict.exact_elements),
+        (80, 2, 40)
+    );
+    assert_eq!(verdict.relative_error, f64::INFINITY);
+    let first = verdict.first.unwrap();
+    assert_eq!((first.rank, first.what.as_str()), (1, "C[1, 2] is NaN"));
+    assert!(Verdict::of_ranks(&[right]).is_right());
+    assert!(!Verdict::of_ranks(&[b"nothing".to_vec()]).is_right());
 }
