@@ -312,3 +312,12 @@ impl<B: ExecuteBackend> Candidate for PlanCandidate<'_, B> {
         row.algorithms = self.bound.algorithms();
     }
 }
+
+/// Makes sure that the plans of all ranks hold, also back to back.
+#[cfg(test)]
+#[track_caller]
+pub(crate) fn hold(world: usize, plan: impl Fn(usize) -> Result<Plan, PlanError>) {
+    let plans: Vec<_> = (0..world).map(|rank| plan(rank).unwrap()).collect();
+    let report = warpweave_overlap::check(&plans, 3);
+    assert!(report.holds(), "{}: {report}", plans[0].name);
+}

@@ -17,7 +17,7 @@ fn a_wrong_row_is_told_first_and_drawn_nowhere() {
     let html = page(&[source(report)]);
     let (head, body) = html.split_once("</header>").unwrap();
     has(
-        &head,
+        head,
         &[
             "Results were wrong",
             "baselineCudaAllgatherMatmul",
