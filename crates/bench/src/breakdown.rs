@@ -5,17 +5,17 @@
 //! of the empty call, and with the ranks aligned, while in the whole the GEMM begins on each rank when its
 //! own gather ends.
 
-use warpweave_overlap::execute::ExecuteBackend;
+use std::rc::Rc;
+
 use warpweave_overlap::kernels::{KernelShape, ThreadloadGather};
 use warpweave_overlap::operation::{Matrix, Operand};
 use warpweave_overlap::plan::{Placement, Plan, PlanBuilder, Problem, Provider, Role, StreamId};
 use warpweave_overlap::{Operation, PlanError};
 
-use crate::candidate::{Build, Candidate, Implementation};
-use crate::error::Result;
+use crate::candidate::Entrant;
 use crate::limit::gemm_alone;
-use crate::report::{Breakdown, Row};
-use crate::session::Session;
+use crate::plans::{Build, Implementation};
+use crate::report::{Breakdown, Metric, Row};
 use crate::timing::Times;
 
 /// The implementation that is taken apart.
@@ -24,40 +24,31 @@ pub const WHOLE: &str = "threadloadGatherThenCutlass";
 /// Bytes of a row that leaves nothing to a gather but its signals and waits: one load of a thread.
 const LEAST_ROW: usize = 16;
 
-/// The parts on this rank. Collective. Empty where there is nothing to take apart: one rank alone, or no row
-/// of [`WHOLE`] that can run.
-pub fn bind<B: ExecuteBackend>(
-    session: &Session<B>,
-    rows: &[Candidate<B>],
-    problem: &Problem,
-) -> Result<Vec<Candidate<B>>> {
-    let runs = |row: &Candidate<B>| row.name == WHOLE && row.bound.is_ok();
-    if session.world() == 1 || !rows.iter().any(runs) {
-        return Ok(Vec::new());
+/// What is to be measured besides `rows` if that of [`WHOLE`] is among them and can run, in the order of the
+/// fields of [`Breakdown`].
+pub fn parts(rows: &[Entrant<'_>]) -> Vec<Implementation> {
+    let runs = |row: &Entrant<'_>| row.name == WHOLE && row.candidate.is_ok();
+    match rows.iter().any(runs) {
+        true => all_parts().into(),
+        false => Vec::new(),
     }
-    let parts = parts();
-    parts
-        .iter()
-        .map(|part| Candidate::bind(session, part, problem))
-        .collect()
 }
 
-/// In the order of the fields of [`Breakdown`].
-fn parts() -> [Implementation; 4] {
+fn all_parts() -> [Implementation; 4] {
     let part = |name: &str, operands, plan: Build| Implementation {
         name: name.to_owned(),
         operands,
         plan,
     };
-    let nothing = || Box::new(|_: usize, _: usize, _: &Problem| Vec::new());
+    let nothing = || Rc::new(|_: usize, _: usize, _: &Problem| Vec::new());
     [
-        part("empty call", nothing(), Box::new(empty_plan)),
+        part("empty call", nothing(), Rc::new(empty_plan)),
         // The rows of its matrix are shorter than those of A, and what they hold does not matter.
-        part("handshake alone", nothing(), Box::new(handshake_plan)),
+        part("handshake alone", nothing(), Rc::new(handshake_plan)),
         Implementation {
             name: "gather alone".into(),
-            operands: Box::new(shard_of_a),
-            plan: Box::new(gather_plan),
+            operands: Rc::new(shard_of_a),
+            plan: Rc::new(gather_plan),
         },
         gemm_alone(
             "CUTLASS GEMM alone",
@@ -104,26 +95,20 @@ fn gather(name: &str, rank: usize, world: usize, problem: &Problem) -> Result<Pl
     plan.finish()
 }
 
-/// The breakdown of the row of [`WHOLE`], from the times of those of `parts` that are bound, in their order.
-/// `None` without that row or without parts.
-pub fn breakdown<B: ExecuteBackend>(
-    rows: &[Row],
-    parts: &[Candidate<B>],
-    times: Vec<Times>,
-) -> Option<Breakdown> {
-    let mut times = times.into_iter();
-    let mut spreads = parts.iter().map(|part| match part.bound {
-        Ok(_) => times.next()?.single(),
-        Err(_) => None,
-    });
-    let [empty, handshake, gather, gemm] = std::array::from_fn(|_| spreads.next());
+/// The breakdown of the row of [`WHOLE`], from the times of the parts that ran. `None` without that row or
+/// without parts.
+pub fn breakdown(rows: &[Row], times: &[Option<Times>]) -> Option<Breakdown> {
+    let single = |times: &Option<Times>| times.as_ref()?.spread(Metric::Single);
+    let [empty, handshake, gather, gemm] = times else {
+        return None;
+    };
     let whole = rows.iter().find(|row| row.implementation == WHOLE)?;
     Some(Breakdown {
         implementation: whole.implementation.clone(),
-        empty_ms: empty?,
-        handshake_ms: handshake?,
-        gather_ms: gather?,
-        gemm_ms: gemm?,
+        empty_ms: single(empty),
+        handshake_ms: single(handshake),
+        gather_ms: single(gather),
+        gemm_ms: single(gemm),
         together_ms: whole.single_ms,
     })
 }
@@ -131,7 +116,8 @@ pub fn breakdown<B: ExecuteBackend>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use warpweave_overlap::{algorithms, check};
+    use crate::plans::hold;
+    use warpweave_overlap::algorithms;
     use warpweave_symm_mem::DType;
 
     #[test]
@@ -139,12 +125,8 @@ mod tests {
         for dtype in [DType::F16, DType::F32] {
             let problem = Problem::new(10, 6, 24, dtype);
             for world in [2, 3, 4] {
-                for part in parts() {
-                    let plans: Vec<_> = (0..world)
-                        .map(|rank| (part.plan)(rank, world, &problem).unwrap())
-                        .collect();
-                    let report = check(&plans, 3);
-                    assert!(report.holds(), "{}: {report}", part.name);
+                for part in all_parts() {
+                    hold(world, |rank| (part.plan)(rank, world, &problem));
                 }
             }
         }

@@ -1,197 +1,197 @@
-//! What is compared: plans of one problem with the same inputs, each bound or with the reason why it is not.
+//! What is measured, be it a plan or a collective: it can be called, loaded with inputs that change, verified
+//! and timed.
 
-use warpweave_overlap::execute::{Bound, ExecuteBackend};
-use warpweave_overlap::operation::Operand;
-use warpweave_overlap::plan::{Plan, Problem};
-use warpweave_overlap::{Configuration, PlanError};
+use warpweave_symm_mem::DevicePtr;
 
 use crate::error::Result;
-use crate::inputs::InputSets;
-use crate::session::Session;
-use crate::timing::{Call, Contender, Measures};
+use crate::inputs::Numbers;
+use crate::report::{Kind, Row, Status};
+use crate::timing::Times;
+use crate::verification::Verdict;
+use crate::verification::comparison::{Comparison, WrongElement};
 
-/// Builds the plan of a rank among a number of ranks.
-pub type Build = Box<dyn Fn(usize, usize, &Problem) -> Result<Plan, PlanError>>;
-
-/// Says which parts of which matrices the plan of a rank takes from its caller and gives to it.
-pub type Operands = Box<dyn Fn(usize, usize, &Problem) -> Vec<Operand>>;
-
-/// A plan to be timed, and what it is called.
-pub struct Implementation {
-    /// Its name in tables.
-    pub name: String,
-    /// The caller's buffers for a rank: what is loaded before its calls and verified after them.
-    pub operands: Operands,
-    /// Its plan for a rank.
-    pub plan: Build,
+/// How a call is enqueued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// Operation by operation.
+    Run,
+    /// As a graph.
+    Replay,
 }
 
-impl From<Configuration> for Implementation {
-    fn from(configuration: Configuration) -> Self {
-        let same = configuration.clone();
-        Self {
-            name: configuration.name(),
-            operands: Box::new(move |rank, world, problem| same.operands(rank, world, problem)),
-            plan: Box::new(move |rank, world, problem| configuration.plan(rank, world, problem)),
-        }
+/// The inputs of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Set {
+    /// What kind of numbers.
+    pub numbers: Numbers,
+    /// Which of the sets of this kind, counted round and round.
+    pub index: usize,
+}
+
+/// What is timed besides single calls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Measures {
+    /// Single graph launches.
+    pub single_replays: bool,
+    /// Calls that follow each other.
+    pub back_to_back: bool,
+    /// Graph launches that follow each other.
+    pub replays_back_to_back: bool,
+}
+
+/// Elements that a call writes on this rank.
+#[derive(Clone, Copy, Debug)]
+pub struct Output {
+    /// Where they begin.
+    pub address: DevicePtr,
+    /// All of them.
+    pub bytes: usize,
+    /// One of them.
+    pub element: usize,
+}
+
+/// Calls that all ranks make together, on the session's stream. What a candidate does not have, such as
+/// inputs, a graph or outputs, it need not mention.
+pub trait Candidate {
+    /// Its name in tables and errors.
+    fn name(&self) -> &str;
+
+    /// What is timed besides single calls; the same on all ranks.
+    fn measures(&self) -> Measures {
+        Measures::default()
     }
-}
 
-/// An implementation on this rank.
-pub struct Candidate<B: ExecuteBackend> {
-    /// Its name in tables.
-    pub name: String,
-    /// The caller's buffers.
-    pub operands: Vec<Operand>,
-    /// The bound plan, or why there is none.
-    pub bound: Result<Bound<B>, String>,
-    /// Whether there is none because a call failed.
-    pub failed: bool,
-}
-
-impl<B: ExecuteBackend> Candidate<B> {
-    /// Binds `implementation`. Collective; a missing capability is no error but a candidate that is not run,
-    /// on all ranks.
+    /// Makes the first call, with the first set of reals, chooses algorithms by it, and captures another
+    /// call. Returns why there is no graph if calls can be made nevertheless.
     ///
     /// # Errors
-    /// Anything but a missing capability.
-    pub fn bind(
-        session: &Session<B>,
-        implementation: &Implementation,
-        problem: &Problem,
-    ) -> Result<Self> {
-        let (rank, world) = (session.rank(), session.world());
-        let plan = (implementation.plan)(rank, world, problem)?;
-        let bound = match session.executor.bind(plan, &session.stream) {
-            Ok(bound) => Ok(bound),
-            Err(error) if error.is_unavailable() => Err(error.to_string()),
-            Err(error) => return Err(error.into()),
-        };
-        Ok(Self {
-            name: implementation.name.clone(),
-            operands: (implementation.operands)(rank, world, problem),
-            bound,
-            failed: false,
-        })
+    /// What the backend reports.
+    fn first_call(&mut self) -> Result<Option<String>> {
+        Ok(None)
+    }
+
+    /// Captures the call anew, after a failure of another candidate with which it may share collectives.
+    ///
+    /// # Errors
+    /// What the backend reports.
+    fn capture(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Forgets the graph, as another rank has none.
+    fn drop_graph(&mut self) {}
+
+    /// After a failed call: makes whole again what this shares with others. `None` if nothing can.
+    fn recover(&mut self) -> Option<Result<()>> {
+        None
+    }
+
+    /// Enqueues what calls with inputs of this kind need and never change.
+    ///
+    /// # Errors
+    /// What the backend reports.
+    fn prepare(&self, _numbers: Numbers) -> Result<()> {
+        Ok(())
+    }
+
+    /// Enqueues the copy of a set into the inputs.
+    ///
+    /// # Errors
+    /// What the backend reports.
+    fn load(&self, _set: Set) -> Result<()> {
+        Ok(())
     }
 
     /// Enqueues one call, or a replay of the captured one.
     ///
     /// # Errors
-    /// What the executor reports; the injected fault of a test.
-    pub fn call(&self, session: &Session<B>, bound: &Bound<B>, how: Call) -> Result<()> {
-        session.before_call()?;
-        match how {
-            Call::Run => bound.run()?,
-            Call::Replay => bound.replay()?,
+    /// What the backend reports; the injected fault of a test.
+    fn call(&self, how: Call) -> Result<()>;
+
+    /// Waits until all that was enqueued has ended.
+    ///
+    /// # Errors
+    /// What went wrong in it.
+    fn synchronize(&self) -> Result<()>;
+
+    /// What is verified. Nothing but calls writes it, those of peers only once this rank's next call has
+    /// begun.
+    ///
+    /// # Errors
+    /// A buffer is not what the operation says it is.
+    fn outputs(&self) -> Result<Vec<Output>> {
+        Ok(Vec::new())
+    }
+
+    /// Compares what a call with `set` left in the output of this number, and says how large its relative
+    /// error may be.
+    fn compare(&self, _output: usize, _set: Set, _got: &[u8]) -> (Comparison, f64) {
+        Default::default()
+    }
+
+    /// The name of an element of an output.
+    fn place(&self, _output: usize, element: &WrongElement) -> String {
+        format!("element {}", element.col)
+    }
+
+    /// Adds to a row what is known without measuring it.
+    fn describe(&self, _row: &mut Row) {}
+}
+
+/// A candidate that is to become a row, or why it cannot.
+pub struct Entrant<'a> {
+    /// Its name in tables.
+    pub name: String,
+    /// Whose it is.
+    pub kind: Kind,
+    /// The candidate, or why there is none.
+    pub candidate: Result<Box<dyn Candidate + 'a>, String>,
+    /// Whether there is none because a call failed.
+    pub failed: bool,
+    /// Why there are no times of graphs.
+    pub no_graph: Option<String>,
+    /// Whether its outputs are verified.
+    pub verified: bool,
+    /// What was found in all calls that were verified.
+    pub verdict: Verdict,
+}
+
+impl<'a> Entrant<'a> {
+    /// Not called yet.
+    pub fn new(name: &str, kind: Kind, candidate: Result<Box<dyn Candidate + 'a>, String>) -> Self {
+        Self {
+            name: name.to_owned(),
+            kind,
+            candidate,
+            failed: false,
+            no_graph: None,
+            verified: true,
+            verdict: Verdict::default(),
         }
-        Ok(())
     }
 
-    /// Runs the plan once with the first set of `inputs`, lets it choose its algorithms, and captures it.
-    /// Collective. What fails is taken out, see [`Candidate::survive`].
-    ///
-    /// # Errors
-    /// As [`Candidate::survive`]; a rank did not come.
-    pub fn prepare(&mut self, session: &Session<B>, inputs: &InputSets<B>) -> Result<()> {
-        let Candidate {
-            name,
-            operands,
-            bound: Ok(bound),
-            ..
-        } = self
-        else {
-            return Ok(());
+    /// Its row, with what was measured.
+    pub fn row(&self, times: Option<&Times>) -> Row {
+        let without = |status, reason: &str| {
+            let reason = Some(reason.to_owned());
+            Row::new(&self.name, self.kind, status, reason)
         };
-        let mut mine = || {
-            inputs.load_weights(session, (bound, operands))?;
-            inputs.load(session, (bound, operands), 0)?;
-            bound.run()?;
-            bound.synchronize()?;
-            bound.tune(&session.executor)?;
-            bound.capture()?;
-            Ok(Vec::new())
-        };
-        let mine = mine();
-        let outcome = session.attempt(&format!("first call of {name}"), mine)?;
-        self.survive(session, outcome.map(drop)).map(drop)
-    }
-
-    /// After a call that failed on some rank though all of them came: makes whole again what the plan shares
-    /// with others, and takes the candidate out, with the reason. Collective; true if the call did fail.
-    ///
-    /// # Errors
-    /// The failure, where a rank's device cannot go on either.
-    pub fn survive(&mut self, session: &Session<B>, outcome: Result<()>) -> Result<bool> {
-        let (Err(error), Ok(bound)) = (outcome, &mut self.bound) else {
-            return Ok(false);
-        };
-        let mine = bound.recover().map(|()| Vec::new()).map_err(Into::into);
-        if session
-            .attempt(&format!("recovery of {}", self.name), mine)?
-            .is_err()
-        {
-            return Err(error);
-        }
-        self.bound = Err(error.to_string());
-        self.failed = true;
-        Ok(true)
-    }
-
-    /// Captures the plan anew, after a failure of one that it may share collectives with.
-    ///
-    /// # Errors
-    /// What the executor reports.
-    pub fn recapture(&mut self) -> Result<()> {
-        match &mut self.bound {
-            Ok(bound) => Ok(bound.capture()?),
-            Err(_) => Ok(()),
+        match (&self.candidate, times) {
+            (Ok(candidate), Some(times)) => {
+                let mut row = Row::new(&self.name, self.kind, Status::Ok, self.no_graph.clone());
+                candidate.describe(&mut row);
+                row.fill(times, self.verdict.clone());
+                row
+            }
+            (Ok(_), None) => without(Status::NotRun, "it was not timed"),
+            (Err(reason), _) if self.failed => without(Status::Wrong, reason),
+            (Err(reason), _) => without(Status::NotRun, reason),
         }
     }
 }
 
-/// A candidate that is bound, with the inputs that it is timed with.
-pub struct BoundCandidate<'a, B: ExecuteBackend> {
-    /// This rank.
-    pub session: &'a Session<B>,
-    /// The candidate.
-    pub candidate: &'a Candidate<B>,
-    /// Its bound plan.
-    pub bound: &'a Bound<B>,
-    /// The inputs, which change with every call.
-    pub inputs: &'a InputSets<B>,
-    /// Whether calls and graph launches back to back are timed too.
-    pub back_to_back: bool,
-}
-
-impl<B: ExecuteBackend> Contender for BoundCandidate<'_, B> {
-    fn name(&self) -> &str {
-        &self.candidate.name
-    }
-
-    fn measures(&self) -> Measures {
-        Measures {
-            single_replays: false,
-            back_to_back: self.back_to_back,
-            replays_back_to_back: self.back_to_back,
-        }
-    }
-
-    fn prepare(&self) -> Result<()> {
-        let plan = (self.bound, self.candidate.operands.as_slice());
-        self.inputs.load_weights(self.session, plan)
-    }
-
-    fn load(&self, set: usize) -> Result<()> {
-        let plan = (self.bound, self.candidate.operands.as_slice());
-        self.inputs.load(self.session, plan, set)
-    }
-
-    fn call(&self, how: Call) -> Result<()> {
-        self.candidate.call(self.session, self.bound, how)
-    }
-
-    fn synchronize(&self) -> Result<()> {
-        Ok(self.bound.synchronize()?)
-    }
+/// The first reason that a rank gave.
+pub(crate) fn first_reason(all: &[Vec<u8>]) -> Option<String> {
+    let reason = all.iter().find(|word| !word.is_empty())?;
+    Some(String::from_utf8_lossy(reason).into_owned())
 }

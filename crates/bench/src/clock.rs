@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use warpweave_overlap::execute::ExecuteBackend;
 use warpweave_symm_mem::{Backend, BackendKind, SignalPad};
 
 use crate::error::Result;
-use crate::session::Session;
+use crate::session::{ExecuteBackend, Session};
 use crate::statistics::{Spread, slowest};
 
 /// Calls of nothing, at least, by which the clock's own cost is measured.

@@ -1,13 +1,14 @@
 //! The one error type of this crate.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use warpweave_comm::CommError;
 use warpweave_overlap::PlanError;
-use warpweave_overlap::execute::ExecuteError;
 use warpweave_overlap::select::SelectError;
 use warpweave_overlap::simulate::SimulateError;
 use warpweave_symm_mem::{Error as MemoryError, ExchangeError};
+
+use crate::plans::ExecuteError;
 
 /// Result of this crate.
 pub type Result<T, E = BenchError> = std::result::Result<T, E>;
@@ -209,6 +210,14 @@ impl BenchError {
             _ => false,
         }
     }
+}
+
+/// The text of a file.
+pub(crate) fn read_file(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path).map_err(|source| BenchError::File {
+        path: path.into(),
+        source,
+    })
 }
 
 fn memory_blames_a_peer(error: &MemoryError) -> bool {

@@ -5,7 +5,6 @@ use std::io::Write;
 use std::time::Duration;
 
 use warpweave_comm::Job;
-use warpweave_overlap::execute::ExecuteBackend;
 use warpweave_symm_mem::{Cuda, Host};
 
 use crate::cli::Device;
@@ -13,7 +12,7 @@ use crate::collectives::NcclBackend;
 use crate::error::{BenchError, Result};
 use crate::inject::{InjectedFault, Injection};
 use crate::logging;
-use crate::session::Session;
+use crate::session::{ExecuteBackend, Session};
 
 /// What a rank does in a job, on either backend.
 pub trait Part {

@@ -1,8 +1,9 @@
 //! What no implementation can beat: the GEMM alone, and the fewest bytes into a rank alone, both measured in
 //! the same run.
 
+use std::rc::Rc;
+
 use serde::{Deserialize, Serialize};
-use warpweave_overlap::execute::ExecuteBackend;
 use warpweave_overlap::operation::{Matrix, Operand};
 use warpweave_overlap::plan::{
     Batch, OpKind, Placement, Plan, PlanBuilder, Problem, Provider, Role, StreamId, Transport,
@@ -11,11 +12,12 @@ use warpweave_overlap::plan::{
 use warpweave_overlap::{Operation, PlanError};
 use warpweave_symm_mem::{BackendKind, DType};
 
-use crate::candidate::Implementation;
+use crate::candidate::Candidate;
 use crate::clock::Clock;
 use crate::error::{BenchError, Result};
+use crate::plans::{Implementation, PlanCandidate};
 use crate::report::Limit;
-use crate::session::Session;
+use crate::session::{ExecuteBackend, Session};
 use crate::statistics::{Spread, slowest};
 use crate::transport;
 
@@ -28,14 +30,14 @@ pub fn gemm_alone(name: &str, provider: Provider, operation: Option<Operation>) 
     let plan_name = name.to_owned();
     Implementation {
         name: name.to_owned(),
-        operands: Box::new(move |_, world, problem| {
+        operands: Rc::new(move |_, world, problem| {
             let mut operands = gemm_operands(operation, world, problem);
             if gemm_of(operation, world, problem).2 < problem.k {
                 operands.retain(|operand| operand.role() != Role::Output);
             }
             operands
         }),
-        plan: Box::new(move |rank, world, problem| {
+        plan: Rc::new(move |rank, world, problem| {
             problem.validate(rank, world)?;
             let operands = gemm_operands(operation, world, problem);
             prepare_gemm(
@@ -174,16 +176,15 @@ pub fn push_bandwidth<B: ExecuteBackend>(
     let (cols, piece) = (1024, piece(B::KIND));
     let rows = world * piece / (cols * size_of::<f32>());
     let plan = push_plan(session.rank(), world, rows, cols)?;
-    let bound = session.executor.bind(plan, &session.stream)?;
+    let pushes = PlanCandidate::of_plan(session, plan)?;
     let calls = clock.capacity().min(5);
     let mine = || {
-        bound.run()?;
+        pushes.run()?;
         for i in 0..calls {
-            clock.time(session, i, std::time::Duration::from_millis(1), || {
-                Ok(bound.run()?)
-            })?;
+            let lead = std::time::Duration::from_millis(1);
+            clock.time(session, i, lead, || pushes.run())?;
         }
-        bound.synchronize()?;
+        pushes.synchronize()?;
         clock.read(session, calls)
     };
     let ranks = session.agree_numbers("copy-engine all-gather", mine())?;
@@ -231,25 +232,16 @@ pub fn tflops((m, n, k): (usize, usize, usize), ms: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use warpweave_overlap::check;
+    use crate::plans::hold;
 
     #[test]
     fn the_plans_of_the_limit_hold_back_to_back() {
         for world in [1, 2, 3, 4] {
             let problem = Problem::new(10, 6, 8, DType::F16);
-            let push: Vec<_> = (0..world)
-                .map(|rank| push_plan(rank, world, 10, 4).unwrap())
-                .collect();
-            let report = check(&push, 3);
-            assert!(report.holds(), "{report}");
-            let operations = Operation::ALL.map(Some);
-            for operation in operations.into_iter().chain([None]) {
+            hold(world, |rank| push_plan(rank, world, 10, 4));
+            for operation in Operation::ALL.map(Some).into_iter().chain([None]) {
                 let alone = gemm_alone("GEMM", Provider::CublasLt, operation);
-                let gemm: Vec<_> = (0..world)
-                    .map(|rank| (alone.plan)(rank, world, &problem).unwrap())
-                    .collect();
-                let report = check(&gemm, 3);
-                assert!(report.holds(), "{report}");
+                hold(world, |rank| (alone.plan)(rank, world, &problem));
             }
         }
     }

@@ -15,13 +15,39 @@ use std::path::Path;
 
 use serde::Deserialize;
 use serde_json::Value;
+use warpweave_comm::collective;
 use warpweave_overlap::Operation;
 use warpweave_symm_mem::DType;
 
 use crate::error::{BenchError, Result};
 use crate::shape::Shape;
+use crate::size::Bytes;
 use crate::statistics::Spread;
 use crate::suite::Sizes;
+
+/// The kind of collectives.
+const KIND: &str = "collectives";
+
+/// The peer's name of a time, the operation, and the name of the row.
+const NAMES: [(&str, collective::Operation, &str); 5] = [
+    ("all_gather", collective::Operation::AllGather, "torch-nccl"),
+    ("all_reduce", collective::Operation::AllReduce, "torch-nccl"),
+    (
+        "reduce_scatter",
+        collective::Operation::ReduceScatter,
+        "torch-nccl",
+    ),
+    (
+        "one_shot_all_reduce",
+        collective::Operation::AllReduce,
+        "torch-one-shot",
+    ),
+    (
+        "two_shot_all_reduce",
+        collective::Operation::AllReduce,
+        "torch-two-shot",
+    ),
+];
 
 /// A peer's figures.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -70,8 +96,13 @@ impl Peers {
         Self::of_kinds(path, &Operation::ALL.map(Operation::name))
     }
 
+    /// Reads what a file has of collectives.
+    pub fn of_collectives(path: &Path) -> Result<Self> {
+        Self::of_kinds(path, &[KIND])
+    }
+
     /// Reads what a file has of these kinds.
-    pub(crate) fn of_kinds(path: &Path, kinds: &[&str]) -> Result<Self> {
+    fn of_kinds(path: &Path, kinds: &[&str]) -> Result<Self> {
         let wrong = |why: String| BenchError::Usage(format!("--peers {}: {why}", path.display()));
         let text = std::fs::read_to_string(path).map_err(|e| wrong(e.to_string()))?;
         let peers = match text.trim_start().starts_with('{') {
@@ -134,6 +165,27 @@ impl Peers {
         }
     }
 
+    /// The figures of an operation at a size, by the name of their rows; none of another world or type.
+    pub(crate) fn of_size(
+        &self,
+        operation: collective::Operation,
+        size: Bytes,
+        world: usize,
+        dtype: DType,
+    ) -> impl Iterator<Item = (&'static str, Spread)> + use<'_> {
+        let is_it = move |text: &str| {
+            let theirs = text.replace(' ', "").parse::<Bytes>();
+            theirs.is_ok_and(|theirs| theirs == size)
+        };
+        let figures = self.of_kind(KIND, is_it, world, dtype);
+        figures.filter_map(move |figure| {
+            let mut known = NAMES.iter();
+            let (.., name) =
+                known.find(|(theirs, of, _)| *theirs == figure.name && *of == operation)?;
+            Some((*name, figure.ms))
+        })
+    }
+
     /// The figures of an operation on a problem; none of another world or type.
     pub fn of(
         &self,
@@ -146,7 +198,7 @@ impl Peers {
     }
 
     /// The figures of a kind, on shapes of which `is_it` holds; none of another world or type.
-    pub(crate) fn of_kind(
+    fn of_kind(
         &self,
         kind: &'static str,
         is_it: impl Fn(&str) -> bool,
@@ -235,5 +287,65 @@ mod tests {
             assert!(error.contains(why) && error.contains("--peers"), "{error}");
         }
         assert!(Peers::read(&folder.path().join("none")).is_err());
+    }
+
+    const SIZES: &str = r#"{"torch": "2.11.0", "nccl": [2, 28, 9], "rows": [
+        {"kind": "ag_gemm", "world": 4, "shape": "1,2,3", "dtype": "bfloat16", "ms": {"gemm": 1.0}},
+        {"kind": "collectives", "world": 4, "shape": "64 KiB", "dtype": "bfloat16",
+         "ms": {"all_gather": 0.0117, "all_reduce": 0.0139, "one_shot_all_reduce": 0.0124, "new": 1.0}}]}"#;
+
+    const LINES: &str = "ag_gemm 1024,1024,1024 gemm 0.009ms(250TF)\n\
+        collectives 4 KiB all_gather 11.4us all_reduce 12.4us two_shot_all_reduce 11.3us\n";
+
+    fn read(text: &str) -> Result<Peers> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        Peers::of_collectives(file.path())
+    }
+
+    #[test]
+    fn json_is_read_for_the_world_and_type_that_it_is_of() {
+        let peers = read(SIZES).unwrap();
+        assert_eq!(peers.by, "PyTorch 2.11.0, NCCL 2.28.9");
+        let of = |operation, bytes, world, dtype| -> Vec<_> {
+            let figures = peers.of_size(operation, Bytes(bytes), world, dtype);
+            figures.map(|(name, ms)| (name, ms.median)).collect()
+        };
+        let (gather, reduce) = (
+            collective::Operation::AllGather,
+            collective::Operation::AllReduce,
+        );
+        assert_eq!(
+            of(reduce, 65536, 4, DType::Bf16),
+            [("torch-nccl", 0.0139), ("torch-one-shot", 0.0124)]
+        );
+        assert_eq!(of(gather, 65536, 4, DType::Bf16), [("torch-nccl", 0.0117)]);
+        assert!(of(gather, 65536, 2, DType::Bf16).is_empty());
+        assert!(of(gather, 65536, 4, DType::F16).is_empty());
+        assert!(of(gather, 4096, 4, DType::Bf16).is_empty());
+    }
+
+    #[test]
+    fn lines_are_read_as_they_are_printed() {
+        let peers = read(LINES).unwrap();
+        let of = |operation| -> Vec<_> {
+            let figures = peers.of_size(operation, Bytes(4096), 8, DType::F32);
+            figures
+                .map(|(name, ms)| (name, (ms.median * 1e4).round()))
+                .collect()
+        };
+        assert_eq!(
+            of(collective::Operation::AllGather),
+            [("torch-nccl", 114.0)]
+        );
+        let all_reduce = of(collective::Operation::AllReduce);
+        assert_eq!(all_reduce[1], ("torch-two-shot", 113.0));
+    }
+
+    #[test]
+    fn a_file_without_collectives_is_refused() {
+        let other = SIZES.replace("collectives", "other");
+        let error = read(&other).unwrap_err().to_string();
+        assert!(error.contains("no row of collectives"), "{error}");
     }
 }

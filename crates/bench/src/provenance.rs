@@ -5,12 +5,12 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use warpweave_comm::nccl::NcclLibrary;
 use warpweave_gemm::cublaslt;
-use warpweave_overlap::execute::ExecuteBackend;
 use warpweave_symm_mem::BackendKind;
 
 use crate::error::Result;
 use crate::report::Name;
-use crate::session::Session;
+use crate::session::{ExecuteBackend, Session};
+use crate::statistics::distinct;
 
 /// The machine and the software of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,6 +38,13 @@ pub struct Provenance {
     /// The cargo features it was built with.
     #[serde(default)]
     pub features: Vec<Name>,
+}
+
+/// What a fact is called, and the fact.
+pub type Fact = (&'static str, String);
+
+fn or_none(version: &Option<String>) -> String {
+    version.as_deref().unwrap_or("none").to_owned()
 }
 
 /// Ranks whose devices have the same name.
@@ -101,6 +108,35 @@ impl Provenance {
         each.collect::<Vec<_>>().join(" + ")
     }
 
+    /// What makes times comparable.
+    pub fn machine(&self) -> Vec<Fact> {
+        let HostMachine {
+            processor, cores, ..
+        } = &self.host;
+        vec![
+            ("backend", self.backend.to_string()),
+            ("devices", self.devices()),
+            ("ranks", self.ranks.to_string()),
+            ("processor", or_none(processor)),
+            ("cores", cores.to_string()),
+        ]
+    }
+
+    /// What runs on the machine.
+    pub fn software(&self) -> Vec<Fact> {
+        let features = (!self.features.is_empty()).then(|| self.features.join(","));
+        vec![
+            ("kernel", self.host.system.clone()),
+            ("CUDA", or_none(&self.cuda)),
+            ("driver", or_none(&self.driver)),
+            ("NCCL", or_none(&self.nccl)),
+            ("cuBLASLt", or_none(&self.cublaslt)),
+            ("warpweave", self.version.to_string()),
+            ("commit", self.commit.to_string()),
+            ("features", or_none(&features)),
+        ]
+    }
+
     #[cfg(test)]
     pub(crate) fn sample() -> Self {
         Self {
@@ -145,14 +181,12 @@ pub const fn kind_name(kind: BackendKind) -> &'static str {
 }
 
 fn counted(names: impl Iterator<Item = String>) -> Vec<Devices> {
-    let mut devices: Vec<Devices> = Vec::new();
-    for name in names {
-        match devices.iter_mut().find(|known| known.name == name) {
-            Some(known) => known.count += 1,
-            None => devices.push(Devices { name, count: 1 }),
-        }
-    }
-    devices
+    let names: Vec<_> = names.collect();
+    let devices = distinct(&names).into_iter().map(|name| Devices {
+        name: name.clone(),
+        count: names.iter().filter(|other| *other == name).count(),
+    });
+    devices.collect()
 }
 
 fn processor(cpuinfo: &str) -> Option<String> {
@@ -187,13 +221,8 @@ fn cublaslt() -> Option<String> {
 impl fmt::Display for Provenance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.devices())?;
-        for (name, version) in [
-            ("CUDA", &self.cuda),
-            ("driver", &self.driver),
-            ("NCCL", &self.nccl),
-            ("cuBLASLt", &self.cublaslt),
-        ] {
-            if let Some(version) = version {
+        for (name, version) in self.software().into_iter().skip(1).take(4) {
+            if version != "none" {
                 write!(f, ", {name} {version}")?;
             }
         }

@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use warpweave_comm::exchange::LocalExchange;
 use warpweave_comm::{Job, Store};
-use warpweave_overlap::execute::{ExecuteBackend, Executor};
 use warpweave_symm_mem::{Exchange, ExchangeError, Priority};
 
 use crate::error::{BenchError, Result};
 use crate::inject::Injection;
+use crate::plans::Executor;
+
+pub use crate::plans::ExecuteBackend;
 
 /// This rank, its device and its peers.
 pub struct Session<B: ExecuteBackend> {

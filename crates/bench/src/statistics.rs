@@ -85,6 +85,17 @@ pub fn slowest(ranks: &[Vec<f64>]) -> Vec<f64> {
         .collect()
 }
 
+/// Each of `items` once, in the order in which they come first.
+pub(crate) fn distinct<T: PartialEq>(items: impl IntoIterator<Item = T>) -> Vec<T> {
+    let mut once = Vec::new();
+    for item in items {
+        if !once.contains(&item) {
+            once.push(item);
+        }
+    }
+    once
+}
+
 /// The geometric mean; `None` of nothing.
 pub fn geometric_mean(values: &[f64]) -> Option<f64> {
     let logs: f64 = values.iter().map(|v| v.ln()).sum();

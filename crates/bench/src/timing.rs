@@ -4,12 +4,14 @@
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use warpweave_overlap::execute::ExecuteBackend;
 use warpweave_symm_mem::BackendKind;
 
+use crate::candidate::{Call, Candidate, Measures, Set};
 use crate::clock::Clock;
 use crate::error::{BenchError, Result};
-use crate::session::Session;
+use crate::inputs::Numbers;
+use crate::report::Metric;
+use crate::session::{ExecuteBackend, Session};
 use crate::statistics::{Spread, slowest};
 
 /// How much is measured.
@@ -79,7 +81,7 @@ fn fitting(time: Duration, call: Duration) -> usize {
     (time.as_secs_f64() / call.as_secs_f64().max(1e-6)) as usize
 }
 
-/// The times of a contender: for each sample the slowest rank's, in milliseconds.
+/// The times of a candidate: for each sample the slowest rank's, in milliseconds.
 ///
 /// In JSON files, where it stands as `samples` of a row, the fields bear the names of the row's spreads, and
 /// those without a time are left out.
@@ -98,120 +100,43 @@ pub struct Times {
 
 impl Times {
     #[cfg(test)]
-    pub(crate) fn sample(single: &[f64], back_to_back: &[f64], graph: &[f64]) -> Self {
-        Self {
-            single: single.into(),
-            back_to_back: back_to_back.into(),
-            graph: graph.into(),
-            ..Self::default()
+    pub(crate) fn sample(taken: &[(Metric, &[f64])]) -> Self {
+        let mut times = Self::default();
+        for &(metric, samples) in taken {
+            times.taken(metric).extend(samples);
+        }
+        times
+    }
+
+    fn taken(&mut self, metric: Metric) -> &mut Vec<f64> {
+        match metric {
+            Metric::Single => &mut self.single,
+            Metric::GraphSingle => &mut self.single_replay,
+            Metric::BackToBack => &mut self.back_to_back,
+            Metric::Graph => &mut self.graph,
         }
     }
 
-    #[cfg(test)]
-    pub(crate) fn sample_of_graphs(single: &[f64], single_replay: &[f64]) -> Self {
-        Self {
-            single: single.into(),
-            single_replay: single_replay.into(),
-            ..Self::default()
+    /// All of a kind, in the order in which they were taken.
+    pub fn of(&self, metric: Metric) -> &[f64] {
+        match metric {
+            Metric::Single => &self.single,
+            Metric::GraphSingle => &self.single_replay,
+            Metric::BackToBack => &self.back_to_back,
+            Metric::Graph => &self.graph,
         }
     }
 
-    /// Single calls, single graph launches, calls back to back, graph launches back to back.
-    pub fn samples(&self) -> [&[f64]; 4] {
-        [
-            &self.single,
-            &self.single_replay,
-            &self.back_to_back,
-            &self.graph,
-        ]
-        .map(Vec::as_slice)
+    /// The middle of a kind and its spread.
+    pub fn spread(&self, metric: Metric) -> Option<Spread> {
+        Spread::of(self.of(metric))
     }
-
-    /// One call, all ranks aligned before it.
-    pub fn single(&self) -> Option<Spread> {
-        Spread::of(&self.single)
-    }
-
-    /// One graph launch, all ranks aligned before it.
-    pub fn single_replay(&self) -> Option<Spread> {
-        Spread::of(&self.single_replay)
-    }
-
-    /// Each of calls that follow each other.
-    pub fn back_to_back(&self) -> Option<Spread> {
-        Spread::of(&self.back_to_back)
-    }
-
-    /// Each of graph launches that follow each other.
-    pub fn graph(&self) -> Option<Spread> {
-        Spread::of(&self.graph)
-    }
-}
-
-/// How a call is enqueued.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Call {
-    /// Operation by operation.
-    Run,
-    /// As a graph.
-    Replay,
-}
-
-/// What is timed besides single calls.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Measures {
-    /// Single graph launches.
-    pub single_replays: bool,
-    /// Calls that follow each other.
-    pub back_to_back: bool,
-    /// Graph launches that follow each other.
-    pub replays_back_to_back: bool,
-}
-
-/// What the clock can time: calls that all ranks make together, on the session's stream, with inputs that
-/// change.
-pub trait Contender {
-    /// Its name in errors.
-    fn name(&self) -> &str;
-
-    /// What is timed besides single calls; the same on all ranks.
-    fn measures(&self) -> Measures {
-        Measures::default()
-    }
-
-    /// Enqueues what calls need and never change; nothing unless said otherwise.
-    ///
-    /// # Errors
-    /// What the backend reports.
-    fn prepare(&self) -> Result<()> {
-        Ok(())
-    }
-
-    /// Enqueues the copy of input set `set`, counted round and round; nothing where inputs never change.
-    ///
-    /// # Errors
-    /// What the backend reports.
-    fn load(&self, _set: usize) -> Result<()> {
-        Ok(())
-    }
-
-    /// Enqueues one call, or a replay of the captured one.
-    ///
-    /// # Errors
-    /// What the backend reports; the injected fault of a test.
-    fn call(&self, how: Call) -> Result<()>;
-
-    /// Waits until all that was enqueued has ended.
-    ///
-    /// # Errors
-    /// What went wrong in it.
-    fn synchronize(&self) -> Result<()>;
 }
 
 /// Calls by which a candidate's time is guessed before the rounds.
 const PROBES: usize = 3;
 
-/// How a contender is measured in each round; the same on all ranks.
+/// How a candidate is measured in each round; the same on all ranks.
 #[derive(Clone, Copy, Debug)]
 pub struct Schedule {
     measures: Measures,
@@ -222,22 +147,26 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    fn single(&self, how: Call) -> usize {
-        match how {
-            Call::Replay if !self.measures.single_replays => 0,
-            _ => self.singles,
-        }
-    }
-
-    fn repeats(&self, how: Call) -> bool {
-        match how {
-            Call::Run => self.measures.back_to_back,
-            Call::Replay => self.measures.replays_back_to_back,
+    /// Times that a round takes.
+    fn count(&self, metric: Metric) -> usize {
+        let measures = &self.measures;
+        match metric {
+            Metric::Single => self.singles,
+            Metric::GraphSingle if measures.single_replays => self.singles,
+            Metric::GraphSingle => 0,
+            Metric::BackToBack => measures.back_to_back.into(),
+            Metric::Graph => measures.replays_back_to_back.into(),
         }
     }
 }
 
-/// Takes the times of contenders.
+/// What candidates are timed with.
+fn reals(index: usize) -> Set {
+    let numbers = Numbers::Reals;
+    Set { numbers, index }
+}
+
+/// Takes the times of candidates.
 pub struct Timing<'a, B: ExecuteBackend> {
     /// This rank.
     pub session: &'a Session<B>,
@@ -248,78 +177,69 @@ pub struct Timing<'a, B: ExecuteBackend> {
 }
 
 impl<B: ExecuteBackend> Timing<'_, B> {
-    /// Measures all `contenders`; `progress` hears of every round. Collective.
+    /// Measures all `candidates`; `progress` hears of every round. Collective.
     ///
     /// # Errors
     /// A call failed on some rank.
     pub fn measure(
         &self,
-        contenders: &[&dyn Contender],
+        candidates: &[&dyn Candidate],
         mut progress: impl FnMut(usize, usize),
     ) -> Result<Vec<Times>> {
         let mut schedules = Vec::new();
-        for &contender in contenders {
-            schedules.push(self.schedule(contender)?);
+        for &candidate in candidates {
+            schedules.push(self.schedule(candidate)?);
         }
-        let mut times = vec![Times::default(); contenders.len()];
+        let mut times = vec![Times::default(); candidates.len()];
         for round in 0..self.effort.rounds {
             progress(round, self.effort.rounds);
-            let mine = self.round(round, contenders, &schedules);
+            let mine = self.round(round, candidates, &schedules);
             let ranks = self
                 .session
                 .agree_numbers(&format!("round {round}"), mine)?;
             let mut samples = slowest(&ranks).into_iter();
             for (times, schedule) in times.iter_mut().zip(&schedules) {
-                let samples = &mut samples;
-                for (times, count) in [
-                    (&mut times.single, schedule.single(Call::Run)),
-                    (&mut times.single_replay, schedule.single(Call::Replay)),
-                    (&mut times.back_to_back, schedule.repeats(Call::Run).into()),
-                    (&mut times.graph, schedule.repeats(Call::Replay).into()),
-                ] {
-                    times.extend(samples.take(count));
+                for metric in Metric::ALL {
+                    let own = samples.by_ref().take(schedule.count(metric));
+                    times.taken(metric).extend(own);
                 }
             }
         }
         Ok(times)
     }
 
-    /// One round on this rank: for each contender the times of its single calls, of its single graph
+    /// One round on this rank: for each candidate the times of its single calls, of its single graph
     /// launches, of a call back to back, and of a graph launch back to back, as far as its schedule has them.
     fn round(
         &self,
         round: usize,
-        contenders: &[&dyn Contender],
+        candidates: &[&dyn Candidate],
         schedules: &[Schedule],
     ) -> Result<Vec<f64>> {
-        let mut blocks = vec![Vec::new(); contenders.len()];
-        let all = || contenders.iter().zip(schedules).enumerate();
-        for how in [Call::Run, Call::Replay] {
-            for (i, (&contender, schedule)) in all() {
-                blocks[i].extend(self.singles(contender, schedule, round, how)?);
+        let mut blocks = vec![Vec::new(); candidates.len()];
+        let all = || candidates.iter().zip(schedules).enumerate();
+        for (how, metric) in [
+            (Call::Run, Metric::Single),
+            (Call::Replay, Metric::GraphSingle),
+        ] {
+            for (i, (&candidate, schedule)) in all() {
+                let calls = schedule.count(metric);
+                if calls > 0 {
+                    blocks[i].extend(self.calls(candidate, schedule, (round, calls), how)?);
+                }
             }
         }
-        for how in [Call::Run, Call::Replay] {
-            for (i, (&contender, schedule)) in all() {
-                if schedule.repeats(how) {
-                    blocks[i].push(self.back_to_back(contender, schedule, round, how)?);
+        for (how, metric) in [
+            (Call::Run, Metric::BackToBack),
+            (Call::Replay, Metric::Graph),
+        ] {
+            for (i, (&candidate, schedule)) in all() {
+                if schedule.count(metric) > 0 {
+                    blocks[i].push(self.back_to_back(candidate, schedule, round, how)?);
                 }
             }
         }
         Ok(blocks.concat())
-    }
-
-    fn singles(
-        &self,
-        contender: &dyn Contender,
-        schedule: &Schedule,
-        round: usize,
-        how: Call,
-    ) -> Result<Vec<f64>> {
-        match schedule.single(how) {
-            0 => Ok(Vec::new()),
-            calls => self.calls(contender, schedule, (round, calls), how),
-        }
     }
 
     /// The times of `calls` single calls on this rank in ms, with input sets from the `first` on. All ranks
@@ -329,67 +249,67 @@ impl<B: ExecuteBackend> Timing<'_, B> {
     /// A call failed on this rank.
     pub fn calls(
         &self,
-        contender: &dyn Contender,
+        candidate: &dyn Candidate,
         schedule: &Schedule,
         (first, calls): (usize, usize),
         how: Call,
     ) -> Result<Vec<f64>> {
         for i in 0..calls {
-            contender.load(first + i)?;
+            candidate.load(reals(first + i))?;
             self.clock
-                .time(self.session, i, schedule.lead, || contender.call(how))?;
+                .time(self.session, i, schedule.lead, || candidate.call(how))?;
         }
-        contender.synchronize()?;
+        candidate.synchronize()?;
         self.clock.read(self.session, calls)
     }
 
     fn back_to_back(
         &self,
-        contender: &dyn Contender,
+        candidate: &dyn Candidate,
         schedule: &Schedule,
         round: usize,
         how: Call,
     ) -> Result<f64> {
         let calls = schedule.back_to_back;
-        contender.load(round)?;
+        candidate.load(reals(round))?;
         let lead = (schedule.lead * calls as u32).min(Duration::from_millis(20));
         self.clock.time(self.session, 0, lead, || {
-            (0..calls).try_for_each(|_| contender.call(how))
+            (0..calls).try_for_each(|_| candidate.call(how))
         })?;
-        contender.synchronize()?;
+        candidate.synchronize()?;
         Ok(self.clock.read(self.session, 1)?[0] / calls as f64)
     }
 
-    /// Prepares a contender, and finds out how long a call takes and how long it takes to enqueue it.
+    /// Prepares a candidate, and finds out how long a call takes and how long it takes to enqueue it.
     /// Collective.
     ///
     /// # Errors
     /// A call failed on some rank.
-    pub fn schedule(&self, contender: &dyn Contender) -> Result<Schedule> {
-        contender.prepare()?;
+    pub fn schedule(&self, candidate: &dyn Candidate) -> Result<Schedule> {
+        candidate.prepare(Numbers::Reals)?;
         let mine = || {
             let mut enqueuing = Duration::ZERO;
             for i in 0..PROBES {
-                contender.load(i)?;
+                candidate.load(reals(i))?;
                 let start = Instant::now();
                 self.clock
                     .time(self.session, i, Duration::from_millis(1), || {
-                        contender.call(Call::Run)
+                        candidate.call(Call::Run)
                     })?;
                 enqueuing = start.elapsed();
             }
-            contender.synchronize()?;
+            candidate.synchronize()?;
             let mut numbers = self.clock.read(self.session, PROBES)?;
             numbers.push(enqueuing.as_secs_f64() * 1e3);
             Ok::<_, BenchError>(numbers)
         };
-        let step = format!("first calls of {}", contender.name());
+        let step = format!("first calls of {}", candidate.name());
         let ranks = slowest(&self.session.agree_numbers(&step, mine())?);
         let (calls, enqueuing) = ranks.split_at(PROBES.min(ranks.len()));
         let call =
             Duration::from_secs_f64(calls.iter().copied().fold(f64::MAX, f64::min).min(1e6) / 1e3);
         let enqueuing = Duration::from_secs_f64(enqueuing.first().copied().unwrap_or(1.0) / 1e3);
-        Ok(self.scheduled(call, enqueuing, contender.measures()))
+        Ok(self.scheduled(call, enqueuing, candidate.measures()))
     }
 
     fn scheduled(&self, call: Duration, enqueuing: Duration, measures: Measures) -> Schedule {

@@ -9,23 +9,16 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use criterion::{Criterion, SamplingMode};
+use serde::{Deserialize, Serialize};
 use warpweave_bench::job;
-use warpweave_bench::session::Session;
+use warpweave_bench::session::{ExecuteBackend, Session};
 use warpweave_bench::statistics::slowest;
 use warpweave_bench::{BenchError, Result};
-use warpweave_overlap::execute::ExecuteBackend;
 
-/// A collective step whose time each rank takes.
-pub trait Timed {
-    /// The times of `calls` calls on this rank, in ms.
-    ///
-    /// # Errors
-    /// A call failed on this rank.
-    fn time(&mut self, calls: usize) -> Result<Vec<f64>>;
-}
+use crate::timed::Timed;
 
 /// What is timed, or why it cannot be here, which all ranks then know.
-pub type Made<'a> = Result<std::result::Result<Box<dyn Timed + 'a>, String>>;
+pub type Made<'a> = Result<std::result::Result<Timed<'a>, String>>;
 
 /// One benchmark.
 pub struct Entry<'a> {
@@ -50,7 +43,7 @@ impl Entry<'_> {
 pub const CALLS: usize = 64;
 
 /// What rank 0 says.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Serialize, Deserialize)]
 enum Order {
     /// Drop what there is, and make the benchmark of this number.
     Make(usize),
@@ -60,42 +53,20 @@ enum Order {
     End,
 }
 
-impl Order {
-    fn encode(self) -> Vec<u8> {
-        let (kind, number) = match self {
-            Order::Make(index) => (0u8, index as u64),
-            Order::Time(calls) => (1, calls),
-            Order::End => (2, 0),
-        };
-        [&[kind][..], &number.to_le_bytes()].concat()
-    }
-
-    fn decode(bytes: &[u8]) -> Option<Self> {
-        let (&kind, number) = bytes.split_first()?;
-        let number = u64::from_le_bytes(number.try_into().ok()?);
-        match kind {
-            0 => Some(Order::Make(number as usize)),
-            1 => Some(Order::Time(number)),
-            _ => Some(Order::End),
-        }
-    }
-}
-
 /// A rank among those that keep step.
 pub struct Lockstep<'a, B: ExecuteBackend> {
     session: &'a Session<B>,
     entries: Vec<Entry<'a>>,
-    current: RefCell<Option<Box<dyn Timed + 'a>>>,
+    current: RefCell<Option<Timed<'a>>>,
 }
 
 impl<'a, B: ExecuteBackend> Lockstep<'a, B> {
     /// All ranks give the same entries.
     pub fn new(session: &'a Session<B>, entries: Vec<Entry<'a>>) -> Self {
-        let current = RefCell::new(None);
         Self {
             session,
             entries,
-            current,
+            current: RefCell::default(),
         }
     }
 
@@ -168,9 +139,11 @@ impl<'a, B: ExecuteBackend> Lockstep<'a, B> {
 
     /// Says, or hears, what comes next.
     fn order(&self, order: Option<Order>) -> Result<Order> {
-        let word = order.map_or(Vec::new(), Order::encode);
+        let word = serde_json::to_vec(&order).map_err(std::io::Error::from)?;
         let all = self.session.agree("what rank 0 wants", Ok(word))?;
-        let heard = all.first().and_then(|word| Order::decode(word));
+        let heard = all
+            .first()
+            .and_then(|word| serde_json::from_slice(word).ok());
         heard.ok_or_else(|| BenchError::Usage("rank 0 gave no order".into()))
     }
 
@@ -182,7 +155,7 @@ impl<'a, B: ExecuteBackend> Lockstep<'a, B> {
         let first = || -> Made<'a> {
             let mut made = (entry.make)()?;
             if let Ok(timed) = &mut made {
-                timed.time(1)?;
+                timed(1)?;
             }
             Ok(made)
         };
@@ -209,9 +182,7 @@ impl<'a, B: ExecuteBackend> Lockstep<'a, B> {
         let (mut left, mut ms) = (calls, 0.0);
         while left > 0 {
             let now = left.min(CALLS as u64);
-            let ranks = self
-                .session
-                .agree_numbers("times", timed.time(now as usize))?;
+            let ranks = self.session.agree_numbers("times", timed(now as usize))?;
             ms += slowest(&ranks).iter().sum::<f64>();
             left -= now;
         }

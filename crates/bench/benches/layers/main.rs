@@ -9,15 +9,15 @@
 //! Rank 0 alone runs criterion, whose counts come from wall time; the others follow its orders
 //! ([`lockstep`]).
 
-mod device;
 mod entries;
-mod host;
 mod launch;
 mod lockstep;
+mod timed;
 
 use std::process::ExitCode;
 
 use criterion::Criterion;
+use warpweave_bench::clock::Clock;
 use warpweave_bench::collectives::NcclBackend;
 use warpweave_bench::job::{Part, take_part};
 use warpweave_bench::session::Session;
@@ -59,7 +59,7 @@ impl Part for Layers {
     type Output = ();
 
     fn run<B: NcclBackend>(self, session: &Session<B>) -> Result<()> {
-        let clock = device::clock(session)?;
+        let clock = Clock::new(session, lockstep::CALLS)?;
         let lockstep = Lockstep::new(session, entries::all(session, &clock)?);
         match self.0 {
             Some(criterion) => lockstep.lead(criterion),

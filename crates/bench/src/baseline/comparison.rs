@@ -3,7 +3,7 @@
 use super::ratio::{Ratio, ratio};
 use super::saved::{Saved, Time};
 use crate::error::{BenchError, Result};
-use crate::provenance::{Provenance, kind_name};
+use crate::provenance::{Fact, kind_name};
 use warpweave_symm_mem::BackendKind;
 
 /// What became of a time.
@@ -104,7 +104,8 @@ pub fn compare(
             found.notes.push(note);
             continue;
         };
-        let differences = machines(&old.provenance, &new.provenance);
+        // Times of different machines say nothing about the program.
+        let differences = differing(old.provenance.machine(), new.provenance.machine());
         if !differences.is_empty() {
             return Err(BenchError::MachinesDiffer {
                 suite: old.suite.clone(),
@@ -138,7 +139,9 @@ pub fn compare(
 impl Comparison {
     fn suite(&mut self, (old, new): (&Saved, &Saved), names: [&str; 2], threshold: f64) {
         let suite = &old.suite;
-        for (what, a, b) in software(&old.provenance, &new.provenance) {
+        // It may be the cause of a difference though the machine is the same.
+        let changed = differing(old.provenance.software(), new.provenance.software());
+        for (what, a, b) in changed {
             let note = format!("{suite}: {what} {a} in {}, {b} in {}", names[0], names[1]);
             self.notes.push(note);
         }
@@ -180,69 +183,11 @@ impl Comparison {
     }
 }
 
-/// What makes times of two runs those of different machines: each with both values.
-fn machines(old: &Provenance, new: &Provenance) -> Vec<(&'static str, String, String)> {
-    let of = |p: &Provenance| {
-        let devices = p.devices.iter();
-        let devices = devices.map(|d| format!("{} × {}", d.count, d.name));
-        [
-            p.backend.to_string(),
-            devices.collect::<Vec<_>>().join(" + "),
-            p.ranks.to_string(),
-            or_none(p.host.processor.as_ref()),
-            p.host.cores.to_string(),
-        ]
-    };
-    differing(
-        ["backend", "devices", "ranks", "processor", "cores"],
-        of(old),
-        of(new),
-    )
-}
-
-/// What may be the cause of a difference though the machine is the same.
-fn software(old: &Provenance, new: &Provenance) -> Vec<(&'static str, String, String)> {
-    let of = |p: &Provenance| {
-        [
-            p.host.system.clone(),
-            or_none(p.cuda.as_ref()),
-            or_none(p.driver.as_ref()),
-            or_none(p.nccl.as_ref()),
-            or_none(p.cublaslt.as_ref()),
-            p.version.to_string(),
-            p.commit.to_string(),
-            or_none(
-                (!p.features.is_empty())
-                    .then(|| p.features.join(","))
-                    .as_ref(),
-            ),
-        ]
-    };
-    let names = [
-        "kernel",
-        "CUDA",
-        "driver",
-        "NCCL",
-        "cuBLASLt",
-        "warpweave",
-        "commit",
-        "features",
-    ];
-    differing(names, of(old), of(new))
-}
-
-fn or_none(version: Option<&String>) -> String {
-    version.map_or("none", String::as_str).to_owned()
-}
-
-fn differing<const N: usize>(
-    names: [&'static str; N],
-    old: [String; N],
-    new: [String; N],
-) -> Vec<(&'static str, String, String)> {
-    let all = names.into_iter().zip(old.into_iter().zip(new));
-    all.filter(|(_, (old, new))| old != new)
-        .map(|(name, (old, new))| (name, old, new))
+/// What differs between two lists of the same facts, with both values.
+fn differing(old: Vec<Fact>, new: Vec<Fact>) -> Vec<(&'static str, String, String)> {
+    let both = old.into_iter().zip(new);
+    both.filter(|(old, new)| old != new)
+        .map(|((name, old), (_, new))| (name, old, new))
         .collect()
 }
 

@@ -2,10 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::error::{BenchError, Result};
+use crate::error::{BenchError, Result, read_file};
 use crate::provenance::Provenance;
-use crate::report::{Document, Kind, Outcome, Row, Status, ranks};
-use crate::timing::Times;
+use crate::report::{Document, Kind, Metric, Outcome, Row, Status, ranks};
 
 /// A report of a suite.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,20 +40,18 @@ impl Time {
     }
 }
 
-/// The samples of a row, by what each is called in tables.
-fn kinds(times: &Times) -> [(&'static str, &[f64]); 4] {
-    let names = ["call", "graph", "calls back to back", "graphs back to back"];
-    let mut samples = times.samples().into_iter();
-    names.map(|name| (name, samples.next().unwrap_or_default()))
-}
+/// What the samples of a row are called in tables.
+const KINDS: [(Metric, &str); 4] = [
+    (Metric::Single, "call"),
+    (Metric::GraphSingle, "graph"),
+    (Metric::BackToBack, "calls back to back"),
+    (Metric::Graph, "graphs back to back"),
+];
 
 impl Saved {
     /// Reads a JSON file of `bench --json` or of a baseline.
     pub fn read(path: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(path).map_err(|source| BenchError::File {
-            path: path.into(),
-            source,
-        })?;
+        let text = read_file(path)?;
         Self::parse(&text, path).map_err(|why| BenchError::Baseline {
             path: path.into(),
             why,
@@ -69,15 +66,15 @@ impl Saved {
         let ran = |row: &Row| row.status == Status::Ok && row.kind != Kind::Peer;
         let mut times = Vec::new();
         for (outcome, row) in report.rows().filter(|(_, row)| ran(row)) {
-            let taken = kinds(&row.samples)
-                .into_iter()
-                .filter(|(_, samples)| !samples.is_empty());
-            times.extend(taken.map(|(what, samples)| Time {
-                problem: problem(outcome),
-                implementation: row.implementation.clone(),
-                what,
-                samples: samples.into(),
-            }));
+            for (metric, what) in KINDS {
+                let samples = row.samples.of(metric).to_vec();
+                times.extend((!samples.is_empty()).then(|| Time {
+                    problem: problem(outcome),
+                    implementation: row.implementation.clone(),
+                    what,
+                    samples,
+                }));
+            }
         }
         if times.is_empty() && report.rows().any(|(_, row)| ran(row)) {
             return Err("it has no samples, as summaries and old reports: measure it again".into());

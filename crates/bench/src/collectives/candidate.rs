@@ -1,15 +1,21 @@
-//! One row on this rank: a call by a method, ready to be enqueued and replayed.
+//! A call by a method, ready to be enqueued and replayed.
 
 use warpweave_comm::Collectives;
 use warpweave_comm::collective::{Call as Collective, Variant};
 use warpweave_symm_mem::Memory;
 
+use super::expected::Expected;
 use super::memory::{Arena, Place};
 use super::method::Method;
 use super::nccl::NcclBackend;
+use crate::candidate::{Call, Candidate, Measures, Output, Set};
 use crate::error::{BenchError, Result};
+use crate::inputs::Numbers;
 use crate::session::Session;
-use crate::timing::{Call, Contender, Measures};
+use crate::verification::comparison::Comparison;
+
+/// Bytes that are downloaded and compared at once.
+const PIECE: usize = 64 << 20;
 
 /// What every row is made from.
 pub(super) struct Means<'a, B: NcclBackend> {
@@ -21,16 +27,15 @@ pub(super) struct Means<'a, B: NcclBackend> {
 }
 
 /// A row that can run here.
-pub(super) struct Candidate<'a, B: NcclBackend> {
-    pub name: String,
-    pub call: Collective,
+pub(super) struct Row<'a, B: NcclBackend> {
+    call: Collective,
     means: &'a Means<'a, B>,
     method: Method,
     bytes: [usize; 2],
     graph: Option<B::Graph>,
 }
 
-impl<'a, B: NcclBackend> Candidate<'a, B> {
+impl<'a, B: NcclBackend> Row<'a, B> {
     /// `call` by `method`, with operands of `bytes` in the memory that it takes. `Err` says why it cannot run
     /// here.
     pub fn new(
@@ -56,67 +61,12 @@ impl<'a, B: NcclBackend> Candidate<'a, B> {
             }
         }
         Ok(Ok(Self {
-            name: method.name().into(),
             call,
             means,
             method,
             bytes,
             graph: None,
         }))
-    }
-
-    /// Makes the first call and captures another. Collective; what the device lacks is `Err` with the reason
-    /// on all ranks, and without a graph only the columns of graphs stay empty, for which the reason is
-    /// returned.
-    pub fn warm_up(&mut self) -> Result<Result<Option<String>, String>> {
-        let session = self.means.session;
-        let mine = self
-            .load(0)
-            .and_then(|()| self.enqueue())
-            .and_then(|()| self.synchronize());
-        let mine = match mine {
-            Err(error) if error.is_unavailable() => Ok(error.to_string().into_bytes()),
-            other => other.map(|()| Vec::new()),
-        };
-        let all = session.agree(&format!("first call of {}", self.name), mine)?;
-        if let Some(reason) = first_reason(&all) {
-            return Ok(Err(reason));
-        }
-        let mut failed = None;
-        let captured = session.backend.capture(&session.stream, || {
-            self.enqueue().map_err(|error| {
-                let cause = error.to_string();
-                failed = Some(error);
-                warpweave_symm_mem::Error::Stream {
-                    device: "capture".into(),
-                    cause,
-                }
-            })
-        });
-        let mine = match (captured, failed) {
-            (Ok(graph), _) => {
-                self.graph = Some(graph);
-                Ok(Vec::new())
-            }
-            (_, Some(error)) if error.blames_a_peer() => Err(error),
-            (_, Some(error)) => Ok(error.to_string().into_bytes()),
-            (Err(error), None) => Ok(error.to_string().into_bytes()),
-        };
-        let all = session.agree(&format!("capture of {}", self.name), mine)?;
-        let reason = first_reason(&all);
-        if reason.is_some() {
-            self.graph = None;
-        }
-        Ok(Ok(reason))
-    }
-
-    /// Whether calls can be replayed.
-    pub fn has_graph(&self) -> bool {
-        self.graph.is_some()
-    }
-
-    pub fn output_bytes(&self) -> usize {
-        self.bytes[1]
     }
 
     fn enqueue(&self) -> Result<()> {
@@ -142,38 +92,60 @@ impl<'a, B: NcclBackend> Candidate<'a, B> {
     }
 }
 
-/// The first reason that a rank gave.
-pub(super) fn first_reason(all: &[Vec<u8>]) -> Option<String> {
-    let reason = all.iter().find(|word| !word.is_empty())?;
-    Some(String::from_utf8_lossy(reason).into_owned())
-}
-
-impl<B: NcclBackend> Contender for Candidate<'_, B> {
+impl<B: NcclBackend> Candidate for Row<'_, B> {
     fn name(&self) -> &str {
-        &self.name
+        self.method.name()
     }
 
     fn measures(&self) -> Measures {
+        let has_graph = self.graph.is_some();
         Measures {
             back_to_back: true,
-            single_replays: self.has_graph(),
-            replays_back_to_back: self.has_graph(),
+            single_replays: has_graph,
+            replays_back_to_back: has_graph,
         }
     }
 
-    fn prepare(&self) -> Result<()> {
-        Ok(())
-    }
-
-    fn load(&self, set: usize) -> Result<()> {
+    fn first_call(&mut self) -> Result<Option<String>> {
+        self.load(Set {
+            numbers: Numbers::Integers,
+            index: 0,
+        })?;
+        self.enqueue()?;
+        self.synchronize()?;
         let session = self.means.session;
-        let (from, to) = (self.means.arena.set(set), self.call.input.address());
-        // SAFETY: the input has these bytes and the sets no fewer; a call ends when its input may be changed.
-        unsafe {
-            session
-                .backend
-                .copy(&session.stream, to, from.address(), self.bytes[0])?;
+        let mut failed = None;
+        let captured = session.backend.capture(&session.stream, || {
+            self.enqueue().map_err(|error| {
+                let cause = error.to_string();
+                failed = Some(error);
+                warpweave_symm_mem::Error::Stream {
+                    device: "capture".into(),
+                    cause,
+                }
+            })
+        });
+        match (captured, failed) {
+            (Ok(graph), _) => {
+                self.graph = Some(graph);
+                Ok(None)
+            }
+            (_, Some(error)) if error.blames_a_peer() => Err(error),
+            (_, Some(error)) => Ok(Some(error.to_string())),
+            (Err(error), None) => Ok(Some(error.to_string())),
         }
+    }
+
+    fn drop_graph(&mut self) {
+        self.graph = None;
+    }
+
+    fn load(&self, set: Set) -> Result<()> {
+        let session = self.means.session;
+        let (from, to) = (self.means.arena.set(set.index), self.call.input.address());
+        let (backend, stream, from) = (&session.backend, &session.stream, from.address());
+        // SAFETY: the input has these bytes and the sets no fewer; a call ends when its input may be changed.
+        unsafe { backend.copy(stream, to, from, self.bytes[0])? };
         Ok(())
     }
 
@@ -209,5 +181,23 @@ impl<B: NcclBackend> Contender for Candidate<'_, B> {
         // The fault tells more than a stream that did not end.
         ours.check(&session.stream)?;
         Ok(ended?)
+    }
+
+    fn outputs(&self) -> Result<Vec<Output>> {
+        let output = self.call.output.address();
+        let pieces = (0..self.bytes[1]).step_by(PIECE);
+        let piece = |at: usize| Output {
+            address: output.add(at),
+            bytes: (self.bytes[1] - at).min(PIECE),
+            element: self.call.dtype.size(),
+        };
+        Ok(pieces.map(piece).collect())
+    }
+
+    fn compare(&self, piece: usize, set: Set, got: &[u8]) -> (Comparison, f64) {
+        let (session, call) = (self.means.session, &self.call);
+        let expected = Expected::of(call, (session.rank(), session.world()), set.index);
+        let first = piece * PIECE / call.dtype.size();
+        (expected.compare(first, got, session.threads()), 0.0)
     }
 }

@@ -6,9 +6,9 @@ use warpweave_comm::collective::Operand;
 use warpweave_symm_mem::multicast::MulticastBuffer;
 use warpweave_symm_mem::{DType, Exchange, Memory, Support, SymmetricBuffer};
 
-use super::candidate::first_reason;
 use super::nccl::NcclBackend;
 use super::numbers::Stream;
+use crate::candidate::first_reason;
 use crate::error::Result;
 use crate::session::Session;
 

@@ -6,18 +6,15 @@
 //! world`; the tensor of an all-reduce or a broadcast.
 
 mod candidate;
+mod expected;
 mod memory;
 mod method;
 mod nccl;
 mod numbers;
 mod operation;
-mod peers;
 mod run;
-mod stage;
-mod verify;
 
 pub use method::{catalogue, methods};
 pub use nccl::NcclBackend;
 pub use operation::{DEFAULT_OPERATIONS, operation};
-pub use peers::read_peers;
-pub(crate) use run::{Setup, measure};
+pub(crate) use run::measure;

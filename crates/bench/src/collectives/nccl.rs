@@ -10,10 +10,10 @@ use warpweave_comm::nccl::{
     Element, NcclComm, NcclLibrary, NcclMemory, NcclOptions, NcclWindow, ReduceOp, WindowKind,
 };
 use warpweave_comm::p2p::TransferBackend;
-use warpweave_overlap::execute::{CollectiveBackend, ExecuteBackend, ExecuteError, NcclGroup};
 use warpweave_symm_mem::{Backend, Cuda, DevicePtr, Error, Exchange, Host};
 
 use crate::error::Result;
+use crate::plans::{CollectiveBackend, ExecuteBackend, ExecuteError, NcclGroup};
 
 /// A backend on which collectives are measured: it has ours, and NCCL where there is any.
 pub trait NcclBackend: ExecuteBackend + CollectiveKernels + TransferBackend {
@@ -73,21 +73,8 @@ pub trait NcclBackend: ExecuteBackend + CollectiveKernels + TransferBackend {
     fn drain_nccl(&self, comm: &Self::Comm, stream: &Self::Stream) -> Result<()>;
 }
 
-/// A communicator of a run: there, refused with a reason, or not wanted.
-pub(super) struct Library<C> {
-    pub comm: Option<C>,
-    /// The same on all ranks.
-    pub refusal: Option<String>,
-}
-
-impl<C> Default for Library<C> {
-    fn default() -> Self {
-        Self {
-            comm: None,
-            refusal: None,
-        }
-    }
-}
+/// A communicator of a run, or why there is none on some rank; neither where it is not wanted.
+pub(super) type Library<C> = (Option<C>, Option<String>);
 
 impl NcclBackend for Host {
     type Comm = Infallible;

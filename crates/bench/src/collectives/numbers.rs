@@ -1,8 +1,6 @@
-//! The numbers that go in, and what must come out: integers so small that every sum over the ranks is exact
-//! in every type.
+//! The numbers that go in: integers so small that every sum over the ranks is exact in every type.
 
 use half::f16;
-use warpweave_comm::collective::Operation;
 use warpweave_symm_mem::DType;
 
 use crate::inputs::mix;
@@ -95,46 +93,6 @@ pub(super) fn encode(dtype: DType, values: &[i32], out: &mut [u8]) {
     }
 }
 
-/// Consecutive elements of an output, and where they come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Part {
-    /// The first of them in the output.
-    pub at: usize,
-    /// How many.
-    pub count: usize,
-    /// The rank that brings them; without one they are the sums over all ranks.
-    pub source: Option<usize>,
-    /// The first of them in the inputs.
-    pub first: usize,
-}
-
-/// The output of `rank` for a call of `count`, without gaps.
-pub(super) fn output(
-    operation: Operation,
-    (rank, world): (usize, usize),
-    count: usize,
-    root: usize,
-) -> Vec<Part> {
-    let part = |at, source, first| Part {
-        at,
-        count,
-        source,
-        first,
-    };
-    match operation {
-        Operation::AllGather => (0..world)
-            .map(|peer| part(peer * count, Some(peer), 0))
-            .collect(),
-        Operation::AllToAll => (0..world)
-            .map(|peer| part(peer * count, Some(peer), rank * count))
-            .collect(),
-        Operation::ReduceScatter => vec![part(0, None, rank * count)],
-        Operation::AllReduce => vec![part(0, None, 0)],
-        Operation::Broadcast => vec![part(0, Some(root), 0)],
-        Operation::Barrier => Vec::new(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -205,20 +163,5 @@ mod tests {
                 .count();
             assert!(equal < 80, "{equal} of 4000 are equal");
         }
-    }
-
-    #[test]
-    fn an_output_is_covered_without_gaps() {
-        for operation in super::super::DEFAULT_OPERATIONS {
-            let parts = output(operation, (1, 3), 10, 2);
-            let (_, elements) = operation.elements(10, 3);
-            let end = parts.iter().fold(0, |at, part| {
-                assert_eq!(part.at, at, "{operation}");
-                at + part.count
-            });
-            assert_eq!(end, elements, "{operation}");
-        }
-        let all_to_all = output(Operation::AllToAll, (1, 3), 10, 0);
-        assert_eq!((all_to_all[2].source, all_to_all[2].first), (Some(2), 10));
     }
 }

@@ -99,7 +99,7 @@ fn settings(args: &BenchArgs) -> Result<Settings> {
     let read_peers = match of_collectives {
         true => {
             collectives::methods(&args.implementations)?;
-            collectives::read_peers
+            Peers::of_collectives
         }
         false => {
             suite.cases(&args.implementations)?;

@@ -11,9 +11,8 @@ use warpweave_overlap::{Machine, Operation, simulate};
 
 use super::measure::machine_or_measured;
 use super::plan::machine;
-use super::report::read_file;
 use crate::cli::{ChoiceArgs, CompareArgs};
-use crate::error::{BenchError, Result};
+use crate::error::{BenchError, Result, read_file};
 use crate::limit::gemm_alone;
 use crate::report::{Document, Operands, Outcome, Status};
 use crate::shape::Shape;

@@ -14,11 +14,13 @@ use warpweave_overlap::{Machine, Timeline, check, show, simulate, trace};
 
 use super::choice;
 use super::measure::machine_or_measured;
-use super::report::{check_place, read_file, write_file};
+use super::report::{check_place, write_file};
+use crate::candidate::Candidate;
 use crate::cli::{PlanCommand, ProblemArgs, SimulateArgs, TimelineArgs};
 use crate::collectives::NcclBackend;
-use crate::error::{BenchError, Result};
+use crate::error::{BenchError, Result, read_file};
 use crate::job::{self, Part};
+use crate::plans::PlanCandidate;
 use crate::progress::{Progress, aside};
 use crate::session::Session;
 
@@ -187,15 +189,13 @@ impl Part for Traced<'_> {
         session.require_same("the problem", &format!("{problem:?}"))?;
         let (rank, world) = (session.rank(), session.world());
         let plan = self.configuration.plan(rank, world, &problem)?;
-        let mut bound = session.executor.bind(plan, &session.stream)?;
-        bound.run()?;
-        bound.synchronize()?;
-        bound.tune(&session.executor)?;
+        let mut bound = PlanCandidate::of_plan(session, plan)?;
+        bound.tune()?;
         for _ in 0..WARM_UP {
             bound.run()?;
         }
         bound.synchronize()?;
-        let measured = session.executor.timeline(&bound)?;
+        let measured = bound.timeline()?;
         if rank > 0 {
             return Ok(true);
         }

@@ -88,13 +88,6 @@ pub(super) fn check_place(option: &str, path: &Path) -> Result<()> {
     Err(BenchError::Usage(format!("{option} {path}: {why}")))
 }
 
-pub(super) fn read_file(path: &Path) -> Result<String> {
-    std::fs::read_to_string(path).map_err(|source| BenchError::File {
-        path: path.into(),
-        source,
-    })
-}
-
 pub(super) fn write_file(path: &Path, content: impl AsRef<[u8]>) -> Result<()> {
     std::fs::write(path, content).map_err(|source| BenchError::File {
         path: path.into(),

@@ -11,8 +11,7 @@ use warpweave_overlap::operation::{Matrix, Operand};
 use warpweave_overlap::plan::{Problem, Role, shard};
 use warpweave_symm_mem::DType;
 
-pub use sets::InputSets;
-pub(crate) use sets::address;
+pub use sets::{InputSets, Stored};
 pub use source::Source;
 pub(crate) use source::{encode, mix, rounded};
 

@@ -52,31 +52,52 @@ impl Source {
             .collect()
     }
 
-    /// The bytes of `part` as stored, without gaps, made by `threads` threads.
+    /// The elements of `part` as stored, without gaps, made by `threads` threads.
+    pub fn values(&self, part: &Part, threads: usize) -> Vec<f32> {
+        let round = |values: &[f32], out: &mut [f32]| {
+            let each = out.iter_mut().zip(values);
+            each.for_each(|(out, &value)| *out = rounded(self.dtype, value));
+        };
+        self.make(part, threads, 1, round)
+    }
+
+    /// The same as bytes of the element type.
     pub fn bytes(&self, part: &Part, threads: usize) -> Vec<u8> {
-        let (lines, length) = part.stored();
         let size = self.dtype.size();
-        let mut bytes = vec![0; lines * length * size];
-        if bytes.is_empty() {
-            return bytes;
+        self.make(part, threads, size, |values, out| {
+            encode(self.dtype, values, out)
+        })
+    }
+
+    /// What `put` makes of each line of the buffer, `size` items an element.
+    fn make<T: Clone + Default + Send>(
+        &self,
+        part: &Part,
+        threads: usize,
+        size: usize,
+        put: impl Fn(&[f32], &mut [T]) + Sync,
+    ) -> Vec<T> {
+        let (lines, length) = part.stored();
+        let mut all = vec![T::default(); lines * length * size];
+        if all.is_empty() {
+            return all;
         }
-        let rows = part.places();
-        let share = lines
-            .div_ceil(threads.max(1))
-            .max(LEAST_SHARE.div_ceil(length));
+        let (rows, put) = (part.places(), &put);
+        let share = lines.div_ceil(threads.max(1));
+        let share = share.max(LEAST_SHARE.div_ceil(length));
         std::thread::scope(|scope| {
-            for (i, lines) in bytes.chunks_mut(share * length * size).enumerate() {
+            for (i, lines) in all.chunks_mut(share * length * size).enumerate() {
                 let rows = &rows;
                 scope.spawn(move || {
                     let mut values = vec![0.0; length];
                     for (j, out) in lines.chunks_mut(length * size).enumerate() {
                         self.line(part, rows, i * share + j, &mut values);
-                        encode(self.dtype, &values, out);
+                        put(&values, out);
                     }
                 });
             }
         });
-        bytes
+        all
     }
 
     /// The `line`-th row of the buffer that holds `part`, whose rows of the matrix are `rows`.

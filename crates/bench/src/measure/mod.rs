@@ -4,7 +4,6 @@
 //! GEMMs by the suite `gemm` and collectives by the suite `collectives`, verified as ever. What the ranks
 //! cannot measure keeps the figure of the machine `h200x4`, and the file says so above it.
 
-mod alone;
 mod plans;
 
 use std::collections::BTreeMap;
@@ -15,16 +14,19 @@ use warpweave_overlap::algorithms;
 use warpweave_overlap::plan::{Plan, Problem};
 use warpweave_symm_mem::{BackendKind, DType};
 
-use self::alone::times;
 use self::plans::{Probe, REPEATS, plan};
+use crate::candidate::Candidate;
+use crate::clock::Clock;
 use crate::collectives::NcclBackend;
 use crate::error::{BenchError, Result};
+use crate::plans::PlanCandidate;
 use crate::progress::Progress;
-use crate::report::{Operands, Outcome};
+use crate::report::{Metric, Operands, Outcome};
 use crate::session::Session;
 use crate::shape::Shape;
 use crate::size::Bytes;
 use crate::suite::{self, Settings};
+use crate::timing::{Effort, Timing};
 
 /// The machine whose figures stand for what was not measured.
 const DEFAULT: &str = "h200x4";
@@ -396,4 +398,32 @@ const LEAST: f64 = 1e-3;
 /// GB/s of bytes in µs.
 fn rate(bytes: usize, us: f64) -> f64 {
     bytes as f64 / us.max(LEAST) / 1e3
+}
+
+/// Medians of single calls of plans in µs, in interleaved rounds; `None` for a plan that cannot run here.
+fn times<B: NcclBackend>(
+    session: &Session<B>,
+    plans: Vec<Plan>,
+    iterations: Option<usize>,
+) -> Result<Vec<Option<f64>>> {
+    let effort = Effort::of_collectives(B::KIND, iterations);
+    let bind = |plan| match PlanCandidate::of_plan(session, plan) {
+        Err(error) if error.is_unavailable() => Ok(None),
+        bound => bound.map(Some),
+    };
+    let bound: Vec<_> = plans.into_iter().map(bind).collect::<Result<_>>()?;
+    let timing = Timing {
+        session,
+        clock: &Clock::new(session, effort.capacity())?,
+        effort,
+    };
+    let able = bound.iter().flatten().map(|plan| plan as &dyn Candidate);
+    let mut times = timing
+        .measure(&able.collect::<Vec<_>>(), |_, _| ())?
+        .into_iter();
+    let median = |plan: &Option<PlanCandidate<'_, B>>| {
+        plan.as_ref()?;
+        Some(times.next()?.spread(Metric::Single)?.median * 1e3)
+    };
+    Ok(bound.iter().map(median).collect())
 }

@@ -4,7 +4,7 @@ use maud::{Markup, html};
 
 use super::axis::Axis;
 use super::style::Style;
-use super::{Size, short};
+use super::{Drawing, Size, short};
 
 /// A line.
 #[derive(Clone, Debug)]
@@ -52,26 +52,6 @@ impl Panel {
     /// Of every panel.
     pub const SIZE: Size = (360.0, 272.0);
 
-    pub fn draw(&self) -> Markup {
-        let bottom = TOP + HEIGHT;
-        html! {
-            text .quiet x="0" y="10" { (self.y_label) }
-            @for (value, words) in &self.y.ticks {
-                @let y = short(self.y_of(*value));
-                line .grid x1=(LEFT) x2=(LEFT + WIDTH) y1=(y) y2=(y) {}
-                @if let Some(words) = words { text .quiet.end x=(LEFT - 5.0) y=(y + 4.0) { (words) } }
-            }
-            @for (value, words) in &self.x.ticks {
-                @let x = short(self.x_of(*value));
-                line .grid x1=(x) x2=(x) y1=(TOP) y2=(bottom) {}
-                @if let Some(words) = words { text .quiet.centre x=(x) y=(bottom + 15.0) { (words) } }
-            }
-            rect .frame x=(LEFT) y=(TOP) width=(WIDTH) height=(HEIGHT) {}
-            text .quiet.centre x=(LEFT + WIDTH / 2.0) y=(bottom + 31.0) { (self.x_label) }
-            @for line in &self.lines { (self.line(line)) }
-        }
-    }
-
     fn line(&self, line: &Line) -> Markup {
         let inside = line
             .points
@@ -92,6 +72,32 @@ impl Panel {
 
     fn y_of(&self, value: f64) -> f64 {
         TOP + HEIGHT * (1.0 - self.y.place(value))
+    }
+}
+
+impl Drawing for Panel {
+    fn size(&self) -> Size {
+        Self::SIZE
+    }
+
+    fn draw(&self) -> Markup {
+        let bottom = TOP + HEIGHT;
+        html! {
+            text .quiet x="0" y="10" { (self.y_label) }
+            @for (value, words) in &self.y.ticks {
+                @let y = short(self.y_of(*value));
+                line .grid x1=(LEFT) x2=(LEFT + WIDTH) y1=(y) y2=(y) {}
+                @if let Some(words) = words { text .quiet.end x=(LEFT - 5.0) y=(y + 4.0) { (words) } }
+            }
+            @for (value, words) in &self.x.ticks {
+                @let x = short(self.x_of(*value));
+                line .grid x1=(x) x2=(x) y1=(TOP) y2=(bottom) {}
+                @if let Some(words) = words { text .quiet.centre x=(x) y=(bottom + 15.0) { (words) } }
+            }
+            rect .frame x=(LEFT) y=(TOP) width=(WIDTH) height=(HEIGHT) {}
+            text .quiet.centre x=(LEFT + WIDTH / 2.0) y=(bottom + 31.0) { (self.x_label) }
+            @for line in &self.lines { (self.line(line)) }
+        }
     }
 }
 

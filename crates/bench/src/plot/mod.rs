@@ -1,4 +1,4 @@
-//! Drawings as SVG: lines over two axes, dots by name, lanes over time.
+//! Drawings as SVG: lines over two axes, dots and bars in rows.
 //!
 //! A drawing is markup without colours: its elements have classes, and [`css`] gives these their colours on
 //! light and on dark ground. It stands in a page that has that style sheet, by [`inline`], or in a file of
@@ -6,21 +6,28 @@
 //! numbers into a table.
 
 mod axis;
-mod dots;
-mod lanes;
 mod lines;
+mod rows;
 mod style;
 
 use maud::{Markup, html};
 
 pub(crate) use axis::Axis;
-pub(crate) use dots::{Dot, Dots, Mark, Named};
-pub(crate) use lanes::{Bar, Lane, Lanes};
 pub(crate) use lines::{Line, Panel, Point};
+pub(crate) use rows::{BARS, DOTS, Mark, Row, Rows};
 pub(crate) use style::{Style, css, root_css};
 
 /// Width and height in units of the drawing, which are pixels where it is drawn at its own size.
 pub(crate) type Size = (f64, f64);
+
+/// What can be drawn.
+pub(crate) trait Drawing {
+    /// Of all of it.
+    fn size(&self) -> Size;
+
+    /// Its elements.
+    fn draw(&self) -> Markup;
+}
 
 /// A drawing as an element of an HTML page; `name` is what it shows, in a few words.
 pub(crate) fn inline(name: &str, (width, height): Size, drawing: &Markup) -> Markup {

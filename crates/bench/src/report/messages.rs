@@ -13,12 +13,7 @@ impl Limit {
         Self {
             ms: bytes as f64 / bandwidth_gb_s / 1e6,
             bytes,
-            gemm_ms: None,
-            gemm_tflops: None,
-            gemm_algorithms: Vec::new(),
-            transport: None,
-            bandwidth_gb_s: None,
-            transfer_ms: None,
+            ..Self::default()
         }
     }
 }
@@ -43,12 +38,15 @@ impl Outcome {
     /// Fills in what follows from the times.
     #[must_use]
     pub fn compared(mut self) -> Self {
-        let of = |row: &Row, metric| self.times_nccl(metric, row.median(metric));
-        let ratios = self.rows.iter().map(|row| Ratios {
-            single: of(row, Metric::Single),
-            graph_single: of(row, Metric::GraphSingle),
-            back_to_back: of(row, Metric::BackToBack),
-            graph: of(row, Metric::Graph),
+        let ratios = self.rows.iter().map(|row| {
+            let of = |metric| self.times_nccl(metric, row.median(metric));
+            let [single, graph_single, back_to_back, graph] = Metric::ALL.map(of);
+            Ratios {
+                single,
+                graph_single,
+                back_to_back,
+                graph,
+            }
         });
         let ratios: Vec<_> = ratios.collect();
         let limit = self.limit.as_ref().map(|limit| limit.ms);

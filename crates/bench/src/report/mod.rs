@@ -157,7 +157,7 @@ pub struct Group {
 }
 
 /// What no implementation can beat: the larger of the GEMM alone and the transfer alone, both of this run.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Limit {
     /// The limit.
     pub ms: f64,
@@ -198,7 +198,7 @@ pub struct Breakdown {
 }
 
 /// Whether a row ran, and was right.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Status {
     /// It ran and every element was right.
@@ -206,6 +206,7 @@ pub enum Status {
     /// It ran and gave wrong results.
     Wrong,
     /// This machine or build cannot run it.
+    #[default]
     NotRun,
 }
 
@@ -223,7 +224,7 @@ pub enum Kind {
 }
 
 /// One implementation.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Row {
     /// Its name.
     pub implementation: String,
@@ -391,24 +392,9 @@ impl Row {
         Self {
             implementation: implementation.into(),
             kind,
-            group: None,
-            part: false,
             status,
             reason,
-            transport: Vec::new(),
-            launches: None,
-            single_ms: None,
-            graph_single_ms: None,
-            back_to_back_ms: None,
-            graph_ms: None,
-            tflops: None,
-            times_baseline: None,
-            times_nccl: Ratios::default(),
-            efficiency: None,
-            published_ms: None,
-            algorithms: Vec::new(),
-            verification: None,
-            samples: Times::default(),
+            ..Self::default()
         }
     }
 
@@ -430,10 +416,10 @@ impl Row {
         if let Some(reason) = verdict.reason() {
             (self.status, self.reason) = (Status::Wrong, Some(reason));
         }
-        self.single_ms = times.single();
-        self.graph_single_ms = times.single_replay();
-        self.back_to_back_ms = times.back_to_back();
-        self.graph_ms = times.graph();
+        self.single_ms = times.spread(Metric::Single);
+        self.graph_single_ms = times.spread(Metric::GraphSingle);
+        self.back_to_back_ms = times.spread(Metric::BackToBack);
+        self.graph_ms = times.spread(Metric::Graph);
         self.verification = Some(verdict);
         self.samples = times.clone();
     }
@@ -474,4 +460,4 @@ impl Row {
 }
 
 #[cfg(test)]
-mod samples;
+pub(crate) mod samples;

@@ -5,7 +5,7 @@ use maud::{Markup, html};
 
 use super::table::{names, us};
 use super::{Metric, Operands, Outcome, Report, Row, sentences};
-use crate::plot::{self, Axis, Line, Panel, Point, Style};
+use crate::plot::{self, Axis, Drawing, Line, Panel, Point, Style};
 
 const METRICS: [Metric; 2] = [Metric::Single, Metric::GraphSingle];
 const GAP: f64 = 24.0;
@@ -159,24 +159,26 @@ fn bytes(outcome: &Outcome) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::samples::has;
 
     #[test]
     fn every_implementation_with_a_time_has_a_line() {
         let svg = svg(&Report::sample_of_collectives());
         assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
-        for part in [
-            ">nccl<",
-            ">packets<",
-            ">torch-nccl<",
-            ">limit<",
-            ">4K<",
-            ">16M<",
-            ">100<",
-            ">push, 16M: 164 µs<",
-            "one graph launch",
-        ] {
-            assert!(svg.contains(part), "{part}: {svg}");
-        }
+        has(
+            &svg,
+            &[
+                ">nccl<",
+                ">packets<",
+                ">torch-nccl<",
+                ">limit<",
+                ">4K<",
+                ">16M<",
+                ">100<",
+                ">push, 16M: 164 µs<",
+                "one graph launch",
+            ],
+        );
         // Four of the first panel, and the limit; three of the second, for peers have no graphs.
         assert_eq!(svg.matches("<polyline").count(), 5 + 4, "{svg}");
         assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::{COLLECTIVES, PLANS, Report, compact};
-use crate::error::{BenchError, Result};
+use crate::error::{BenchError, Result, read_file};
 use crate::trace::Trace;
 
 /// What a file holds.
@@ -28,11 +28,7 @@ impl Document {
     /// [`BenchError::File`]; [`BenchError::Usage`] for what `bench --json`, `timeline` or `plan trace` did
     /// not write.
     pub fn read(path: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(path).map_err(|source| BenchError::File {
-            path: path.to_owned(),
-            source,
-        })?;
-        Self::from_json(&text)
+        Self::from_json(&read_file(path)?)
             .map_err(|why| BenchError::Usage(format!("{}: {why}", path.display())))
     }
 

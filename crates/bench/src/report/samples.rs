@@ -3,6 +3,14 @@
 use super::*;
 use crate::suite::Against;
 
+/// Makes sure that `text` has all of `parts`.
+#[track_caller]
+pub(crate) fn has(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
 impl Report {
     /// Plans: a row that ran, one that did not, and a mean.
     pub(crate) fn sample() -> Self {
@@ -16,7 +24,11 @@ impl Report {
             times_baseline: Some(1.25),
             efficiency: Some(0.912),
             algorithms: vec!["blocked".into()],
-            samples: Times::sample(&[0.05, 0.06, 0.07], &[0.0511], &[0.0498]),
+            samples: Times::sample(&[
+                (Metric::Single, &[0.05, 0.06, 0.07]),
+                (Metric::BackToBack, &[0.0511]),
+                (Metric::Graph, &[0.0498]),
+            ]),
             verification: Some(Verdict {
                 relative_error: 2.1e-4,
                 ..Verdict::default()
@@ -71,7 +83,10 @@ impl Report {
             graph_single_ms: Spread::of(&[us / 1.25e3]).filter(|_| kind != Kind::Peer),
             samples: match kind {
                 Kind::Peer => Times::default(),
-                _ => Times::sample_of_graphs(&[us / 1e3, us / 1e3 * 1.1], &[us / 1.25e3]),
+                _ => Times::sample(&[
+                    (Metric::Single, &[us / 1e3, us / 1e3 * 1.1]),
+                    (Metric::GraphSingle, &[us / 1.25e3]),
+                ]),
             },
             ..Row::new(name, kind, Status::Ok, None)
         };

@@ -1,7 +1,8 @@
 //! The sentences around the tables, the same for every view.
 
 use super::table::{ms, names, rate};
-use super::{Breakdown, Group, Kind, Limit, Mean, Metric, Operands, Outcome, Report, Status};
+use super::{Breakdown, Group, Kind, Limit, Mean, Metric, Name, Operands, Outcome, Report, Status};
+use crate::statistics::distinct;
 use crate::suite::Figure;
 
 /// What the columns mean, line by line.
@@ -184,21 +185,14 @@ fn groups(result: &Outcome) -> Vec<String> {
 
 /// The figures of others, each source once.
 fn published(figures: &[Figure]) -> Vec<String> {
-    let mut lines: Vec<(&str, Vec<String>)> = Vec::new();
-    for figure in figures {
-        let told = format!("{} {} ms", figure.what, ms(figure.ms));
-        match lines
-            .iter_mut()
-            .find(|(source, _)| *source == figure.source)
-        {
-            Some((_, line)) => line.push(told),
-            None => lines.push((&figure.source, vec![told])),
-        }
-    }
-    lines
-        .into_iter()
-        .map(|(source, told)| format!("published ({source}): {}", told.join("; ")))
-        .collect()
+    let sources = distinct(figures.iter().map(|figure| &figure.source));
+    let line = |source: &Name| {
+        let own = figures.iter().filter(|figure| figure.source == *source);
+        let told = own.map(|figure| format!("{} {} ms", figure.what, ms(figure.ms)));
+        let told = told.collect::<Vec<_>>().join("; ");
+        format!("published ({source}): {told}")
+    };
+    sources.into_iter().map(line).collect()
 }
 
 fn breakdown(breakdown: &Breakdown) -> String {
@@ -239,16 +233,11 @@ pub(super) fn algorithms(result: &Outcome) -> Vec<String> {
 
 /// Each of `names` once, with how often it is there.
 pub(super) fn counted(names: &[String]) -> String {
-    let mut counts: Vec<(&str, usize)> = Vec::new();
-    for name in names {
-        match counts.iter_mut().find(|(known, _)| known == name) {
-            Some((_, count)) => *count += 1,
-            None => counts.push((name, 1)),
+    let told = distinct(names).into_iter().map(|name| {
+        match names.iter().filter(|other| *other == name).count() {
+            1 => name.clone(),
+            count => format!("{name} ({count} times)"),
         }
-    }
-    let told = counts.into_iter().map(|(name, count)| match count {
-        1 => name.to_owned(),
-        count => format!("{name} ({count} times)"),
     });
     told.collect::<Vec<_>>().join(", ")
 }

@@ -1,7 +1,7 @@
 //! The tables, the same for every view.
 
 use super::{Kind, Metric, Outcome, Report, Row, Status};
-use crate::statistics::Spread;
+use crate::statistics::{Spread, distinct};
 
 /// A table of text.
 #[derive(Clone, Debug)]
@@ -41,25 +41,24 @@ impl Grid {
         }
     }
 
+    /// A first column of names under `heading`, and a column for each of the others.
+    pub fn over<'a>(
+        heading: &str,
+        columns: impl Iterator<Item = String>,
+        rows: impl Iterator<Item = (&'a str, Vec<String>)>,
+    ) -> Self {
+        let rows = rows.map(|(name, cells)| [vec![name.to_owned()], cells].concat());
+        Self {
+            headings: std::iter::once(heading.to_owned()).chain(columns).collect(),
+            rows: rows.collect(),
+        }
+    }
+
     /// A row for each implementation of a problem. Where rows were measured in several groups, each names its
     /// own: its ratios are to the baseline and the limit of that group.
     pub fn of_problem(result: &Outcome) -> Self {
-        let headings = [
-            "implementation",
-            "ms",
-            "p10–p90",
-            "TFLOP/s",
-            "group",
-            "× base",
-            "eff.",
-            "published",
-            "back to back",
-            "graph",
-            "launches",
-            "transport",
-            "check",
-        ];
-        let cells = |row| cells(row, result);
+        let headings = COLUMNS.map(|(heading, _)| heading);
+        let cells = |row| COLUMNS.map(|(_, cell)| cell(row, result)).to_vec();
         Self::new(&headings, result.rows.iter().map(cells)).without_empty_columns()
     }
 
@@ -195,24 +194,47 @@ impl Grid {
     }
 }
 
-fn cells(row: &Row, result: &Outcome) -> Vec<String> {
-    let group = row.compared_with().filter(|_| result.groups.len() > 1);
-    vec![
-        row.implementation.clone(),
-        median(row.single_ms),
-        optional(row.single_ms, |s| format!("{}–{}", ms(s.p10), ms(s.p90))),
-        optional(row.tflops, rate),
-        optional(group, |number| (number + 1).to_string()),
-        optional(row.times_baseline, |v| format!("{v:.2}")),
-        optional(row.efficiency, |v| format!("{v:.3}")),
-        optional(row.published_ms, ms),
-        median(row.back_to_back_ms),
-        median(row.graph_ms),
-        optional(row.launches, |n| n.to_string()),
-        row.transport.join(", "),
-        check(row),
-    ]
-}
+/// A column of the rows of a problem, and its cell.
+type Column = (&'static str, fn(&Row, &Outcome) -> String);
+
+const COLUMNS: [Column; 13] = [
+    ("implementation", |row, _| row.implementation.clone()),
+    ("ms", |row, _| median(row.single_ms)),
+    ("p10–p90", |row, _| {
+        optional(row.single_ms, |s| format!("{}–{}", ms(s.p10), ms(s.p90)))
+    }),
+    ("TFLOP/s", |row, _| optional(row.tflops, rate)),
+    ("group", |row, result| {
+        let group = row.compared_with().filter(|_| result.groups.len() > 1);
+        optional(group, |number| (number + 1).to_string())
+    }),
+    ("× base", |row, _| {
+        optional(row.times_baseline, |v| format!("{v:.2}"))
+    }),
+    ("eff.", |row, _| {
+        optional(row.efficiency, |v| format!("{v:.3}"))
+    }),
+    ("published", |row, _| optional(row.published_ms, ms)),
+    ("back to back", |row, _| median(row.back_to_back_ms)),
+    ("graph", |row, _| median(row.graph_ms)),
+    ("launches", |row, _| {
+        optional(row.launches, |n| n.to_string())
+    }),
+    ("transport", |row, _| row.transport.join(", ")),
+    ("check", |row, _| check(row)),
+];
+
+/// Those of a summary, after its problem.
+const OF_SUMMARY: [&str; 8] = [
+    "implementation",
+    "ms",
+    "p10–p90",
+    "graph",
+    "back to back",
+    "× base",
+    "eff.",
+    "check",
+];
 
 fn check(row: &Row) -> String {
     match (row.status, &row.verification) {
@@ -228,37 +250,24 @@ fn check(row: &Row) -> String {
 
 /// The rows of a problem below each other, after its last the limit.
 fn summary_of_problems(report: &Report) -> Grid {
-    let headings = [
-        "problem",
-        "implementation",
-        "ms",
-        "p10–p90",
-        "graph",
-        "back to back",
-        "× base",
-        "eff.",
-        "check",
-    ];
+    let named = |name: &&str| COLUMNS.iter().find(|(heading, _)| heading == name);
+    let columns: Vec<_> = OF_SUMMARY.iter().filter_map(named).collect();
+    let mut headings = vec!["problem"];
+    headings.extend(columns.iter().map(|(heading, _)| heading));
     let rows = report.results.iter().flat_map(|result| {
         let limit = result.limit.iter().map(|limit| {
-            let mut cells = vec![String::new(); headings.len()];
+            let mut cells = vec![String::new(); 1 + columns.len()];
             (cells[1], cells[2]) = ("limit".into(), ms(limit.ms));
             cells
         });
         let rows = result.rows.iter().map(|row| {
-            let is_right = row.status == Status::Ok;
-            let check = if is_right { String::new() } else { check(row) };
-            vec![
-                String::new(),
-                row.implementation.clone(),
-                median(row.single_ms),
-                optional(row.single_ms, |s| format!("{}–{}", ms(s.p10), ms(s.p90))),
-                median(row.graph_ms),
-                median(row.back_to_back_ms),
-                optional(row.times_baseline, |v| format!("{v:.2}")),
-                optional(row.efficiency, |v| format!("{v:.3}")),
-                check,
-            ]
+            let mut cells = vec![String::new()];
+            cells.extend(columns.iter().map(|(_, cell)| cell(row, result)));
+            // Only what was not right is told.
+            if let (Status::Ok, Some(check)) = (row.status, cells.last_mut()) {
+                check.clear();
+            }
+            cells
         });
         let mut rows: Vec<_> = rows.chain(limit).collect();
         if let Some(first) = rows.first_mut() {
@@ -317,13 +326,8 @@ fn summary_of_sizes(report: &Report) -> Grid {
 
 /// The implementations of an operation, in the order in which they come.
 pub(super) fn names(sizes: &[Outcome]) -> Vec<String> {
-    let mut names: Vec<String> = Vec::new();
-    for row in sizes.iter().flat_map(|outcome| &outcome.rows) {
-        if !names.contains(&row.implementation) {
-            names.push(row.implementation.clone());
-        }
-    }
-    names
+    let rows = sizes.iter().flat_map(|outcome| &outcome.rows);
+    distinct(rows.map(|row| row.implementation.clone()))
 }
 
 fn over_sizes(sizes: &[Outcome], rows: Vec<Vec<String>>) -> Grid {

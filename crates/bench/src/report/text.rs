@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use super::sections::{View, sections};
 use super::table::Grid;
 use super::{Report, Status, sentences};
+use crate::statistics::distinct;
 
 /// Writes all of `report`.
 ///
@@ -36,18 +37,19 @@ pub fn summary(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     head(report, out)?;
     writeln!(out)?;
     write_table(&Grid::summary(report), out)?;
-    let mut reasons: Vec<(String, String)> = Vec::new();
-    for (_, row) in report.rows().filter(|(_, row)| row.status != Status::Ok) {
-        let why = row.reason.clone().unwrap_or_default();
-        if !reasons.iter().any(|(name, _)| *name == row.implementation) {
-            reasons.push((row.implementation.clone(), why));
-        }
-    }
-    let mut lines = Vec::new();
-    for same in reasons.chunk_by(|a, b| a.1 == b.1) {
-        let names: Vec<_> = same.iter().map(|(name, _)| name.as_str()).collect();
-        lines.push(format!("{} was not run: {}", names.join(", "), same[0].1));
-    }
+    let failed = report.rows().filter(|(_, row)| row.status != Status::Ok);
+    let failed: Vec<_> = failed.map(|(_, row)| row).collect();
+    let names = distinct(failed.iter().map(|row| &row.implementation));
+    let why = |name: &String| {
+        let mut rows = failed.iter().filter(|row| row.implementation == *name);
+        let first = rows.next().and_then(|row| row.reason.as_deref());
+        first.unwrap_or_default()
+    };
+    let same = names.chunk_by(|a, b| why(a) == why(b)).map(|same| {
+        let names: Vec<_> = same.iter().map(|name| name.as_str()).collect();
+        format!("{} was not run: {}", names.join(", "), why(same[0]))
+    });
+    let mut lines: Vec<_> = same.collect();
     lines.extend(sentences::SUMMARY[usize::from(report.is_of_collectives())].map(str::to_owned));
     writeln!(out)?;
     list(&lines, out)

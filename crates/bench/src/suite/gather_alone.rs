@@ -1,20 +1,22 @@
 //! The all-gather of `overlap-allgather` alone, as a plan of its own.
 
+use std::rc::Rc;
+
 use warpweave_overlap::operation::{Matrix, Operand};
 use warpweave_overlap::plan::{
     Collective, Placement, Plan, PlanBuilder, Problem, StreamId, Transport,
 };
 use warpweave_overlap::{Operation, PlanError};
 
-use crate::candidate::Implementation;
+use crate::plans::Implementation;
 
 const OPERATION: Operation = Operation::MatmulOverlappingAllGather;
 
 pub(super) fn gather_alone() -> Implementation {
     Implementation {
         name: "allGatherAlone".into(),
-        operands: Box::new(gathered),
-        plan: Box::new(gather_plan),
+        operands: Rc::new(gathered),
+        plan: Rc::new(gather_plan),
     }
 }
 
@@ -42,20 +44,16 @@ fn gather_plan(rank: usize, world: usize, problem: &Problem) -> Result<Plan, Pla
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plans::hold;
     use crate::shape::Shape;
     use crate::suite::suites::WITH_GATHER;
-    use warpweave_overlap::check;
     use warpweave_symm_mem::DType;
 
     #[test]
     fn the_gather_alone_holds_and_is_64_mib_a_rank() {
         let problem = Problem::new(10, 6, 8, DType::F16);
         for world in [1, 2, 4] {
-            let plans: Vec<_> = (0..world)
-                .map(|rank| gather_plan(rank, world, &problem).unwrap())
-                .collect();
-            let report = check(&plans, 3);
-            assert!(report.holds(), "{report}");
+            hold(world, |rank| gather_plan(rank, world, &problem));
         }
         let (Shape { m, n, k }, dtype) = WITH_GATHER;
         let operands = gathered(1, 4, &Problem::new(m, n, k, dtype));

@@ -1,17 +1,12 @@
 //! Implementations against the baseline, over all problems of an element type.
 
 use crate::report::{Mean, Outcome, Row, Status};
-use crate::statistics::geometric_mean;
+use crate::statistics::{distinct, geometric_mean};
 
 /// The mean of each implementation but the first, for each element type, over the problems where both were
 /// right.
 pub(super) fn means(results: &[Outcome]) -> Vec<Mean> {
-    let mut dtypes = Vec::new();
-    for result in results {
-        if !dtypes.contains(&&result.dtype) {
-            dtypes.push(&result.dtype);
-        }
-    }
+    let dtypes = distinct(results.iter().map(|result| &result.dtype));
     let rows = results.first().map_or(0, |result| result.rows.len());
     let mut means = Vec::new();
     for dtype in dtypes {

@@ -3,24 +3,27 @@
 use serde::{Deserialize, Serialize};
 use warpweave_overlap::Operation;
 use warpweave_overlap::algorithms::{self, Configuration};
-use warpweave_overlap::execute::ExecuteBackend;
 use warpweave_overlap::plan::{Problem, Provider};
 use warpweave_symm_mem::{BackendKind, DType};
 
-use crate::candidate::Implementation;
 use crate::error::{BenchError, Result};
 use crate::limit::gemm_alone;
+use crate::plans::Implementation;
 use crate::report::Name;
+use crate::session::ExecuteBackend;
 use crate::shape::Shape;
+use crate::statistics::distinct;
 
 mod gather_alone;
 mod groups;
 mod means;
+mod problem;
 mod run;
 mod stage;
 mod suites;
 
 pub use run::{Settings, run};
+pub(crate) use stage::{Run, Stage};
 pub use suites::{ALL, GEMM};
 
 /// A problem of a suite: its sizes and its element type.
@@ -56,53 +59,42 @@ pub fn named(name: &str) -> Result<&'static Suite, String> {
 }
 
 /// Something that a suite can measure.
-#[derive(Clone, Debug)]
-enum Entry {
-    /// An algorithm with everything chosen.
-    Configured(Configuration),
-    /// A GEMM without communication, and the operation among whose rows it stands.
-    Gemm {
-        name: &'static str,
-        summary: &'static str,
-        provider: Provider,
-        operation: Option<Operation>,
-    },
-    /// A plan of the bench's own.
-    Own {
-        name: &'static str,
-        summary: &'static str,
-        operation: Operation,
-        implementation: fn() -> Implementation,
-    },
+#[derive(Clone)]
+struct Entry {
+    /// Its name and a sentence in the catalogue, where all configurations of an algorithm are one.
+    told: (&'static str, String),
+    /// The operation among whose rows it stands.
+    operation: Option<Operation>,
+    implementation: Implementation,
 }
 
 impl Entry {
-    fn name(&self) -> String {
-        match self {
-            Entry::Configured(configuration) => configuration.name(),
-            Entry::Gemm { name, .. } | Entry::Own { name, .. } => (*name).to_owned(),
+    /// An algorithm with everything chosen.
+    fn configured(configuration: Configuration) -> Self {
+        let algorithm = configuration.algorithm();
+        let choices: Vec<_> = algorithm.parameters.iter().map(|p| p.to_string()).collect();
+        let choices = match choices.is_empty() {
+            true => String::new(),
+            false => format!(" [{}]", choices.join(", ")),
+        };
+        Self {
+            told: (algorithm.name, format!("{}{choices}", algorithm.summary)),
+            operation: Some(configuration.operation()),
+            implementation: configuration.into(),
         }
     }
 
-    fn operation(&self) -> Option<Operation> {
-        match self {
-            Entry::Configured(configuration) => Some(configuration.operation()),
-            Entry::Gemm { operation, .. } => *operation,
-            Entry::Own { operation, .. } => Some(*operation),
+    /// A GEMM without communication.
+    fn gemm(told: (&'static str, &str), provider: Provider, operation: Option<Operation>) -> Self {
+        Self {
+            told: (told.0, told.1.to_owned()),
+            operation,
+            implementation: gemm_alone(told.0, provider, operation),
         }
     }
 
-    fn implementation(&self) -> Implementation {
-        match self {
-            Entry::Configured(configuration) => configuration.clone().into(),
-            Entry::Gemm {
-                name,
-                provider,
-                operation,
-                ..
-            } => gemm_alone(name, *provider, *operation),
-            Entry::Own { implementation, .. } => implementation(),
-        }
+    fn name(&self) -> &str {
+        &self.implementation.name
     }
 }
 
@@ -123,28 +115,9 @@ impl Suite {
             let rows = crate::collectives::catalogue().into_iter();
             return rows.map(|(n, s)| (n.to_owned(), s.to_owned())).collect();
         }
-        let mut told: Vec<(String, String)> = Vec::new();
-        for entry in (self.entries)() {
-            let (name, summary) = match &entry {
-                Entry::Configured(configuration) => {
-                    let algorithm = configuration.algorithm();
-                    let choices: Vec<_> =
-                        algorithm.parameters.iter().map(|p| p.to_string()).collect();
-                    let choices = match choices.is_empty() {
-                        true => String::new(),
-                        false => format!(" [{}]", choices.join(", ")),
-                    };
-                    (algorithm.name, format!("{}{choices}", algorithm.summary))
-                }
-                Entry::Gemm { name, summary, .. } | Entry::Own { name, summary, .. } => {
-                    (*name, (*summary).to_owned())
-                }
-            };
-            if told.iter().all(|(known, _)| known != name) {
-                told.push((name.to_owned(), summary));
-            }
-        }
-        told
+        let told = (self.entries)().into_iter().map(|entry| entry.told);
+        let told = distinct(told).into_iter();
+        told.map(|(n, s)| (n.to_owned(), s)).collect()
     }
 
     /// Whether it measures collectives, which are no plans.
@@ -165,27 +138,22 @@ impl Suite {
             false => self.chosen(&table, names)?,
         };
         let place = |entry: &Entry| {
-            let name = entry.name();
-            let in_table = table.iter().position(|own| own.name() == name);
-            let in_registry = || {
-                let base = name.split(':').next();
-                algorithms::algorithms().position(|a| Some(a.name) == base)
-            };
+            let in_table = table.iter().position(|own| own.name() == entry.name());
+            let in_registry = || algorithms::algorithms().position(|a| a.name == entry.told.0);
             in_table.unwrap_or_else(|| table.len() + in_registry().unwrap_or(0))
         };
         chosen.sort_by_key(place);
         let mut cases: Vec<Case> = Vec::new();
         for entry in chosen {
-            let operation = entry.operation();
-            let implementation = entry.implementation();
+            let (operation, implementation) = (entry.operation, entry.implementation.clone());
             match cases.iter_mut().find(|case| case.operation == operation) {
                 Some(case) => case.implementations.push(implementation),
                 None => {
-                    let first = table.iter().find(|own| own.operation() == operation);
+                    let first = table.iter().find(|own| own.operation == operation);
                     cases.push(Case {
                         operation,
                         implementations: vec![implementation],
-                        baseline: first.unwrap_or(&entry).name(),
+                        baseline: first.unwrap_or(&entry).name().to_owned(),
                     });
                 }
             }
@@ -201,7 +169,7 @@ impl Suite {
 
     fn chosen(&self, table: &[Entry], names: &[String]) -> Result<Vec<Entry>> {
         let one = |name: &String| {
-            let own = table.iter().find(|entry| entry.name() == *name);
+            let own = table.iter().find(|entry| entry.name() == name);
             if let Some(entry) = own {
                 return Ok(entry.clone());
             }
@@ -218,7 +186,7 @@ impl Suite {
             }
             match algorithms::find(name) {
                 Ok(found) if self.operations.contains(&found.operation()) => {
-                    Ok(Entry::Configured(found))
+                    Ok(Entry::configured(found))
                 }
                 Ok(found) => unknown(format!(", and `{name}` computes {}", found.operation())),
                 Err(error) => unknown(format!("; {error}")),

@@ -4,10 +4,10 @@ use warpweave_comm::collective::Operation;
 use warpweave_symm_mem::{BackendKind, DType};
 
 use super::means::means;
-use super::stage::Stage;
+use super::stage::Run;
 use super::{Case, GEMM, Sizes, Suite, problem};
 use crate::clock::Clock;
-use crate::collectives::{self, DEFAULT_OPERATIONS, NcclBackend, Setup};
+use crate::collectives::{self, DEFAULT_OPERATIONS, NcclBackend};
 use crate::error::Result;
 use crate::limit::push_bandwidth;
 use crate::peers::Peers;
@@ -113,70 +113,50 @@ pub fn run<B: NcclBackend>(
         true => Effort::of_collectives(kind, settings.iterations),
         false => Effort::of(kind, settings.iterations),
     };
-    let clock = Clock::new(session, effort.capacity())?;
-    let progress = Progress::new(session.rank());
-    progress.at(0, 1, "links");
-    let links = match is_of_collectives || cases.iter().any(|case| case.operation.is_some()) {
-        true => push_bandwidth(session, &clock)?,
-        false => None,
+    let mut run = Run {
+        session,
+        settings: &settings,
+        clock: Clock::new(session, effort.capacity())?,
+        effort,
+        links: None,
+        progress: Progress::new(session.rank()),
+    };
+    run.progress.at(0, 1, "links");
+    if is_of_collectives || cases.iter().any(|case| case.operation.is_some()) {
+        run.links = push_bandwidth(session, &run.clock)?;
+    }
+    let schema = if is_of_collectives {
+        COLLECTIVES
+    } else {
+        PLANS
     };
     let mut report = Report {
-        schema: if is_of_collectives {
-            COLLECTIVES
-        } else {
-            PLANS
-        }
-        .into(),
+        schema: schema.into(),
         suite: suite.name.into(),
         reproduces: suite.reproduces.into(),
         provenance: Provenance::of(session)?,
-        clock_ms: clock.cost(session)?,
-        links: links.clone().filter(|_| is_of_collectives),
+        clock_ms: run.clock.cost(session)?,
+        links: run.links.clone().filter(|_| is_of_collectives),
         peers: None,
         results: Vec::new(),
         means: Vec::new(),
         notes: host_note(kind).into_iter().collect(),
     };
+    let peers = settings.peers.as_ref().map(|peers| &peers.by);
     if is_of_collectives {
-        report.peers = settings.peers.as_ref().map(|peers| peers.by.clone());
-        let setup = Setup {
-            session,
-            settings: &settings,
-            clock: &clock,
-            effort,
-            links: links.as_ref(),
-            progress: &progress,
-        };
-        collectives::measure(&setup, &mut report, &mut each)?;
+        report.peers = peers.cloned();
+        collectives::measure(&run, &mut report, &mut each)?;
         return Ok(report);
     }
-    report.notes.extend(settings.peers.as_ref().map(|peers| {
-        let by = &peers.by;
+    report.notes.extend(peers.map(|by| {
         format!("Rows torch-*: {by}, in a run of its own; what they compute is not verified here.")
     }));
-    for (i, &sizes) in settings.problems.iter().enumerate() {
-        for (j, case) in cases.iter().enumerate() {
-            let (shape, dtype) = sizes;
-            let stage = Stage {
-                session,
-                suite,
-                case,
-                clock: &clock,
-                effort,
-                links: links.as_ref(),
-                problem: problem(&session.backend, sizes),
-                sizes,
-                peers: settings.peers.as_ref(),
-                progress: &|what: &str| {
-                    let label = format!("{shape} {dtype}: {what}");
-                    progress.at(
-                        i * cases.len() + j,
-                        settings.problems.len() * cases.len(),
-                        label,
-                    );
-                },
-            };
-            report.results.push(stage.measure()?);
+    let all = settings.problems.len() * cases.len();
+    for &sizes in &settings.problems {
+        for case in &cases {
+            let place = (report.results.len(), all);
+            let outcome = problem::measure(&run, case, sizes, place)?;
+            report.results.push(outcome);
             each(&report)?;
         }
     }

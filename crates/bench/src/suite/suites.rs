@@ -35,7 +35,7 @@ pub(super) const FUSED_MATMUL: Suite = Suite {
         let fused = |c: &Configuration| fused.contains(&c.name().as_str());
         let fused = algorithms::every().into_iter().filter(fused);
         let all = algorithms::table().into_iter().chain(fused);
-        all.map(Entry::Configured).collect()
+        all.map(Entry::configured).collect()
     },
     problems: |kind, _| {
         let large = bf16(8192, 3584, 8192);
@@ -168,7 +168,7 @@ pub(super) const COLUMN_PARALLEL: Suite = Suite {
     entries: || {
         let mut every = algorithms::every();
         every.retain(|c| c.operation() == Operation::ColumnParallelLinear);
-        every.into_iter().map(Entry::Configured).collect()
+        every.into_iter().map(Entry::configured).collect()
     },
     problems: |kind, _| on_gpus(kind, &[bf16(8192, 3584, 8192), bf16(16384, 6656, 16384)]),
     figures: Vec::new,
@@ -210,17 +210,12 @@ pub(super) const OVERLAP_ALL_GATHER: Suite = Suite {
         let mut entries = all_of(operation);
         // The parts are there for comparison with the whole.
         if !entries.is_empty() {
-            entries.push(Entry::Gemm {
-                name: "productAlone",
-                summary: "only the GEMM, by cuBLASLt",
-                provider: Provider::CublasLt,
+            let alone = ("productAlone", "only the GEMM, by cuBLASLt");
+            entries.push(Entry::gemm(alone, Provider::CublasLt, Some(operation)));
+            entries.push(Entry {
+                told: ("allGatherAlone", "only the all-gather, by NCCL".into()),
                 operation: Some(operation),
-            });
-            entries.push(Entry::Own {
-                name: "allGatherAlone",
-                summary: "only the all-gather, by NCCL",
-                operation,
-                implementation: gather_alone,
+                implementation: gather_alone(),
             });
         }
         entries
@@ -248,8 +243,9 @@ pub const GEMM: Suite = Suite {
                  nine shapes and two cubes",
     operations: &[],
     entries: || {
-        let sm90 = "the hand-written SM90 kernel, tile, cluster and order timed";
-        vec![CUBLASLT, CUTLASS, provider("sm90", sm90, Provider::Sm90)]
+        let told = "the hand-written SM90 kernel, tile, cluster and order timed";
+        let sm90 = Entry::gemm(("sm90", told), Provider::Sm90, None);
+        [cublaslt_and_cutlass().into(), vec![sm90]].concat()
     },
     problems: |kind, _| {
         let mut all = PUBLISHED.map(|(problem, ..)| problem).to_vec();
@@ -259,25 +255,13 @@ pub const GEMM: Suite = Suite {
     figures: Vec::new,
 };
 
-const CUBLASLT: Entry = provider(
-    "cublasLt",
-    "cuBLASLt, its heuristics' candidates timed; the host's own GEMM on the host",
-    Provider::CublasLt,
-);
-
-const CUTLASS: Entry = provider(
-    "cutlass",
-    "the CUTLASS SM90 kernels, tile and schedule timed",
-    Provider::Cutlass,
-);
-
-const fn provider(name: &'static str, summary: &'static str, provider: Provider) -> Entry {
-    Entry::Gemm {
-        name,
-        summary,
-        provider,
-        operation: None,
-    }
+fn cublaslt_and_cutlass() -> [Entry; 2] {
+    let cublaslt = "cuBLASLt, its heuristics' candidates timed; the host's own GEMM on the host";
+    let cutlass = "the CUTLASS SM90 kernels, tile and schedule timed";
+    [
+        Entry::gemm(("cublasLt", cublaslt), Provider::CublasLt, None),
+        Entry::gemm(("cutlass", cutlass), Provider::Cutlass, None),
+    ]
 }
 
 /// No plans: [`crate::collectives`] measures them.
@@ -297,8 +281,8 @@ pub(super) const QUICK: Suite = Suite {
     operations: &Operation::ALL,
     entries: || {
         let defaults = algorithms::algorithms().map(Configuration::with_defaults);
-        let all = defaults.map(Entry::Configured);
-        all.chain([CUBLASLT, CUTLASS]).collect()
+        let all = defaults.map(Entry::configured);
+        all.chain(cublaslt_and_cutlass()).collect()
     },
     problems: |kind, _| {
         let small = (Shape::new(64, 48, 40), DType::F16);
@@ -332,7 +316,7 @@ fn on_gpus(kind: BackendKind, problems: &[Sizes]) -> Vec<Sizes> {
 /// Every candidate for an operation.
 fn all_of(operation: Operation) -> Vec<Entry> {
     let candidates = algorithms::candidates(operation).into_iter();
-    candidates.map(Entry::Configured).collect()
+    candidates.map(Entry::configured).collect()
 }
 
 /// The baseline of all-gather + matmul, and what is no row of nvFuser's table: each with its defaults and
@@ -346,5 +330,5 @@ fn pipelines() -> Vec<Entry> {
             && !table.iter().any(of_table)
     });
     let all = table.iter().take(1).cloned().chain(pipelines);
-    all.map(Entry::Configured).collect()
+    all.map(Entry::configured).collect()
 }

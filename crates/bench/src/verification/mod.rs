@@ -1,30 +1,20 @@
-//! Whether a plan computes what it should: calls back to back with inputs that change and outputs poisoned
-//! before each, every element of every rank compared.
+//! Whether a candidate computes what it should: calls back to back with inputs that change and outputs
+//! poisoned before each, every element of every rank compared.
 
 pub mod comparison;
-pub(crate) mod findings;
 pub mod reference;
 
-use std::collections::BTreeMap;
-use std::ops::Range;
-
 use serde::{Deserialize, Deserializer, Serialize};
-use warpweave_overlap::execute::{Bound, ExecuteBackend};
-use warpweave_overlap::operation::{Matrix, Operand};
-use warpweave_overlap::plan::Role;
 use warpweave_symm_mem::{Backend, DevicePtr, Memory};
 
-use crate::candidate::Candidate;
+use crate::candidate::{Call, Candidate, Output, Set};
 use crate::error::Result;
-use crate::inputs::{InputSets, Matrices, Numbers, Part, address, with_role};
-use crate::session::Session;
-use crate::timing::Call;
-use comparison::Comparison;
-use findings::Findings;
-use reference::{Reference, ReferenceOf};
+use crate::inputs::Numbers;
+use crate::session::{ExecuteBackend, Session};
+use comparison::{Comparison, WrongElement};
 
 /// Not a number in every element type: an element that a call does not write is found.
-pub(crate) const POISON: u8 = 0xff;
+const POISON: u8 = 0xff;
 
 /// The outcome over all calls and all ranks.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -80,11 +70,38 @@ impl Verdict {
         })
     }
 
-    /// The verdict of all ranks, from what each has found.
-    pub(crate) fn of_ranks(all: &[Vec<u8>]) -> Self {
-        let ranks = all.iter().enumerate();
-        ranks.fold(Verdict::default(), |verdict, (rank, words)| {
-            let rank = Findings::from_words(words).verdict(rank);
+    /// Adds what `rank` found in a call.
+    fn add(
+        &mut self,
+        (rank, numbers): (usize, Numbers),
+        call: Comparison,
+        tolerance: f64,
+        words: impl FnOnce(&WrongElement) -> String,
+    ) {
+        self.calls += 1;
+        self.elements += call.elements;
+        self.wrong += call.wrong;
+        match numbers {
+            Numbers::Integers => self.exact_elements += call.elements,
+            Numbers::Reals => {
+                self.relative_error = worst(self.relative_error, call.relative_error());
+                self.tolerance = self.tolerance.max(tolerance);
+            }
+        }
+        if let (None, Some(first)) = (&self.first, &call.first) {
+            let what = words(first);
+            self.first = Some(Finding { rank, what });
+        }
+    }
+
+    /// The verdict of all ranks, from what each has found, as JSON. What cannot be read is not right.
+    fn of_ranks(all: &[Vec<u8>]) -> Self {
+        all.iter().fold(Verdict::default(), |verdict, found| {
+            let unreadable = || Verdict {
+                relative_error: f64::INFINITY,
+                ..Verdict::default()
+            };
+            let rank: Self = serde_json::from_slice(found).unwrap_or_else(|_| unreadable());
             // All ranks make the same calls.
             let calls = rank.calls;
             Verdict {
@@ -127,190 +144,153 @@ fn worst(a: f64, b: f64) -> f64 {
     }
 }
 
-/// Verifies the candidates of one problem.
+/// Calls that are made back to back and compared afterwards.
+pub type Batch = Vec<(Call, Set)>;
+
+/// What all calls of a batch take one set after the other, all in the same form.
+pub fn batch(how: Call, numbers: Numbers, sets: usize) -> Batch {
+    let call = |index| (how, Set { numbers, index });
+    (0..sets).map(call).collect()
+}
+
+/// The calls of a batch that a candidate with or without a graph can make.
+pub(crate) fn possible(batch: &[(Call, Set)], has_graph: bool) -> Batch {
+    let calls = batch.iter().copied();
+    calls
+        .filter(|(how, _)| *how == Call::Run || has_graph)
+        .collect()
+}
+
+/// Verifies candidates, one after the other.
 pub struct Verifier<B: Backend> {
-    matrices: Matrices,
-    references: BTreeMap<(Numbers, usize), Reference>,
-    /// The outputs of calls that follow each other, one after the other.
-    outputs: Option<B::Memory>,
-    /// The outputs of one call on the host.
+    /// The outputs of the calls of a batch, one after the other.
+    kept: Option<B::Memory>,
+    /// One output of one call, on the host.
     downloaded: Vec<u8>,
 }
 
-/// An output and where it lies among those of a call.
-struct Output<'a> {
-    operand: &'a Operand,
-    part: Part,
-    bytes: Range<usize>,
+impl<B: ExecuteBackend> Default for Verifier<B> {
+    fn default() -> Self {
+        Self {
+            kept: None,
+            downloaded: Vec::new(),
+        }
+    }
 }
 
 impl<B: ExecuteBackend> Verifier<B> {
-    /// Computes the references of so many sets of each kind. Collective.
-    pub fn new(
-        session: &Session<B>,
-        matrices: Matrices,
-        sets: &[(Numbers, usize)],
-    ) -> Result<Self> {
-        let mut references = BTreeMap::new();
-        for &(numbers, sets) in sets {
-            for set in 0..sets {
-                let of = ReferenceOf {
-                    matrices,
-                    numbers,
-                    set,
-                };
-                let reference = Reference::compute(&session.exchange, of, session.threads())?;
-                references.insert((numbers, set), reference);
-            }
-        }
-        Ok(Self {
-            matrices,
-            references,
-            outputs: None,
-            downloaded: Vec::new(),
-        })
-    }
-
-    /// Calls `candidate` with every set of `inputs` that there is a reference of, back to back, in each of
-    /// `ways`, and compares. Collective; the verdict is that of all ranks. What has no output is right.
+    /// Makes the calls of each of `batches`, as graphs only where there is one, and compares. Collective; the
+    /// verdict is that of all ranks. What has no output is right.
+    ///
+    /// # Errors
+    /// A rank did not come; within, what failed on some rank though all of them came.
     pub fn verify(
         &mut self,
         session: &Session<B>,
-        (candidate, bound): (&Candidate<B>, &Bound<B>),
-        inputs: &InputSets<B>,
-        ways: &[Call],
+        candidate: &dyn Candidate,
+        batches: &[Batch],
     ) -> Result<Result<Verdict>> {
-        let outputs = self.outputs_of(candidate);
-        if outputs.is_empty() {
+        let outputs = candidate.outputs();
+        if outputs.as_ref().is_ok_and(Vec::is_empty) {
             return Ok(Ok(Verdict::default()));
         }
-        let mine = ways
-            .iter()
-            .try_fold(Findings::default(), |mut findings, &how| {
-                self.call_all(session, (candidate, bound, &outputs), inputs, how)?;
-                self.compare(session, &outputs, (inputs.numbers, how), &mut findings)?;
-                Ok(findings)
-            });
-        let words = mine.map(|findings| findings.to_words());
-        let all = session.attempt(&format!("verification of {}", candidate.name), words)?;
+        let has_graph = candidate.measures().replays_back_to_back;
+        let mine = outputs.and_then(|outputs| {
+            let mut found = Verdict::default();
+            for batch in batches {
+                let calls = possible(batch, has_graph);
+                self.call_all(session, (candidate, &outputs), &calls)?;
+                self.compare(session, (candidate, &outputs), &calls, &mut found)?;
+            }
+            Ok(serde_json::to_vec(&found).map_err(std::io::Error::from)?)
+        });
+        let all = session.attempt(&format!("verification of {}", candidate.name()), mine)?;
         Ok(all.map(|all| Verdict::of_ranks(&all)))
-    }
-
-    fn outputs_of<'a>(&self, candidate: &'a Candidate<B>) -> Vec<Output<'a>> {
-        let mut end = 0;
-        with_role(&candidate.operands, Role::Output)
-            .map(|operand| {
-                let (start, part) = (end, Part::from(operand));
-                end = start + part.len() * self.matrices.problem.dtype.size();
-                Output {
-                    operand,
-                    part,
-                    bytes: start..end,
-                }
-            })
-            .collect()
     }
 
     fn call_all(
         &mut self,
         session: &Session<B>,
-        (candidate, bound, outputs): (&Candidate<B>, &Bound<B>, &[Output<'_>]),
-        inputs: &InputSets<B>,
-        how: Call,
+        (candidate, outputs): (&dyn Candidate, &[Output]),
+        calls: &[(Call, Set)],
     ) -> Result<()> {
-        let plan = (bound, candidate.operands.as_slice());
-        let sets = self.sets(inputs.numbers);
-        let each = outputs.last().map_or(0, |output| output.bytes.end);
-        let room = self.room(session, sets * each)?;
-        let backend = &session.backend;
-        inputs.load_weights(session, plan)?;
-        for set in 0..sets {
-            inputs.load(session, plan, set)?;
-            for output in outputs {
-                let to = address(bound, output.operand)?;
-                // SAFETY: `address` has checked that the buffer has that many bytes; the stream orders the
-                // plan's own work on it.
-                unsafe { backend.fill(&session.stream, to, POISON, output.bytes.len())? };
+        let Session {
+            backend, stream, ..
+        } = session;
+        let each: usize = outputs.iter().map(|output| output.bytes).sum();
+        let mut to = self.room(session, calls.len() * each)?;
+        for (i, &(how, set)) in calls.iter().enumerate() {
+            if i == 0 || calls[i - 1].1.numbers != set.numbers {
+                candidate.prepare(set.numbers)?;
             }
-            candidate.call(session, bound, how)?;
-            for output in outputs.iter().filter(|output| !output.bytes.is_empty()) {
-                let from = address(bound, output.operand)?;
+            candidate.load(set)?;
+            let outputs = outputs.iter().filter(|output| output.bytes > 0);
+            for output in outputs.clone() {
+                // SAFETY: all of the output, which only calls write; the stream orders them with this.
+                unsafe { backend.fill(stream, output.address, POISON, output.bytes)? };
+            }
+            candidate.call(how)?;
+            for output in outputs {
                 if session.injection.corrupts() {
-                    let element = self.matrices.problem.dtype.size();
                     // SAFETY: as above; the output has at least one element.
-                    unsafe { backend.fill(&session.stream, from, POISON, element)? };
+                    unsafe { backend.fill(stream, output.address, POISON, output.element)? };
                 }
-                let to = room.add(set * each + output.bytes.start);
-                // SAFETY: there is room for the outputs of as many calls as there are sets; the buffer as
-                // above.
-                unsafe { backend.copy(&session.stream, to, from, output.bytes.len())? };
+                // SAFETY: there is room for the outputs of all calls; the output as above.
+                unsafe { backend.copy(stream, to, output.address, output.bytes)? };
+                to = to.add(output.bytes);
             }
         }
-        Ok(bound.synchronize()?)
+        candidate.synchronize()
     }
 
     fn compare(
         &mut self,
         session: &Session<B>,
-        outputs: &[Output<'_>],
-        (numbers, how): (Numbers, Call),
-        findings: &mut Findings,
+        (candidate, outputs): (&dyn Candidate, &[Output]),
+        calls: &[(Call, Set)],
+        found: &mut Verdict,
     ) -> Result<()> {
-        let each = outputs.last().map_or(0, |output| output.bytes.end);
-        // Kept from call to call: new pages cost more than the copy.
-        let mut all = std::mem::take(&mut self.downloaded);
-        all.resize(each, 0);
-        let Some(memory) = &self.outputs else {
+        let Some(memory) = &self.kept else {
             return Ok(());
         };
-        for set in 0..self.sets(numbers) {
-            let from = memory.address().add(set * each);
-            // SAFETY: the outputs of this set, written by `call_all`.
-            unsafe { session.backend.download(&session.stream, from, &mut all)? };
-            let Some(reference) = self.references.get(&(numbers, set)) else {
-                continue;
-            };
-            let mut call = Comparison::default();
-            let (mut tolerance, mut culprit) = (0.0f64, None);
-            for output in outputs {
-                let matrix = output.part.matrix;
-                let bytes = &all[output.bytes.clone()];
-                let compared = reference.compare(&output.part, bytes, session.threads());
-                tolerance = tolerance.max(reference.of().expectation(matrix).tolerance());
+        let mut from = memory.address();
+        for (i, &(how, set)) in calls.iter().enumerate() {
+            let (mut call, mut tolerance) = (Comparison::default(), 0.0f64);
+            let mut culprit = None;
+            for (number, output) in outputs.iter().enumerate() {
+                // Kept from call to call: new pages cost more than the copy.
+                self.downloaded.resize(output.bytes, 0);
+                let got = &mut self.downloaded[..];
+                // SAFETY: this output of this call, as `call_all` has kept it.
+                unsafe { session.backend.download(&session.stream, from, got)? };
+                from = from.add(output.bytes);
+                let (compared, allowed) = candidate.compare(number, set, got);
                 if compared.first.is_some() {
-                    culprit.get_or_insert(matrix);
+                    culprit.get_or_insert(number);
                 }
-                call = call.and(compared);
+                (call, tolerance) = (call.and(compared), tolerance.max(allowed));
             }
-            findings.add(numbers, call, tolerance, |first| {
+            let rank = session.rank();
+            found.add((rank, set.numbers), call, tolerance, |first| {
+                let place = candidate.place(culprit.unwrap_or_default(), first);
+                let (numbers, set) = (set.numbers, set.index);
                 format!(
-                    "call {set} ({how:?}, {numbers:?}): {:?}[{}, {}] is {} instead of {}",
-                    culprit.unwrap_or(Matrix::C),
-                    first.row,
-                    first.col,
-                    first.got,
-                    first.wanted
+                    "call {i} ({how:?}, {numbers:?}, set {set}): {place} is {} instead of {}",
+                    first.got, first.wanted
                 )
             });
         }
-        self.downloaded = all;
         Ok(())
-    }
-
-    /// How many sets of a kind have a reference.
-    fn sets(&self, numbers: Numbers) -> usize {
-        let of_kind = |(kind, _): &&(Numbers, usize)| *kind == numbers;
-        self.references.keys().filter(of_kind).count()
     }
 
     /// Memory for outputs, larger than before where that is too small.
     fn room(&mut self, session: &Session<B>, bytes: usize) -> Result<DevicePtr> {
         let large = |memory: &B::Memory| memory.bytes() >= bytes;
-        if !self.outputs.as_ref().is_some_and(large) {
-            self.outputs = None;
-            self.outputs = Some(session.backend.allocate(bytes.max(1))?);
+        if !self.kept.as_ref().is_some_and(large) {
+            self.kept = None;
+            self.kept = Some(session.backend.allocate(bytes.max(1))?);
         }
-        let memory = self.outputs.as_ref();
+        let memory = self.kept.as_ref();
         Ok(memory.map_or(DevicePtr::NULL, |memory| memory.address()))
     }
 }

@@ -1,12 +1,22 @@
 //! Plans made by hand, on ranks that are threads: what the operations ask for, and plans that do almost that.
 
 use super::*;
-use crate::candidate::Implementation;
+use crate::candidate::Entrant;
+use crate::clock::Clock;
+use crate::error::BenchError;
 use crate::inject::Injection;
+use crate::inputs::{InputSets, Matrices};
+use crate::plans::{Implementation, PlanCandidate};
+use crate::progress::Progress;
+use crate::suite::{self, Run, Settings, Stage};
+use crate::timing::Effort;
+use crate::verification::reference::References;
+use std::rc::Rc;
 use std::time::Duration;
 use warpweave_comm::Store;
+use warpweave_overlap::operation::{Matrix, Operand};
 use warpweave_overlap::plan::{
-    Collective, Placement, Plan, PlanBuilder, Provider, StreamId, Transport,
+    Collective, Placement, Plan, PlanBuilder, Provider, Role, StreamId, Transport,
 };
 use warpweave_overlap::{Operation, Problem};
 use warpweave_symm_mem::{DType, Host};
@@ -16,6 +26,26 @@ const MAIN: StreamId = StreamId::MAIN;
 
 fn problem() -> Problem {
     Problem::new(9, 4, 6, DType::F16)
+}
+
+/// An implementation that is bound, with inputs and references.
+fn made<'a>(
+    session: &'a Session<Host>,
+    (matrices, sets): (Matrices, &[(Numbers, usize)]),
+    implementation: &Implementation,
+) -> Result<PlanCandidate<'a, Host>> {
+    let candidate = PlanCandidate::bind(session, implementation, &problem())?;
+    let mut candidate = candidate.map_err(BenchError::Usage)?;
+    candidate.take(&mut InputSets::new(matrices, sets))?;
+    candidate.verified_by(&References::compute(session, matrices, sets)?);
+    Ok(candidate)
+}
+
+/// Calls with every set, then replays.
+fn batches(sets: &[(Numbers, usize)]) -> Vec<Batch> {
+    let ways = [Call::Run, Call::Replay];
+    let each = |&(numbers, sets)| ways.map(|how| batch(how, numbers, sets));
+    sets.iter().flat_map(each).collect()
 }
 
 /// The verdict of all ranks on an implementation, over integers and reals; `fault` is injected.
@@ -38,19 +68,11 @@ fn verdict(
                     let session = Session::new(store, host, injection).unwrap();
                     let matrices = Matrices::of(Some(operation), WORLD, problem);
                     let sets = [(Numbers::Integers, 2), (Numbers::Reals, 1)];
-                    let mut verifier = Verifier::new(&session, matrices, &sets).unwrap();
-                    let mut candidate =
-                        Candidate::bind(&session, &implementation(), problem).unwrap();
-                    let mut verdict = Verdict::default();
-                    for (numbers, sets) in sets {
-                        let mut inputs = InputSets::new(matrices, numbers, sets);
-                        inputs.add(&session, &candidate.operands).unwrap();
-                        candidate.prepare(&session, &inputs).unwrap();
-                        let bound = candidate.bound.as_ref().unwrap();
-                        let ways = [Call::Run, Call::Replay];
-                        let found = verifier.verify(&session, (&candidate, bound), &inputs, &ways);
-                        verdict = verdict.and(found.unwrap().unwrap());
-                    }
+                    let made = made(&session, (matrices, &sets), &implementation());
+                    let mut candidate = made.unwrap();
+                    candidate.first_call().unwrap();
+                    let found = Verifier::default().verify(&session, &candidate, &batches(&sets));
+                    let verdict = found.unwrap().unwrap();
                     session.agree("end", Ok(Vec::new())).unwrap();
                     verdict
                 })
@@ -121,8 +143,8 @@ fn turned(transposed: bool) -> Implementation {
     };
     Implementation {
         name: "turned".into(),
-        operands: Box::new(operands),
-        plan: Box::new(move |rank, world, problem| {
+        operands: Rc::new(operands),
+        plan: Rc::new(move |rank, world, problem| {
             let operands = operands(rank, world, problem);
             plan((rank, world), &operands, |plan| {
                 multiply(plan, ["b", "a", "c"])
@@ -145,8 +167,8 @@ fn cyclic(dealt: bool) -> Implementation {
     };
     Implementation {
         name: "cyclic".into(),
-        operands: Box::new(operands),
-        plan: Box::new(move |rank, world, problem| {
+        operands: Rc::new(operands),
+        plan: Rc::new(move |rank, world, problem| {
             let Problem { m, n, k, dtype, .. } = *problem;
             plan((rank, world), &operands(rank, world, problem), |plan| {
                 let local = Placement::Local;
@@ -177,8 +199,8 @@ fn with_all_gather(gathers: bool) -> Implementation {
     };
     Implementation {
         name: "with all-gather".into(),
-        operands: Box::new(operands),
-        plan: Box::new(move |rank, world, problem| {
+        operands: Rc::new(operands),
+        plan: Rc::new(move |rank, world, problem| {
             plan((rank, world), &operands(rank, world, problem), |plan| {
                 multiply(plan, ["a", "b", "c"]);
                 let [x, y] = ["x", "y"].map(|name| plan.draft().buffer_named(name).unwrap());
@@ -242,20 +264,17 @@ fn both_outputs_of_a_gemm_with_an_all_gather_are_compared() {
 #[test]
 fn a_buffer_of_another_shape_than_its_operand_is_an_error() {
     let wrong = || Implementation {
-        operands: Box::new(|_, _, problem| vec![whole(Matrix::A, "a", problem.m, problem.k + 1)]),
+        operands: Rc::new(|_, _, problem| vec![whole(Matrix::A, "a", problem.m, problem.k + 1)]),
         ..turned(true)
     };
     let store = Store::threads(1).unwrap().remove(0);
     let injection = Injection::new(None, 0, Duration::ZERO);
     let session = Session::new(store, Host::new(), injection).unwrap();
-    let candidate = Candidate::bind(&session, &wrong(), &problem()).unwrap();
     let matrices = Matrices::of(None, 1, &problem());
-    let mut inputs = InputSets::new(matrices, Numbers::Integers, 1);
-    inputs.add(&session, &candidate.operands).unwrap();
-    let bound = candidate.bound.as_ref().unwrap();
-    let error = inputs
-        .load(&session, (bound, &candidate.operands), 0)
-        .unwrap_err();
+    let sets = [(Numbers::Integers, 1)];
+    let candidate = made(&session, (matrices, &sets), &wrong()).unwrap();
+    let numbers = Numbers::Integers;
+    let error = candidate.load(Set { numbers, index: 0 }).unwrap_err();
     let text = error.to_string();
     assert!(
         text.contains("`a`") && text.contains("6x9") && text.contains("9x7"),
@@ -267,7 +286,7 @@ fn a_buffer_of_another_shape_than_its_operand_is_an_error() {
 fn stuck() -> Implementation {
     Implementation {
         name: "stuck".into(),
-        plan: Box::new(|rank, world, problem| {
+        plan: Rc::new(|rank, world, problem| {
             let operands = turned(true).operands;
             plan((rank, world), &operands(rank, world, problem), |plan| {
                 let (never, peers) = (plan.slot("never"), plan.peers());
@@ -293,32 +312,75 @@ fn a_plan_whose_first_call_fails_is_taken_out_and_the_others_go_on() {
                 let session = Session::new(store, host, injection).unwrap();
                 let matrices = Matrices::of(Some(Operation::AllGatherMatmul), WORLD, &problem());
                 let sets = [(Numbers::Integers, 2)];
-                let mut verifier = Verifier::new(&session, matrices, &sets).unwrap();
-                let mut inputs = InputSets::new(matrices, Numbers::Integers, 2);
-                let mut candidates = [cyclic(true), stuck(), turned(true)]
-                    .map(|one| Candidate::bind(&session, &one, &problem()).unwrap());
-                for candidate in &mut candidates {
-                    inputs.add(&session, &candidate.operands).unwrap();
-                    candidate.prepare(&session, &inputs).unwrap();
-                }
-                assert_eq!(
-                    [false, true, false],
-                    candidates.each_ref().map(|c| c.failed)
-                );
-                let reason = candidates[1].bound.as_ref().unwrap_err();
+                let mut entrants = [cyclic(true), stuck(), turned(true)].map(|one| {
+                    let made = made(&session, (matrices, &sets), &one).unwrap();
+                    PlanCandidate::entrant(&one.name, Ok(made))
+                });
+                let effort = Effort::of(Host::KIND, Some(1));
+                let run = Run {
+                    session: &session,
+                    settings: &Settings::of(&suite::GEMM),
+                    clock: Clock::new(&session, effort.capacity()).unwrap(),
+                    effort,
+                    links: None,
+                    progress: Progress::new(rank),
+                };
+                let stage = Stage {
+                    run: &run,
+                    place: (0, 1),
+                    label: String::new(),
+                };
+                let batches = batches(&sets);
+                let (all, mut verifier) = ([0, 1, 2], Verifier::default());
+                let both: [&[Batch]; 2] = [&batches, &[]];
+                let times = stage.measure(&mut entrants, &all, &mut verifier, both);
+                let ran = times
+                    .unwrap()
+                    .iter()
+                    .map(Option::is_some)
+                    .collect::<Vec<_>>();
+                assert_eq!(ran, [true, false, true]);
+                let failed = entrants.each_ref().map(|entrant| entrant.failed);
+                assert_eq!(failed, [false, true, false]);
+                let reason = entrants[1].candidate.as_ref().err().unwrap();
                 assert!(reason.starts_with("first call of stuck"), "{reason}");
-                for candidate in &mut candidates {
-                    candidate.recapture().unwrap();
-                }
-                for candidate in [&candidates[0], &candidates[2]] {
-                    let bound = candidate.bound.as_ref().unwrap();
-                    let ways = [Call::Run, Call::Replay];
-                    let found = verifier.verify(&session, (candidate, bound), &inputs, &ways);
-                    let verdict = found.unwrap().unwrap();
+                for Entrant { verdict, .. } in [&entrants[0], &entrants[2]] {
                     assert!(verdict.is_right() && verdict.calls == 4, "{verdict:?}");
                 }
+                drop(entrants);
                 session.agree("end", Ok(Vec::new())).unwrap();
             });
         }
     });
+}
+
+#[test]
+fn findings_survive_the_exchange_and_one_wrong_rank_is_enough() {
+    let right = Verdict {
+        calls: 4,
+        elements: 40,
+        exact_elements: 20,
+        relative_error: 0.1,
+        tolerance: 0.5,
+        ..Verdict::default()
+    };
+    let (rank, what) = (1, "C[1, 2] is NaN".to_owned());
+    let wrong = Verdict {
+        wrong: 2,
+        relative_error: f64::INFINITY,
+        first: Some(Finding { rank, what }),
+        ..right.clone()
+    };
+    let [right, wrong] = [right, wrong].map(|found| serde_json::to_vec(&found).unwrap());
+    let verdict = Verdict::of_ranks(&[right.clone(), wrong]);
+    assert!(!verdict.is_right());
+    assert_eq!(
+        (verdict.elements, verdict.wrong, verdict.exact_elements),
+        (80, 2, 40)
+    );
+    assert_eq!(verdict.relative_error, f64::INFINITY);
+    let first = verdict.first.unwrap();
+    assert_eq!((first.rank, first.what.as_str()), (1, "C[1, 2] is NaN"));
+    assert!(Verdict::of_ranks(&[right]).is_right());
+    assert!(!Verdict::of_ranks(&[b"nothing".to_vec()]).is_right());
 }

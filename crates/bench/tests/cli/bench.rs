@@ -1,13 +1,8 @@
 //! Whole runs on the host backend, by four real processes.
 
-use crate::job;
-
-use std::time::Duration;
+use crate::job::{self, Said, has};
 
 use serde_json::Value;
-
-const PATIENT: Duration = Duration::from_secs(30);
-const LIMIT: Duration = Duration::from_secs(240);
 
 const ROWS: [&str; 9] = [
     "baselineNcclAllgatherMatmul",
@@ -25,25 +20,14 @@ const ROWS: [&str; 9] = [
 fn four_ranks_measure_and_verify_every_row() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("report.json");
-    let json = file.to_str().unwrap();
     let document = folder.path().join("report.md");
-    let args = job::args("bench --device host --shape 66x40x24 --shape 37x21x35");
-    let args = [
-        &args[..],
-        &["--iterations", "4", "--dtype", "f16", "--json", json],
-        &["--markdown", document.to_str().unwrap()],
-    ]
-    .concat();
-    let outcome = job::run(&job::all(4, &args), PATIENT, LIMIT);
-    for (rank, output) in outcome.ranks.iter().enumerate() {
-        assert!(
-            output.status.success(),
-            "rank {rank}: {}",
-            outcome.errors(rank)
-        );
-        assert_eq!(output.stdout.is_empty(), rank != 0, "only rank 0 reports");
-    }
-    let table = outcome.report();
+    let line = "bench --device host --shape 66x40x24 --shape 37x21x35 --iterations 4 --dtype f16";
+    let files = format!(
+        "--json {} --markdown {}",
+        file.display(),
+        document.display()
+    );
+    let table = job::run_line(4, &format!("{line} {files}")).succeeded();
     let document = std::fs::read_to_string(document).unwrap();
     for line in [
         "all-gather-matmul, M×N×K = 66x40x24, f16, 4 ranks",
@@ -135,89 +119,47 @@ fn four_ranks_measure_and_verify_every_row() {
 
 #[test]
 fn one_rank_alone_is_a_job_too() {
-    let args = job::args("bench --device host --shape 9x8x7 --dtype f32");
-    let args = [
-        &args[..],
-        &["--iterations", "2", "--impl", "naiveRemoteRead"],
-    ]
-    .concat();
-    let output = job::warpweave().args(args).output().unwrap();
-    let table = String::from_utf8_lossy(&output.stdout);
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    assert!(
-        !table.contains("empty call")
-            && table.contains("9x8x7, f32, 1 rank\n")
-            && table.contains("nothing to transfer"),
-        "{table}"
-    );
+    let line =
+        "bench --device host --shape 9x8x7 --dtype f32 --iterations 2 --impl naiveRemoteRead";
+    let Said { code, out, err } = job::say(line);
+    assert_eq!(code, Some(0), "{err}");
+    has(&out, &["9x8x7, f32, 1 rank\n", "nothing to transfer"]);
+    assert!(!out.contains("empty call"), "{out}");
 }
 
 #[test]
 fn the_gemm_suite_compares_providers() {
-    let args = job::args("bench --device host --suite gemm --shape 32x24x16");
-    let args = [&args[..], &["--shape", "5x6x7", "--iterations", "2"]].concat();
-    let outcome = job::run(&job::all(2, &args), PATIENT, LIMIT);
-    assert!(
-        outcome.ranks.iter().all(|rank| rank.status.success()),
-        "{}",
-        outcome.errors(0)
-    );
-    let table = outcome.report();
-    for part in [
-        "\ncublasLt ",
-        "\ncutlass ",
-        "\nsm90 ",
-        "\n32x24x16 bf16 ",
-        "geometric mean over 2 bf16 problems",
-    ] {
-        assert!(table.contains(part), "{part}: {table}");
-    }
+    let line = "bench --device host --suite gemm --shape 32x24x16 --shape 5x6x7 --iterations 2";
+    let table = job::run_line(2, line).succeeded();
+    let rows = ["\ncublasLt ", "\ncutlass ", "\nsm90 ", "\n32x24x16 bf16 "];
+    has(&table, &rows);
+    has(&table, &["geometric mean over 2 bf16 problems"]);
 }
 
 #[test]
 fn the_list_names_every_implementation() {
-    let output = job::warpweave().args(["bench", "--list"]).output().unwrap();
-    let list = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success());
-    let algorithm = |name: &str| {
-        name.split(':')
-            .next()
-            .is_some_and(|name| list.contains(name))
-    };
-    assert!(ROWS.iter().all(|name| algorithm(name)), "{list}");
+    let list = job::say("bench --list");
+    assert_eq!(list.code, Some(0));
+    let algorithms = ROWS.map(|name| name.split(':').next().unwrap());
+    has(&list.out, &algorithms);
 }
 
 #[test]
 fn wrong_arguments_are_refused_with_what_there_is() {
-    for (args, part) in [
-        (
-            &["bench", "--impl", "fastest"][..],
-            "threadloadGatherThenCutlass",
-        ),
-        (&["bench", "--suite", "cooking"], "fused-matmul"),
-        (&["bench", "--shape", "12x13"], "MxNxK"),
-        (&["bench", "--dtype", "f8"], "bf16"),
-        (&["bench", "--iterations", "0"], "1..=100000"),
-        (
-            &["bench", "--json", "no/such/report.json"],
-            "no folder no/such",
-        ),
-        (
-            &["bench", "--markdown", "."],
-            "--markdown .: it is a folder",
-        ),
+    for (line, part) in [
+        ("--impl fastest", "threadloadGatherThenCutlass"),
+        ("--suite cooking", "fused-matmul"),
+        ("--shape 12x13", "MxNxK"),
+        ("--dtype f8", "bf16"),
+        ("--iterations 0", "1..=100000"),
+        ("--json no/such/report.json", "no folder no/such"),
+        ("--markdown .", "--markdown .: it is a folder"),
     ] {
         // With `--list` no rank is needed: so a launcher has options checked once.
-        for more in [&[][..], &["--list"]] {
-            let output = job::warpweave().args(args).args(more).output().unwrap();
-            let error = String::from_utf8_lossy(&output.stderr);
-            assert_eq!(output.status.code(), Some(2), "{args:?} {more:?}: {error}");
-            assert!(error.contains(part), "{args:?} {more:?}: {error}");
-            assert!(output.stdout.is_empty());
+        for more in ["", " --list"] {
+            let Said { code, out, err } = job::say(&format!("bench {line}{more}"));
+            assert_eq!((code, out.as_str()), (Some(2), ""), "{line}{more}: {err}");
+            has(&err, &[part]);
         }
     }
 }
@@ -227,41 +169,27 @@ fn a_machine_without_gpus_says_so() {
     if std::path::Path::new("/proc/driver/nvidia/version").exists() {
         return;
     }
-    let output = job::warpweave()
-        .args(["bench", "--device", "cuda"])
-        .output()
-        .unwrap();
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{error}");
+    let Said { code, err, .. } = job::say("bench --device cuda");
+    assert_eq!(code, Some(1), "{err}");
     assert!(
-        error.contains("CUDA is not available") && !error.contains("panicked"),
-        "{error}"
+        err.contains("CUDA is not available") && !err.contains("panicked"),
+        "{err}"
     );
 }
 
 #[test]
 fn a_part_of_a_launchers_environment_is_refused_with_what_is_missing() {
     for (variables, launcher, missing) in [
-        (&["RANK"][..], "torchrun", "WORLD_SIZE, LOCAL_RANK"),
-        (
-            &["OMPI_COMM_WORLD_RANK"],
-            "Open MPI",
-            "OMPI_COMM_WORLD_SIZE",
-        ),
-        (&["PMI_RANK"], "MPICH", "PMI_SIZE"),
-        (&["SLURM_STEP_ID", "SLURM_PROCID"], "SLURM", "SLURM_NTASKS"),
+        ("RANK", "torchrun", "WORLD_SIZE, LOCAL_RANK"),
+        ("OMPI_COMM_WORLD_RANK", "Open MPI", "OMPI_COMM_WORLD_SIZE"),
+        ("PMI_RANK", "MPICH", "PMI_SIZE"),
+        ("SLURM_STEP_ID SLURM_PROCID", "SLURM", "SLURM_NTASKS"),
     ] {
         let mut command = job::warpweave();
-        command.args(["bench", "--device", "host", "--shape", "8x8x8"]);
-        for name in variables {
-            command.env(name, "0");
-        }
-        let output = command.output().unwrap();
-        let error = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{error}");
-        assert!(
-            error.contains(launcher) && error.contains(missing) && output.stdout.is_empty(),
-            "{error}"
-        );
+        command.args(job::args("bench --device host --shape 8x8x8"));
+        command.envs(variables.split(' ').map(|name| (name, "0")));
+        let Said { code, out, err } = job::said(&mut command);
+        assert_eq!((code, out.as_str()), (Some(1), ""), "{err}");
+        has(&err, &[launcher, missing]);
     }
 }

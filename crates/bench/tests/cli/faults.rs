@@ -1,7 +1,7 @@
 //! Ranks that die, stall, disagree or miscalculate: the job ends in bounded time, and every surviving rank
 //! names the culprit. The same on both backends.
 
-use crate::job::{self, Patience};
+use crate::job::{self, Patience, has};
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -64,20 +64,14 @@ impl Device {
         }
     }
 
-    fn args(&self, more: &[&str]) -> Vec<String> {
-        let args = ["bench", "--device", self.name];
-        args.iter().chain(more).map(|&arg| arg.to_owned()).collect()
+    fn args(&self, more: &str) -> Vec<String> {
+        let line = format!("bench --device {} {more}", self.name);
+        line.split(' ').map(str::to_owned).collect()
     }
 
     fn with_fault(&self, fault: &str, implementation: &str) -> job::Outcome {
-        let args = self.args(&[
-            "--shape",
-            "32x16x24",
-            "--inject",
-            fault,
-            "--impl",
-            implementation,
-        ]);
+        let line = format!("--shape 32x16x24 --inject {fault} --impl {implementation}");
+        let args = self.args(&line);
         self.run(&vec![args; self.world])
     }
 
@@ -111,13 +105,8 @@ fn a_rank_that_dies_is_named_by_all_others(device: &Device) {
             let after = outcome.ends[rank].saturating_sub(outcome.ends[culprit]);
             println!("{implementation}: rank {rank} ended {after:?} after rank {culprit}");
             assert!(after < AT_ONCE, "rank {rank}, {after:?}: {error}");
-            for part in [
-                &format!("lost rank {culprit}"),
-                "the process ended",
-                implementation,
-            ] {
-                assert!(error.contains(part), "rank {rank}, {part}: {error}");
-            }
+            let lost = format!("lost rank {culprit}");
+            has(&error, &[&lost, "the process ended", implementation]);
         }
     }
 }
@@ -132,17 +121,14 @@ fn a_rank_that_stalls_is_named_by_all_others(device: &Device) {
                 BROUGHT_DOWN,
                 "rank {rank}: {error}"
             );
-            for part in ["for rank 1", implementation] {
-                assert!(error.contains(part), "rank {rank}, {part}: {error}");
-            }
+            has(&error, &["for rank 1", implementation]);
         }
         // Whoever comes to its deadline first ends the others' waits.
         let all = (0..device.world).map(|rank| outcome.errors(rank));
         assert!(all.into_iter().any(|error| {
             error.contains("for rank 1 to signal") && error.contains("rank 1 is dead, stalled")
         }));
-        let own = outcome.errors(1);
-        assert!(own.contains("rank 1 stalled, as `--inject` asked"), "{own}");
+        has(&outcome.errors(1), &["rank 1 stalled, as `--inject` asked"]);
     }
 }
 
@@ -209,7 +195,7 @@ fn a_stopped_rank_costs_the_others_one_deadline(device: &Device) {
 
 /// A job that goes on for longer than `meanwhile`.
 fn long_job(device: &Device, meanwhile: impl FnOnce(&mut [Child], Instant)) -> job::Outcome {
-    let args = device.args(&["--shape", "64x32x48", "--iterations", "5000"]);
+    let args = device.args("--shape 64x32x48 --iterations 5000");
     let start = Instant::now();
     let ranks = vec![args; device.world];
     job::run_with(&ranks, &[], device.patience, device.bound, |ranks| {
@@ -230,7 +216,7 @@ fn ranks_with_different_shapes_tell_both(device: &Device) {
     let last = device.world - 1;
     let shape = |rank| if rank == last { "32x16x40" } else { "32x16x24" };
     let ranks: Vec<_> = (0..device.world)
-        .map(|rank| device.args(&["--shape", shape(rank)]))
+        .map(|rank| device.args(&format!("--shape {}", shape(rank))))
         .collect();
     let outcome = device.run(&ranks);
     for rank in 0..device.world {
@@ -253,19 +239,9 @@ fn ranks_with_different_shapes_tell_both(device: &Device) {
 fn one_wrong_element_on_one_rank_fails_the_run(device: &Device) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("report.json");
-    let args = [
-        "--shape",
-        "12x8x6",
-        "--iterations",
-        "2",
-        "--impl",
-        "naiveRemoteRead",
-        "--inject",
-        "corrupt:1",
-        "--json",
-        file.to_str().unwrap(),
-    ];
-    let outcome = device.run(&[device.args(&args), device.args(&args)]);
+    let line = "--shape 12x8x6 --iterations 2 --impl naiveRemoteRead --inject corrupt:1";
+    let args = device.args(&format!("{line} --json {}", file.display()));
+    let outcome = device.run(&[args.clone(), args]);
     for (rank, output) in outcome.ranks.iter().enumerate() {
         assert_eq!(
             output.status.code(),
@@ -282,13 +258,9 @@ fn one_wrong_element_on_one_rank_fails_the_run(device: &Device) {
     assert_eq!(row["verification"]["wrong"], 20, "{row}");
     assert_eq!(row["verification"]["elements"], 20 * 2 * 12 * 8, "{row}");
     let reason = row["reason"].as_str().unwrap();
-    for part in ["rank 1, call 0", "C[0, 0]"] {
-        assert!(reason.contains(part), "{part}: {reason}");
-    }
-    let table = outcome.report();
-    for part in ["WRONG: 20 of 3840", "naiveRemoteRead was WRONG", reason] {
-        assert!(table.contains(part), "{part}: {table}");
-    }
+    has(reason, &["rank 1, call 0", "C[0, 0]"]);
+    let parts = ["WRONG: 20 of 3840", "naiveRemoteRead was WRONG", reason];
+    has(&outcome.report(), &parts);
 }
 
 mod host {

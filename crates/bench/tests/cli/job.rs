@@ -39,6 +39,41 @@ pub fn warpweave() -> Command {
     command
 }
 
+/// Longer than anything takes on a machine that does other work too.
+pub const PATIENT: Duration = Duration::from_secs(30);
+
+/// What a command that is no job said.
+pub struct Said {
+    pub code: Option<i32>,
+    pub out: String,
+    pub err: String,
+}
+
+/// Runs the binary with the words of `line`.
+pub fn say(line: &str) -> Said {
+    said(warpweave().args(args(line)))
+}
+
+/// Runs a command to its end.
+pub fn said(command: &mut Command) -> Said {
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = command.output().unwrap();
+    let [out, err] = [stdout, stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+    let code = status.code();
+    Said { code, out, err }
+}
+
+/// Makes sure that `text` has all of `parts`.
+#[track_caller]
+pub fn has(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
 /// What became of the ranks of a job.
 pub struct Outcome {
     /// Exit status and output of each rank.
@@ -53,6 +88,17 @@ impl Outcome {
     /// What a rank wrote to standard error.
     pub fn errors(&self, rank: usize) -> String {
         String::from_utf8_lossy(&self.ranks[rank].stderr).into_owned()
+    }
+
+    /// Makes sure that every rank ended well. Returns what rank 0, and no other, wrote to standard output.
+    #[track_caller]
+    pub fn succeeded(&self) -> String {
+        for (rank, output) in self.ranks.iter().enumerate() {
+            let errors = self.errors(rank);
+            assert!(output.status.success(), "rank {rank}: {errors}");
+            assert!(output.stdout.is_empty() || rank == 0, "only rank 0 reports");
+        }
+        self.report()
     }
 
     /// What rank 0 wrote to standard output.
@@ -84,17 +130,18 @@ pub fn run(args: &[Vec<String>], patience: impl Into<Patience>, limit: Duration)
     run_with(args, &[], patience, limit, |_| ())
 }
 
-/// As [`run`], with some more environment.
-pub fn run_in(
-    args: &[Vec<String>],
-    environment: &[(&str, &str)],
-    patience: impl Into<Patience>,
-    limit: Duration,
-) -> Outcome {
-    run_with(args, environment, patience, limit, |_| ())
+/// Runs the words of `line` on so many ranks that have time.
+pub fn run_line(world: usize, line: &str) -> Outcome {
+    run_line_in(world, line, &[])
 }
 
-/// As [`run_in`]; `meanwhile` does something to the ranks.
+/// As [`run_line`], with some more environment.
+pub fn run_line_in(world: usize, line: &str, environment: &[(&str, &str)]) -> Outcome {
+    let (ranks, limit) = (all(world, &args(line)), Duration::from_secs(240));
+    run_with(&ranks, environment, PATIENT, limit, |_| ())
+}
+
+/// As [`run`], with some more environment; `meanwhile` does something to the ranks.
 pub fn run_with(
     args: &[Vec<String>],
     environment: &[(&str, &str)],

@@ -1,35 +1,18 @@
 //! Output while the program runs: `--log`, `RUST_LOG`, `--spans`, and nothing that was not asked for.
 
-use std::time::Duration;
-
 use serde_json::Value;
 
-use crate::job;
+use crate::job::{self, Said, has};
 
-const PATIENT: Duration = Duration::from_secs(30);
-const LIMIT: Duration = Duration::from_secs(120);
-
-const BENCH: [&str; 9] = [
-    "bench",
-    "--device",
-    "host",
-    "--shape",
-    "16x16x16",
-    "--impl",
-    "naiveRemoteRead",
-    "--iterations",
-    "1",
-];
+const BENCH: &str = "bench --device host --shape 16x16x16 --impl naiveRemoteRead --iterations 1";
 
 #[test]
 fn each_rank_logs_what_it_was_asked_for_and_writes_its_spans() {
     let folder = tempfile::tempdir().unwrap();
     let spans = folder.path().join("spans.json");
-    let more = ["--log", "error;1:info", "--spans", spans.to_str().unwrap()];
-    let outcome = job::run(&job::all(2, &[&BENCH[..], &more].concat()), PATIENT, LIMIT);
-    for (rank, output) in outcome.ranks.iter().enumerate() {
-        assert!(output.status.success(), "{}", outcome.errors(rank));
-    }
+    let line = format!("{BENCH} --log error;1:info --spans {}", spans.display());
+    let outcome = job::run_line(2, &line);
+    outcome.succeeded();
     assert_eq!(outcome.errors(0), "");
     let said = outcome.errors(1);
     assert!(
@@ -66,57 +49,41 @@ fn each_rank_logs_what_it_was_asked_for_and_writes_its_spans() {
 fn a_failed_rank_leaves_a_whole_file_of_spans() {
     let folder = tempfile::tempdir().unwrap();
     let spans = folder.path().join("spans.json");
-    let mut command = job::warpweave();
-    let out = command
-        .args(["report", "nowhere.json", "--spans"])
-        .arg(&spans)
-        .output()
-        .unwrap();
-    assert_eq!(out.status.code(), Some(1));
+    let said = job::say(&format!("report nowhere.json --spans {}", spans.display()));
+    assert_eq!(said.code, Some(1));
     let text = std::fs::read_to_string(&spans).unwrap();
     assert!(serde_json::from_str::<Vec<Value>>(&text).unwrap()[0]["name"] == "process_name");
 }
 
 #[test]
 fn nothing_is_said_unasked_in_a_pipe() {
-    let check = ["plan", "check", "ringGet", "--world", "2"];
-    let quiet = job::warpweave().args(check).output().unwrap();
-    assert!(
-        quiet.status.success() && quiet.stderr.is_empty(),
-        "{quiet:?}"
-    );
-    let asked = job::warpweave()
-        .args(check)
-        .env("RUST_LOG", "info")
-        .output()
-        .unwrap();
-    let said = String::from_utf8(asked.stderr).unwrap();
+    let check = |more: &str, level: &str| {
+        let line = format!("plan check ringGet --world 2{more}");
+        let mut command = job::warpweave();
+        job::said(command.args(job::args(&line)).env("RUST_LOG", level))
+    };
+    let quiet = job::say("plan check ringGet --world 2");
+    assert_eq!((quiet.code, quiet.err.as_str()), (Some(0), ""));
+    let said = check("", "info").err;
     assert!(
         said.contains("INFO") && said.contains("ringGet") && !said.contains("[rank"),
         "{said}"
     );
-    let over = job::warpweave()
-        .args(check)
-        .args(["--log", "warn"])
-        .env("RUST_LOG", "info")
-        .output()
-        .unwrap();
-    assert!(over.stderr.is_empty(), "{over:?}");
-    assert_eq!(over.stdout, quiet.stdout);
+    let over = check(" --log warn", "info");
+    assert_eq!((over.err.as_str(), over.out), ("", quiet.out));
 }
 
 #[test]
 fn what_cannot_be_done_is_refused_before_anything_runs() {
     let folder = tempfile::tempdir().unwrap();
     let nowhere = folder.path().join("none/spans.json");
-    let check = ["plan", "check", "ringGet", "--world", "2"];
     for (more, status, why) in [
-        (["--log", "warpweave=loud"], 2, "is no filter"),
-        (["--spans", nowhere.to_str().unwrap()], 1, "spans.json"),
+        ("--log warpweave=loud".to_owned(), 2, "is no filter"),
+        (format!("--spans {}", nowhere.display()), 1, "spans.json"),
     ] {
-        let out = job::warpweave().args(check).args(more).output().unwrap();
-        let error = String::from_utf8_lossy(&out.stderr).into_owned();
-        assert_eq!(out.status.code(), Some(status), "{error}");
-        assert!(error.contains(why) && out.stdout.is_empty(), "{error}");
+        let line = format!("plan check ringGet --world 2 {more}");
+        let Said { code, out, err } = job::say(&line);
+        assert_eq!((code, out.as_str()), (Some(status), ""), "{err}");
+        has(&err, &[why]);
     }
 }

@@ -1,33 +1,18 @@
 //! `warpweave measure` on the host backend, by real processes.
 
-use crate::job;
-
-use std::time::Duration;
-
-const PATIENT: Duration = Duration::from_secs(30);
-const LIMIT: Duration = Duration::from_secs(120);
+use crate::job::{self, Said, has};
 
 /// Measures with `world` ranks and gives the text of the machine and what a simulation on it says.
 fn measured(world: usize) -> (String, String) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("host.toml");
     let path = file.to_str().unwrap();
-    let args = ["measure", "--device", "host", "--out", path];
-    let outcome = job::run(&job::all(world, &args), PATIENT, LIMIT);
-    for (rank, output) in outcome.ranks.iter().enumerate() {
-        assert!(output.status.success(), "{}", outcome.errors(rank));
-    }
+    job::run_line(world, &format!("measure --device host --out {path}")).succeeded();
     let text = std::fs::read_to_string(&file).unwrap();
-    let args = ["plan", "simulate", "baselineCudaAllgatherMatmul"];
-    let output = job::warpweave()
-        .args(args)
-        .args(["--machine", path, "--world", &world.to_string()])
-        .args(["--shape", "64x64x64"])
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{text}\n{output:?}");
-    (text, said)
+    let line = "plan simulate baselineCudaAllgatherMatmul --shape 64x64x64";
+    let Said { code, out, err } = job::say(&format!("{line} --machine {path} --world {world}"));
+    assert_eq!(code, Some(0), "{text}\n{err}");
+    (text, out)
 }
 
 #[test]
@@ -82,21 +67,13 @@ fn what_was_measured_is_kept_and_used_without_being_asked() {
         // Little enough for the pipes, which are read at the end.
         ("RUST_LOG", "warpweave_comm::measured=info"),
     ];
-    let run = |args: &[&str]| {
-        let outcome = job::run_in(&job::all(2, args), &environment, PATIENT, LIMIT);
-        for (rank, output) in outcome.ranks.iter().enumerate() {
-            assert!(output.status.success(), "{}", outcome.errors(rank));
-        }
+    let run = |line: &str| {
+        let outcome = job::run_line_in(2, line, &environment);
+        outcome.succeeded();
         outcome.errors(0)
     };
     let out = folder.path().join("machine.toml");
-    run(&[
-        "measure",
-        "--device",
-        "host",
-        "--out",
-        out.to_str().unwrap(),
-    ]);
+    run(&format!("measure --device host --out {}", out.display()));
     let mut kept: Vec<_> = std::fs::read_dir(&cache)
         .unwrap()
         .map(|file| file.unwrap().path())
@@ -106,35 +83,23 @@ fn what_was_measured_is_kept_and_used_without_being_asked() {
         panic!("{kept:?}");
     };
     let text = std::fs::read_to_string(costs).unwrap();
-    for line in [
-        "all-reduce 2 two-shot ",
-        "broadcast 2 packets ",
-        "all-to-all 2 staged ",
-    ] {
-        assert!(text.contains(line), "{text}");
-    }
+    has(&text, &["all-reduce 2 two-shot ", "broadcast 2 packets "]);
+    has(&text, &["all-to-all 2 staged "]);
     let written = std::fs::read_to_string(machine).unwrap();
     assert!(written.ends_with(&std::fs::read_to_string(&out).unwrap()));
 
-    let bench = job::args("bench --suite collectives --device host --sizes 4K");
-    let log = run(&[&bench[..], &["--impl", "select", "--iterations", "1"]].concat());
-    assert!(log.contains(costs.to_str().unwrap()), "{log}");
+    let bench = "bench --suite collectives --device host --sizes 4K --impl select --iterations 1";
+    has(&run(bench), &[costs.to_str().unwrap()]);
     assert_eq!(
         std::fs::read_to_string(costs).unwrap(),
         text,
         "a part is not kept"
     );
 
-    let simulated = job::warpweave()
-        .args(job::args(
-            "plan simulate baselineCudaAllgatherMatmul --world 2",
-        ))
-        .args(["--shape", "64x64x64"])
-        .envs(environment)
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&simulated.stdout);
-    assert!(said.contains("2 × host"), "{simulated:?}");
+    let line = "plan simulate baselineCudaAllgatherMatmul --world 2 --shape 64x64x64";
+    let mut command = job::warpweave();
+    let said = job::said(command.args(job::args(line)).envs(environment));
+    has(&said.out, &["2 × host"]);
 }
 
 #[test]
@@ -142,17 +107,10 @@ fn what_cannot_be_kept_is_an_error_after_the_machine_was_written() {
     let folder = tempfile::tempdir().unwrap();
     let (cache, out) = (folder.path().join("cache"), folder.path().join("out.toml"));
     std::fs::write(&cache, "a file where the folder should be").unwrap();
-    let args = [
-        "measure",
-        "--device",
-        "host",
-        "--out",
-        out.to_str().unwrap(),
-    ];
+    let line = format!("measure --device host --out {}", out.display());
     let environment = [("WARPWEAVE_CACHE_DIR", cache.to_str().unwrap())];
-    let outcome = job::run_in(&job::all(1, &args), &environment, PATIENT, LIMIT);
+    let outcome = job::run_line_in(1, &line, &environment);
     assert!(!outcome.ranks[0].status.success());
-    let said = outcome.errors(0);
-    assert!(said.contains("keeping what was measured in"), "{said}");
-    assert!(std::fs::read_to_string(out).unwrap().contains("1 × host"));
+    has(&outcome.errors(0), &["keeping what was measured in"]);
+    has(&std::fs::read_to_string(out).unwrap(), &["1 × host"]);
 }

@@ -1,14 +1,10 @@
 //! Baselines: saved by real jobs, compared by the binary, each refusal with its status.
 
 use std::path::{Path, PathBuf};
-use std::process::Output;
-use std::time::Duration;
 
 use tempfile::TempDir;
 
-use crate::job::{all, run, warpweave};
-
-const SECONDS_30: Duration = Duration::from_secs(30);
+use crate::job::{self, Said, has};
 
 /// A folder of baselines.
 struct Folder(TempDir);
@@ -28,22 +24,14 @@ impl Folder {
 
     /// Saves a run of two ranks in which calls are slowed down: so much that what else runs on the machine is
     /// no matter.
-    fn save(&self, name: &str, suite: &[&str], slow: &str) {
-        let mut args = vec!["bench", "--device", "host", "--iterations", "24"];
-        args.extend(["--save-baseline", name, "--baselines", self.path()]);
-        args.extend(["--inject", slow]);
-        args.extend(suite);
-        let outcome = run(&all(2, &args), SECONDS_30, Duration::from_secs(120));
-        for rank in 0..2 {
-            let status = outcome.ranks[rank].status;
-            assert!(status.success(), "{status}: {}", outcome.errors(rank));
-        }
-        assert!(
-            outcome
-                .errors(0)
-                .contains(&format!("saved as baseline {name}: ")),
-            "{}",
-            outcome.errors(0)
+    fn save(&self, name: &str, suite: &str, slow: &str) {
+        let bench = "bench --device host --iterations 24";
+        let save = format!("--save-baseline {name} --baselines {}", self.path());
+        let outcome = job::run_line(2, &format!("{bench} {save} --inject {slow} {suite}"));
+        outcome.succeeded();
+        has(
+            &outcome.errors(0),
+            &[&format!("saved as baseline {name}: ")],
         );
     }
 
@@ -56,50 +44,32 @@ impl Folder {
         std::fs::write(place, changed).unwrap();
     }
 
-    fn compare(&self, words: &[&str]) -> (Option<i32>, String, String) {
-        let Output {
-            status,
-            stdout,
-            stderr,
-        } = warpweave()
-            .args(["compare", "--baselines", self.path()])
-            .args(words)
-            .env("COLUMNS", "200")
-            .output()
-            .unwrap();
-        let text = |bytes| String::from_utf8(bytes).unwrap();
-        (status.code(), text(stdout), text(stderr))
+    fn compare(&self, words: &str) -> (Option<i32>, String, String) {
+        let line = format!("compare --baselines {} {words}", self.path());
+        let mut command = job::warpweave();
+        let Said { code, out, err } =
+            job::said(command.args(job::args(&line)).env("COLUMNS", "200"));
+        (code, out, err)
     }
 }
 
-const GEMM: [&str; 6] = [
-    "--suite", "gemm", "--impl", "cublasLt", "--shape", "16x16x16",
-];
-const COLLECTIVES: [&str; 8] = [
-    "--suite",
-    "collectives",
-    "--sizes",
-    "1K",
-    "--op",
-    "all-reduce",
-    "--impl",
-    "one-shot",
-];
+const GEMM: &str = "--suite gemm --impl cublasLt --shape 16x16x16";
+const COLLECTIVES: &str = "--suite collectives --sizes 1K --op all-reduce --impl one-shot";
 
 #[test]
 fn a_slowdown_is_caught_and_noise_is_not() {
     let folder = Folder::new();
     // Calls take 2 to 6 ms, in another order where the other rank is the slow one; then three times as long.
-    for suite in [&GEMM[..], &COLLECTIVES[..]] {
+    for suite in [GEMM, COLLECTIVES] {
         folder.save("before", suite, "slow2000-6000:1");
         folder.save("noise", suite, "slow2000-6000:0");
         folder.save("after", suite, "slow6000-18000:1");
     }
-    let (status, table, errors) = folder.compare(&["before", "noise", "--threshold", "5"]);
+    let (status, table, errors) = folder.compare("before noise --threshold 5");
     assert_eq!(status, Some(0), "{table}{errors}");
     assert!(table.contains("0 slower, 0 faster"), "{table}");
 
-    let (status, table, errors) = folder.compare(&["before", "after", "--threshold", "25"]);
+    let (status, table, errors) = folder.compare("before after --threshold 25");
     assert_eq!(status, Some(1), "{table}{errors}");
     for words in [
         ["gemm", "16x16x16 bf16, 2 ranks", "cublasLt", "call"],
@@ -120,7 +90,7 @@ fn a_slowdown_is_caught_and_noise_is_not() {
     assert!(errors.is_empty(), "{errors}");
 
     // The other way round nothing is slower.
-    let (status, table, _) = folder.compare(&["after", "before"]);
+    let (status, table, _) = folder.compare("after before");
     assert_eq!(status, Some(0), "{table}");
     assert!(
         table.contains("faster") && !table.contains("SLOWER "),
@@ -132,7 +102,7 @@ fn a_slowdown_is_caught_and_noise_is_not() {
 
 /// What the binary says where there is nothing to compare, or not all of it.
 fn messages(folder: &Folder) {
-    let (status, table, errors) = folder.compare(&["before", "mian"]);
+    let (status, table, errors) = folder.compare("before mian");
     assert_eq!((status, table.as_str()), (Some(2), ""));
     assert!(
         errors.contains("no baseline `mian`") && errors.contains("after, before, noise"),
@@ -141,7 +111,7 @@ fn messages(folder: &Folder) {
 
     let ranks = |text: &str| text.replace(r#""ranks": 2"#, r#""ranks": 4"#);
     folder.copy(("before", "elsewhere"), "gemm", ranks);
-    let (status, table, errors) = folder.compare(&["before", "elsewhere"]);
+    let (status, table, errors) = folder.compare("before elsewhere");
     assert_eq!((status, table.as_str()), (Some(3), ""));
     assert!(
         errors.contains("different machines")
@@ -152,12 +122,12 @@ fn messages(folder: &Folder) {
     folder.copy(("before", "renamed"), "gemm", |text| {
         text.replace("cublasLt", "other")
     });
-    let (status, _, errors) = folder.compare(&["before", "renamed"]);
+    let (status, _, errors) = folder.compare("before renamed");
     assert_eq!(status, Some(2));
     assert!(errors.contains("no time in common"), "{errors}");
 
     folder.copy(("before", "half"), "gemm", str::to_owned);
-    let (status, table, _) = folder.compare(&["before", "half"]);
+    let (status, table, _) = folder.compare("before half");
     assert_eq!(status, Some(0), "{table}");
     assert!(
         table.contains("suite collectives is in before alone"),
@@ -167,7 +137,7 @@ fn messages(folder: &Folder) {
     folder.copy(("before", "older"), "gemm", |text| {
         text.replace("\"samples\": {", "\"was\": {")
     });
-    let (status, _, errors) = folder.compare(&["before", "older"]);
+    let (status, _, errors) = folder.compare("before older");
     assert_eq!(status, Some(2));
     assert!(
         errors.contains("no samples") && errors.contains("older"),
@@ -175,7 +145,7 @@ fn messages(folder: &Folder) {
     );
 
     folder.copy(("before", "foreign"), "gemm", |_| "[1, 2]".into());
-    let (status, _, errors) = folder.compare(&["before", "foreign"]);
+    let (status, _, errors) = folder.compare("before foreign");
     assert_eq!(status, Some(2));
     assert!(
         errors.contains("gemm.json") && errors.contains("no report"),
@@ -184,7 +154,7 @@ fn messages(folder: &Folder) {
 
     // A path does instead of a name.
     let file = folder.file("before", "gemm");
-    let (status, table, errors) = folder.compare(&[file.to_str().unwrap(), "before"]);
+    let (status, table, errors) = folder.compare(&format!("{} before", file.display()));
     assert_eq!(status, Some(0), "{table}{errors}");
     assert!(table.contains("1.000"), "{table}");
 }
@@ -192,51 +162,27 @@ fn messages(folder: &Folder) {
 #[test]
 fn a_run_with_a_wrong_row_is_not_saved() {
     let folder = Folder::new();
-    let mut args = vec![
-        "bench",
-        "--device",
-        "host",
-        "--iterations",
-        "3",
-        "--inject",
-        "corrupt:1",
-    ];
-    args.extend(["--save-baseline", "wrong", "--baselines", folder.path()]);
-    args.extend(GEMM);
-    let outcome = run(&all(2, &args), SECONDS_30, Duration::from_secs(60));
-    assert_eq!(
-        outcome.ranks[0].status.code(),
-        Some(1),
-        "{}",
-        outcome.errors(0)
-    );
+    let save = format!("--save-baseline wrong --baselines {}", folder.path());
+    let bench = "bench --device host --iterations 3 --inject corrupt:1";
+    let outcome = job::run_line(2, &format!("{bench} {save} {GEMM}"));
     let errors = outcome.errors(0);
-    assert!(
-        errors.contains("wrong is not saved: a row is wrong"),
-        "{errors}"
-    );
+    assert_eq!(outcome.ranks[0].status.code(), Some(1), "{errors}");
+    has(&errors, &["wrong is not saved: a row is wrong"]);
     assert!(!Path::new(folder.path()).join("wrong").exists());
 }
 
 #[test]
 fn options_that_cannot_be_are_refused_before_the_run() {
     let folder = Folder::new();
-    let bench = warpweave()
-        .args(["bench", "--list", "--save-baseline", "../up"])
-        .output()
-        .unwrap();
-    assert_eq!(bench.status.code(), Some(2));
-    let errors = String::from_utf8_lossy(&bench.stderr).into_owned();
-    assert!(
-        errors.contains("`../up` is no name of a baseline"),
-        "{errors}"
-    );
+    let Said { code, err, .. } = job::say("bench --list --save-baseline ../up");
+    assert_eq!(code, Some(2));
+    has(&err, &["`../up` is no name of a baseline"]);
     for threshold in ["-5", "much", "1e9"] {
-        let (status, _, errors) = folder.compare(&["a", "b", &format!("--threshold={threshold}")]);
+        let (status, _, errors) = folder.compare(&format!("a b --threshold={threshold}"));
         assert_eq!(status, Some(2), "{threshold}");
         assert!(errors.contains("not a percentage"), "{errors}");
     }
-    let (status, _, errors) = folder.compare(&["a", "b"]);
+    let (status, _, errors) = folder.compare("a b");
     assert_eq!(status, Some(2));
     assert!(errors.contains("there is none yet"), "{errors}");
 }

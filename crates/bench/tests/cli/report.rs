@@ -6,7 +6,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use warpweave_bench::report::{Document, compact, summary};
 
-use crate::job;
+use crate::job::{self, Said, has};
 use crate::page::Page;
 
 /// Everything that the project has recorded.
@@ -48,23 +48,14 @@ pub fn written() -> Written {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let (trace, page) = (path("trace.json"), path("report.html"));
-    let traced = [
-        "plan",
-        "trace",
-        "pushChunks",
-        "--shape",
-        "8192x3584x8192",
-        "--out",
-        &trace,
-    ];
-    let out = job::warpweave().args(traced).output().unwrap();
-    assert!(out.status.success(), "{out:?}");
+    let traced = format!("plan trace pushChunks --shape 8192x3584x8192 --out {trace}");
+    assert_eq!(job::say(&traced).code, Some(0));
     let mut command = job::warpweave();
     let files = [recorded(), vec![measured_timeline(), trace.into()]].concat();
     command.arg("report").args(&files).args(["--out", &page]);
-    let out = command.output().unwrap();
-    assert!(out.status.success(), "{out:?}");
-    assert!(String::from_utf8_lossy(&out.stdout).contains("report.html"));
+    let Said { code, out, err } = job::said(&mut command);
+    assert_eq!(code, Some(0), "{err}");
+    has(&out, &["report.html"]);
     Written {
         page: page.into(),
         files: files.iter().map(read).collect(),
@@ -155,22 +146,8 @@ fn a_run_writes_the_page_of_its_own_report() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let (json, html) = (path("run.json"), path("run.html"));
-    let what = job::args("bench --device host --shape 16x16x16 --iterations 1");
-    let how = [
-        "--impl",
-        "naiveRemoteRead",
-        "--json",
-        &json,
-        "--report",
-        &html,
-    ];
-    let patient = std::time::Duration::from_secs(30);
-    let outcome = job::run(
-        &job::all(2, &[&what[..], &how].concat()),
-        patient,
-        patient * 4,
-    );
-    assert!(outcome.ranks[0].status.success(), "{}", outcome.errors(0));
+    let line = "bench --device host --shape 16x16x16 --iterations 1 --impl naiveRemoteRead";
+    job::run_line(2, &format!("{line} --json {json} --report {html}")).succeeded();
     let json: Value = serde_json::from_str(&std::fs::read_to_string(json).unwrap()).unwrap();
     let page = Page::parse(&std::fs::read_to_string(html).unwrap());
     let compared = page.agrees_with(&[json]);
@@ -189,10 +166,9 @@ fn other_files_are_refused() {
     ] {
         let mut command = job::warpweave();
         command.arg("report").arg(file).current_dir(folder.path());
-        let out = command.output().unwrap();
-        let error = String::from_utf8_lossy(&out.stderr).into_owned();
-        assert_eq!(out.status.code(), Some(status), "{error}");
-        assert!(error.contains(why), "{error}");
+        let Said { code, err, .. } = job::said(&mut command);
+        assert_eq!(code, Some(status), "{err}");
+        has(&err, &[why]);
         assert!(!folder.path().join("report.html").exists());
     }
 }
@@ -205,14 +181,14 @@ fn recorded_collectives_have_a_drawing() {
         let mut command = job::warpweave();
         command.arg("report").arg(recorded.join(file));
         command.args(["--out", "page.html", "--plot", "times.svg"]);
-        command.current_dir(folder.path()).output().unwrap()
+        job::said(command.current_dir(folder.path()))
     };
-    let out = report("gemm-1xh200.json");
-    assert_eq!(out.status.code(), Some(2), "{out:?}");
-    assert!(String::from_utf8_lossy(&out.stderr).contains("of the suite collectives"));
+    let Said { code, err, .. } = report("gemm-1xh200.json");
+    assert_eq!(code, Some(2), "{err}");
+    has(&err, &["of the suite collectives"]);
     let file = "collectives-4xh200.json";
-    let out = report(file);
-    assert!(out.status.success(), "{out:?}");
+    let Said { code, err, .. } = report(file);
+    assert_eq!(code, Some(0), "{err}");
     let drawn = std::fs::read_to_string(folder.path().join("times.svg")).unwrap();
     let Document::Report(report) = Document::read(&recorded.join(file)).unwrap() else {
         panic!("no report")

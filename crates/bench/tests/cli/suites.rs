@@ -1,9 +1,7 @@
 //! Every suite of plans on the host backend, by real processes: all of it runs and is right, and what is
 //! wrong is found.
 
-use crate::job::{self, Outcome};
-
-use std::time::Duration;
+use crate::job::{self, Outcome, Said, has};
 
 use serde_json::Value;
 
@@ -22,46 +20,40 @@ const SUITES: [&str; 10] = [
 
 /// The rows that a suite of many is represented by: of each algorithm one, and one with every parameter
 /// chosen otherwise.
-fn representatives(suite: &str) -> Vec<&'static str> {
+fn representatives(suite: &str) -> &'static str {
     match suite {
-        "row-parallel" => vec![
-            "--impl",
-            "rowParallelLinear:chunks=1:streams=1,rowParallelLinear,\
+        "row-parallel" => {
+            " --impl rowParallelLinear:chunks=1:streams=1,rowParallelLinear,\
              rowParallelLinear:chunks=8:streams=4:reduce=symmetric,rowParallelLinearPipeline,\
-             fusedRowParallelLinear",
-        ],
-        _ => Vec::new(),
+             fusedRowParallelLinear"
+        }
+        _ => "",
     }
 }
 
 /// Whether there is an algorithm for the suite; if not, it says so.
 fn has_algorithms(suite: &str) -> bool {
-    let output = job::warpweave()
-        .args(["bench", "--list", "--suite", suite])
-        .output()
-        .unwrap();
-    let error = String::from_utf8_lossy(&output.stderr);
-    if !output.status.success() {
-        assert_eq!(output.status.code(), Some(2), "{suite}: {error}");
+    let Said { code, err, .. } = job::say(&format!("bench --list --suite {suite}"));
+    if code != Some(0) {
+        assert_eq!(code, Some(2), "{suite}: {err}");
         let told = format!("there is no algorithm yet for the suite {suite}");
-        assert!(error.contains(&told), "{error}");
+        has(&err, &[&told]);
     }
-    output.status.success()
+    code == Some(0)
 }
 
-fn measured(world: usize, suite: &str, more: &[&str]) -> (Outcome, Value) {
+fn measured(world: usize, suite: &str, more: &str) -> (Outcome, Value) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("report.json");
-    let args = ["bench", "--device", "host", "--suite", suite];
-    let json = ["--iterations", "2", "--json", file.to_str().unwrap()];
+    let bench = format!("bench --device host --suite {suite} --iterations 2");
     let rows = representatives(suite);
-    let args = [&args[..], &json, &rows, more].concat();
-    let patient = Duration::from_secs(30);
-    let outcome = job::run(&job::all(world, &args), patient, Duration::from_secs(240));
-    let text =
-        std::fs::read_to_string(&file).unwrap_or_else(|_| panic!("{suite}: {}", outcome.errors(0)));
-    let report = serde_json::from_str(&text).unwrap();
-    (outcome, report)
+    let outcome = job::run_line(
+        world,
+        &format!("{bench} --json {}{rows} {more}", file.display()),
+    );
+    let text = std::fs::read_to_string(&file);
+    let text = text.unwrap_or_else(|_| panic!("{suite}: {}", outcome.errors(0)));
+    (outcome, serde_json::from_str(&text).unwrap())
 }
 
 fn rows(report: &Value) -> impl Iterator<Item = (&Value, &Value)> {
@@ -75,11 +67,8 @@ fn rows(report: &Value) -> impl Iterator<Item = (&Value, &Value)> {
 #[test]
 fn every_suite_is_measured_and_right() {
     for suite in SUITES.into_iter().filter(|suite| has_algorithms(suite)) {
-        let (outcome, report) = measured(4, suite, &["--shape", "64x48x40"]);
-        for (rank, output) in outcome.ranks.iter().enumerate() {
-            let (told, errors) = (outcome.report(), outcome.errors(rank));
-            assert!(output.status.success(), "{suite}: {errors}{told}");
-        }
+        let (outcome, report) = measured(4, suite, "--shape 64x48x40");
+        outcome.succeeded();
         assert!(!report["reproduces"].as_str().unwrap().is_empty());
         for (result, row) in rows(&report) {
             let name = format!("{suite}: {}", row["implementation"]);
@@ -117,8 +106,7 @@ fn every_suite_is_measured_and_right() {
 #[test]
 fn a_wrong_element_is_found_in_every_row_of_every_suite() {
     for suite in SUITES.into_iter().filter(|suite| has_algorithms(suite)) {
-        let shape = ["--shape", "16x8x12", "--inject", "corrupt:1"];
-        let (outcome, report) = measured(2, suite, &shape);
+        let (outcome, report) = measured(2, suite, "--shape 16x8x12 --inject corrupt:1");
         for (rank, output) in outcome.ranks.iter().enumerate() {
             let errors = outcome.errors(rank);
             assert_eq!(output.status.code(), Some(1), "{suite}: {errors}");
@@ -134,9 +122,8 @@ fn a_wrong_element_is_found_in_every_row_of_every_suite() {
 
 #[test]
 fn the_host_has_problems_of_its_own_that_do_not_divide() {
-    let (outcome, report) = measured(3, "recipes", &["--impl", "ringGet,pushChunks:chunks=5"]);
-    let told = outcome.report();
-    assert!(outcome.ranks[0].status.success(), "{told}");
+    let (outcome, report) = measured(3, "recipes", "--impl ringGet,pushChunks:chunks=5");
+    outcome.succeeded();
     let problems = report["results"].as_array().unwrap();
     assert_eq!(problems.len(), 2);
     assert_eq!(problems[1]["shape"]["m"], 131);
@@ -169,11 +156,10 @@ fn figures_of_peers_stand_beside_ours() {
         row(8)
     );
     std::fs::write(&file, text).unwrap();
-    let peers = ["--shape", "16x8x12", "--dtype", "f16", "--peers"];
-    let baseline = ["--impl", "baselineNcclAllgatherMatmul"];
-    let more = [&peers[..], &[file.to_str().unwrap()], &baseline].concat();
-    let (outcome, report) = measured(2, "recipes", &more);
-    assert!(outcome.ranks[0].status.success(), "{}", outcome.errors(0));
+    let line = "--shape 16x8x12 --dtype f16 --impl baselineNcclAllgatherMatmul --peers";
+    let line = format!("{line} {}", file.display());
+    let (outcome, report) = measured(2, "recipes", &line);
+    let table = outcome.succeeded();
     let rows: Vec<_> = rows(&report).map(|(_, row)| row).collect();
     assert_eq!(rows.len(), 3, "the rows of two ranks alone: {report}");
     let parts: Vec<_> = rows.iter().map(|row| &row["part"]).collect();
@@ -185,24 +171,17 @@ fn figures_of_peers_stand_beside_ours() {
     assert_eq!(rows[1]["single_ms"]["median"], 0.5);
     let ratio = rows[0]["single_ms"]["median"].as_f64().unwrap() / 0.5;
     assert!((rows[1]["times_baseline"].as_f64().unwrap() - ratio).abs() < 1e-9);
-    let table = outcome.report();
-    for part in [
-        "torch-fused",
-        "peer",
-        "Rows torch-*: PyTorch 2.11.0, NCCL 2.28.9",
-    ] {
-        assert!(table.contains(part), "{part}: {table}");
-    }
+    has(&table, &["torch-fused", "peer"]);
+    has(&table, &["Rows torch-*: PyTorch 2.11.0, NCCL 2.28.9"]);
 }
 
 #[test]
 fn more_rows_than_a_group_takes_are_compared_with_the_baseline_of_their_own_group() {
     let pushes: Vec<_> = (2..20).map(|n| format!("pushChunks:chunks={n}")).collect();
     let names = format!("baselineNcclAllgatherMatmul,{}", pushes.join(","));
-    let more = ["--shape", "16x8x12", "--impl", &names];
-    let (outcome, report) = measured(2, "recipes", &more);
-    let table = outcome.report();
-    assert!(outcome.ranks[0].status.success(), "{}", outcome.errors(0));
+    let line = format!("--shape 16x8x12 --impl {names}");
+    let (outcome, report) = measured(2, "recipes", &line);
+    let table = outcome.succeeded();
     let result = &report["results"][0];
     let groups = result["groups"].as_array().unwrap();
     assert_eq!(groups.len(), 2);
@@ -224,22 +203,16 @@ fn more_rows_than_a_group_takes_are_compared_with_the_baseline_of_their_own_grou
 
 #[test]
 fn peers_are_asked_for_the_problems_of_the_run() {
-    let asked = |line: &str| {
-        let words = ["bench", "--peer-problems", "2"].into_iter();
-        let mut command = job::warpweave();
-        let out = command.args(words.chain(line.split(' '))).output().unwrap();
-        let [told, error] = [out.stdout, out.stderr].map(|text| String::from_utf8(text).unwrap());
-        (out.status.code(), told, error)
-    };
-    let (code, told, error) = asked("--suite recipes --shape 16x8x12 --shape 8x8x8 --dtype f16");
-    assert_eq!(code, Some(0), "{error}");
+    let asked = |line: &str| job::say(&format!("bench --peer-problems 2 {line}"));
+    let told = asked("--suite recipes --shape 16x8x12 --shape 8x8x8 --dtype f16");
+    assert_eq!(told.code, Some(0), "{}", told.err);
     let lines = "all-gather-matmul 16x8x12 float16\nall-gather-matmul 8x8x8 float16\n";
-    assert_eq!(told, lines);
-    let (_, told, _) = asked("--suite row-parallel");
+    assert_eq!(told.out, lines);
+    let told = asked("--suite row-parallel").out;
     assert_eq!(told, "row-parallel-linear 8192x8192x32768 bfloat16\n");
-    let (_, told, _) = asked("--suite collectives --sizes 1M,4K --dtype f32");
+    let told = asked("--suite collectives --sizes 1M,4K --dtype f32").out;
     assert_eq!(told, "collectives 4K float32\ncollectives 1M float32\n");
-    let (code, told, error) = asked("--suite gemm");
-    assert_eq!((code, told.as_str()), (Some(2), ""), "{error}");
-    assert!(error.contains("--peers says nothing"), "{error}");
+    let Said { code, out, err } = asked("--suite gemm");
+    assert_eq!((code, out.as_str()), (Some(2), ""), "{err}");
+    has(&err, &["--peers says nothing"]);
 }

@@ -11,8 +11,9 @@ use warpweave_comm::Collectives;
 use warpweave_comm::collective::{Call, CollectiveOptions, Operand, Operation};
 use warpweave_symm_mem::{DType, SymmetricBuffer};
 
-use super::{Enqueued, end, sizes};
+use super::{end, sizes};
 use crate::lockstep::{Entry, Made};
+use crate::timed::{Enqueued, on_device};
 
 pub fn entries<'a, B: NcclBackend>(session: &'a Session<B>, clock: &'a Clock<B>) -> Vec<Entry<'a>> {
     let mut entries = Vec::new();
@@ -100,17 +101,16 @@ fn ours<'a, B: NcclBackend>(
     let ours = Rc::new(ours);
     let looked_at = ours.clone();
     let calls = Enqueued {
-        session,
         name: operation.name(),
-        enqueue: move || {
+        enqueue: Box::new(move || {
             // SAFETY: the operands have the elements of the call and live as long as this closure, whose
             // owner synchronises the stream after its calls; all ranks make the same calls in the same order,
             // on the session's stream alone.
             unsafe { Ok(ours.enqueue(&session.stream, operands.call(), variant)?) }
-        },
-        end: move || end(session, || Ok(looked_at.check(&session.stream)?)),
+        }),
+        end: Box::new(move || end(session, || Ok(looked_at.check(&session.stream)?))),
     };
-    Ok(Ok(calls.timed(clock)))
+    Ok(Ok(on_device(session, clock, calls)))
 }
 
 fn nccl<'a, B: NcclBackend>(
@@ -129,13 +129,12 @@ fn nccl<'a, B: NcclBackend>(
     let drained = comm.clone();
     let operands = Operands::new(session, operation, bytes)?;
     let calls = Enqueued {
-        session,
         name: operation.name(),
-        enqueue: move || {
+        enqueue: Box::new(move || {
             // SAFETY: as above; the operands lie in no window.
             unsafe { backend.enqueue_nccl(&comm, stream, operands.call()) }
-        },
-        end: move || backend.drain_nccl(&drained, stream),
+        }),
+        end: Box::new(move || backend.drain_nccl(&drained, stream)),
     };
-    Ok(Ok(calls.timed(clock)))
+    Ok(Ok(on_device(session, clock, calls)))
 }

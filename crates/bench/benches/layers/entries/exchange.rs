@@ -3,11 +3,10 @@
 use std::fs::File;
 use std::os::fd::AsFd;
 
-use warpweave_bench::session::Session;
-use warpweave_overlap::execute::ExecuteBackend;
+use warpweave_bench::session::{ExecuteBackend, Session};
 
-use crate::host::OnHost;
 use crate::lockstep::{Entry, Made};
+use crate::timed::on_host;
 
 pub fn entries<B: ExecuteBackend>(session: &Session<B>) -> Vec<Entry<'_>> {
     let entry = |name: &str, make| Entry {
@@ -26,16 +25,16 @@ pub fn entries<B: ExecuteBackend>(session: &Session<B>) -> Vec<Entry<'_>> {
 
 fn bytes<B: ExecuteBackend>(session: &Session<B>, count: usize) -> Made<'_> {
     let mine = vec![session.rank() as u8; count];
-    Ok(Ok(Box::new(OnHost::new(session, move || {
+    Ok(Ok(on_host(session, move || {
         session.exchange.all_gather("bench", &mine)?;
         Ok(())
-    }))))
+    })))
 }
 
 fn descriptors<B: ExecuteBackend>(session: &Session<B>) -> Made<'_> {
     let file = File::open("/dev/null")?;
-    Ok(Ok(Box::new(OnHost::new(session, move || {
+    Ok(Ok(on_host(session, move || {
         session.exchange.all_gather_fds("bench", &[file.as_fd()])?;
         Ok(())
-    }))))
+    })))
 }

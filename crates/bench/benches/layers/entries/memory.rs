@@ -2,13 +2,12 @@
 //! signals.
 
 use warpweave_bench::clock::Clock;
-use warpweave_bench::session::Session;
-use warpweave_overlap::execute::ExecuteBackend;
+use warpweave_bench::session::{ExecuteBackend, Session};
 use warpweave_symm_mem::{IpcCache, Memory, SignalPad, SymmetricBuffer, SymmetricPool};
 
-use super::{Enqueued, end};
-use crate::host::OnHost;
+use super::end;
 use crate::lockstep::{Entry, Made};
+use crate::timed::{Enqueued, on_device, on_host};
 
 /// Bytes of what is allocated and registered.
 const BYTES: usize = 1 << 20;
@@ -37,19 +36,19 @@ fn allocate_cold<B: ExecuteBackend>(session: &Session<B>) -> Made<'_> {
     let Session {
         backend, exchange, ..
     } = session;
-    Ok(Ok(Box::new(OnHost::new(session, move || {
+    Ok(Ok(on_host(session, move || {
         let buffer = SymmetricBuffer::new(backend, exchange, "bench", BYTES)?;
         Ok(buffer.close(exchange.as_ref())?)
-    }))))
+    })))
 }
 
 /// A block that the pool has, and its return.
 fn allocate_warm<B: ExecuteBackend>(session: &Session<B>) -> Made<'_> {
     let pool = SymmetricPool::new(&session.backend, "bench");
-    Ok(Ok(Box::new(OnHost::new(session, move || {
+    Ok(Ok(on_host(session, move || {
         drop(pool.allocate(&session.exchange, &session.stream, BYTES)?);
         Ok(())
-    }))))
+    })))
 }
 
 /// Memory whose handles the ranks exchange and open, and close again.
@@ -57,20 +56,20 @@ fn register_cold<B: ExecuteBackend>(session: &Session<B>) -> Made<'_> {
     let memory = session.backend.allocate(BYTES)?;
     let cache = IpcCache::new(&session.backend)?;
     let exchange = session.exchange.as_ref();
-    Ok(Ok(Box::new(OnHost::new(session, move || {
+    Ok(Ok(on_host(session, move || {
         let registration = cache.register(exchange, memory.address(), BYTES)?;
         Ok(cache.release(exchange, registration)?)
-    }))))
+    })))
 }
 
 /// Memory that the cache knows.
 fn register_warm<B: ExecuteBackend>(session: &Session<B>) -> Made<'_> {
     let memory = session.backend.allocate(BYTES)?;
     let cache = IpcCache::new(&session.backend)?;
-    Ok(Ok(Box::new(OnHost::new(session, move || {
+    Ok(Ok(on_host(session, move || {
         drop(cache.register(session.exchange.as_ref(), memory.address(), BYTES)?);
         Ok(())
-    }))))
+    })))
 }
 
 /// A signal to every other rank, and the wait for theirs.
@@ -79,13 +78,12 @@ fn signal<'a, B: ExecuteBackend>(session: &'a Session<B>, clock: &'a Clock<B>) -
     let pad = std::rc::Rc::new(pad);
     let (looked_at, peers) = (pad.clone(), session.peers());
     let signal = Enqueued {
-        session,
         name: "signal",
-        enqueue: move || {
+        enqueue: Box::new(move || {
             pad.signal(&session.stream, 0, &peers)?;
             Ok(pad.wait(&session.stream, 0, &peers, 0)?)
-        },
-        end: move || end(session, || Ok(looked_at.check(&session.stream)?)),
+        }),
+        end: Box::new(move || end(session, || Ok(looked_at.check(&session.stream)?))),
     };
-    Ok(Ok(signal.timed(clock)))
+    Ok(Ok(on_device(session, clock, signal)))
 }

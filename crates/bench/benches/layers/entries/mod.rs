@@ -9,13 +9,10 @@ mod transports;
 use warpweave_bench::Result;
 use warpweave_bench::clock::Clock;
 use warpweave_bench::collectives::NcclBackend;
-use warpweave_bench::session::Session;
-use warpweave_bench::timing::{Call, Contender};
-use warpweave_overlap::execute::ExecuteBackend;
+use warpweave_bench::session::{ExecuteBackend, Session};
 use warpweave_symm_mem::BackendKind;
 
-use crate::device::OnDevice;
-use crate::lockstep::{Entry, Timed};
+use crate::lockstep::Entry;
 
 /// All of them, the same on all ranks.
 ///
@@ -47,44 +44,4 @@ fn end<B: ExecuteBackend>(session: &Session<B>, check: impl FnOnce() -> Result<(
     let ended = session.backend.synchronize(&session.stream);
     check()?;
     Ok(ended?)
-}
-
-/// Work on the session's stream whose time does not depend on what it works on.
-struct Enqueued<'a, B: ExecuteBackend, F, E> {
-    session: &'a Session<B>,
-    name: &'static str,
-    enqueue: F,
-    /// Waits until the stream is empty, and looks for faults.
-    end: E,
-}
-
-impl<'a, B, F, E> Enqueued<'a, B, F, E>
-where
-    B: ExecuteBackend,
-    F: Fn() -> Result<()> + 'a,
-    E: Fn() -> Result<()> + 'a,
-{
-    /// What times it.
-    fn timed(self, clock: &'a Clock<B>) -> Box<dyn Timed + 'a> {
-        Box::new(OnDevice::new(self.session, clock, self))
-    }
-}
-
-impl<B, F, E> Contender for Enqueued<'_, B, F, E>
-where
-    B: ExecuteBackend,
-    F: Fn() -> Result<()>,
-    E: Fn() -> Result<()>,
-{
-    fn name(&self) -> &str {
-        self.name
-    }
-
-    fn call(&self, _: Call) -> Result<()> {
-        (self.enqueue)()
-    }
-
-    fn synchronize(&self) -> Result<()> {
-        (self.end)()
-    }
 }

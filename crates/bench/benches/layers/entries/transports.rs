@@ -10,8 +10,9 @@ use warpweave_bench::size::Bytes;
 use warpweave_comm::p2p::{MemoryRange, Options, PointToPoint, TransferMethod};
 use warpweave_symm_mem::SymmetricBuffer;
 
-use super::{Enqueued, end, sizes};
+use super::{end, sizes};
 use crate::lockstep::{Entry, Made};
+use crate::timed::{Enqueued, on_device};
 
 #[derive(Clone, Copy)]
 enum Direction {
@@ -101,10 +102,9 @@ fn transfer<'a, B: NcclBackend>(
         Ok(())
     };
     let transfer = Enqueued {
-        session,
         name: transport.name(),
-        enqueue,
-        end: move || end(session, || Ok(looked_at.check(stream)?)),
+        enqueue: Box::new(enqueue),
+        end: Box::new(move || end(session, || Ok(looked_at.check(stream)?))),
     };
-    Ok(Ok(transfer.timed(clock)))
+    Ok(Ok(on_device(session, clock, transfer)))
 }

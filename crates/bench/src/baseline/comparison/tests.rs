@@ -1,4 +1,5 @@
 use super::*;
+use crate::provenance::Provenance;
 
 fn time(implementation: &str, samples: &[f64]) -> Time {
     Time {

@@ -17,7 +17,8 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use super::sections::{self, View};
 use super::table::Grid;
 use super::{Document, Metric, Operands, Report, plot as drawings, sentences, table};
-use crate::plot::{self, Panel};
+use crate::plot;
+use crate::statistics::distinct;
 
 /// A document and the name of its file.
 #[derive(Clone, Debug)]
@@ -78,16 +79,11 @@ pub fn page(sources: &[Source]) -> String {
 }
 
 fn title(sources: &[Source]) -> String {
-    let mut names: Vec<&str> = Vec::new();
-    for source in sources {
-        let name = match &source.document {
-            Document::Report(report) => &report.suite,
-            Document::Timelines(_) => "timelines",
-        };
-        if !names.contains(&name) {
-            names.push(name);
-        }
-    }
+    let names = sources.iter().map(|source| match &source.document {
+        Document::Report(report) => report.suite.as_ref(),
+        Document::Timelines(_) => "timelines",
+    });
+    let names = distinct(names);
     format!("Warpweave: {}", names.join(", "))
 }
 
@@ -140,11 +136,11 @@ fn part(section: &sections::Section<'_>, order: &[String]) -> Markup {
                     div .figures {
                         @for metric in Metric::ALL {
                             @if let Some(panel) = drawings::times(sizes, metric, order) {
-                                (figure(&captioned(&format!("µs of {}", metric.title())), &panel))
+                                (parts::figure(&captioned(&format!("µs of {}", metric.title())), &panel, &[]))
                             }
                         }
                         @if let Some(panel) = drawings::ratios(sizes, Metric::Single, order) {
-                            (figure(&captioned("Speed-up over NCCL, one call"), &panel))
+                            (parts::figure(&captioned("Speed-up over NCCL, one call"), &panel, &[]))
                         }
                     }
                     (parts::names(&drawings::lines(sizes, order)))
@@ -161,10 +157,6 @@ fn part(section: &sections::Section<'_>, order: &[String]) -> Markup {
             }
         }
     }
-}
-
-fn figure(caption: &str, panel: &Panel) -> Markup {
-    parts::figure(caption, Panel::SIZE, &panel.draw(), &[])
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use super::{parts, problem};
-use crate::plot::{Axis, Dot, Dots, Mark, Named, Style};
+use crate::plot::{self, Axis, DOTS, Mark, Rows, Style};
 use crate::report::table::{Grid, ms};
 use crate::report::{Kind, Outcome, Report, Row, Status, sentences};
 
@@ -77,61 +77,42 @@ fn cells(result: &Outcome) -> Vec<String> {
 }
 
 fn efficiencies(report: &Report) -> Option<Markup> {
-    let dot = |result: &Outcome, number: usize| {
+    let mark = |result: &Outcome, number: usize| {
         let (what, of) = OF[number];
         let row = of(result)?;
         let value = efficiency(result, row)?;
         let name = &row.implementation;
-        Some(Dot {
+        Some(Mark {
             value,
             spread: None,
             style: Style::Series(number),
             title: format!("{what}, {name}: {value:.3} of the limit"),
         })
     };
-    let row = |result: &Outcome| Named {
+    let row = |result: &Outcome| plot::Row {
         name: sentences::title(result).replacen("M×N×K = ", "", 1),
-        note: None,
-        dots: (0..OF.len())
-            .filter_map(|number| dot(result, number))
-            .collect(),
+        marks: (0..OF.len()).filter_map(|n| mark(result, n)).collect(),
+        ..plot::Row::default()
     };
     let rows: Vec<_> = report.results.iter().map(row).collect();
-    let highest = rows
-        .iter()
-        .flat_map(|row| &row.dots)
-        .map(|dot| dot.value)
-        .reduce(f64::max)?;
-    let drawing = Dots {
-        label: "efficiency: the limit over the time of one call".into(),
-        axis: Axis::linear(highest.max(1.0)),
-        rows,
-        marks: vec![Mark {
-            value: 1.0,
-            name: "limit".into(),
-        }],
-    };
-    let has = |number: usize| {
-        report
-            .results
-            .iter()
-            .any(|result| dot(result, number).is_some())
-    };
+    let highest = Rows::values(&rows).reduce(f64::max)?;
+    let marks = rows.iter().flat_map(|row| &row.marks);
+    let drawn: Vec<_> = marks.map(|mark| mark.style).collect();
     let named = |number: usize| match (number, report.results.first()) {
         (0, Some(first)) => problem::baseline(first).to_owned(),
         _ => OF[number].0.to_owned(),
     };
-    let legend: Vec<_> = (0..OF.len())
-        .filter(|&number| has(number))
-        .map(|number| (named(number), Style::Series(number)))
-        .collect();
+    let legend = (0..OF.len()).map(|number| (named(number), Style::Series(number)));
+    let legend: Vec<_> = legend.filter(|(_, style)| drawn.contains(style)).collect();
+    let drawing = Rows {
+        label: "efficiency: the limit over the time of one call".into(),
+        axis: Axis::linear(highest.max(1.0)),
+        layout: DOTS,
+        rows,
+        rules: vec![(1.0, "limit".into())],
+    };
     let caption = "Efficiency of each problem";
-    Some(parts::figure(
-        caption,
-        drawing.size(),
-        &drawing.draw(),
-        &legend,
-    ))
+    Some(parts::figure(caption, &drawing, &legend))
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use crate::plot::{self, Panel, Size, Style};
+use crate::plot::{self, Drawing, Panel, Style};
 use crate::report::table::Grid;
 
 /// A table that scrolls by itself where the screen is narrow.
@@ -30,18 +30,15 @@ pub(crate) fn table(caption: &str, grid: &Grid) -> Markup {
 }
 
 /// A drawing with what it shows, and the names of what is drawn.
-pub(crate) fn figure(
-    caption: &str,
-    size: Size,
-    drawing: &Markup,
-    legend: &[(String, Style)],
-) -> Markup {
+pub(crate) fn figure(caption: &str, of: &dyn Drawing, legend: &[(String, Style)]) -> Markup {
+    let size = of.size();
+    let drawn = plot::inline(caption, size, &of.draw());
     html! {
         figure style=(format!("--width:{}px", size.0 * 1.35)) {
             figcaption { (caption) }
             @if size.0 > Panel::SIZE.0 {
-                div .scroll tabindex="0" role="region" aria-label=(caption) { (plot::inline(caption, size, drawing)) }
-            } @else { (plot::inline(caption, size, drawing)) }
+                div .scroll tabindex="0" role="region" aria-label=(caption) { (drawn) }
+            } @else { (drawn) }
             (names(legend))
         }
     }

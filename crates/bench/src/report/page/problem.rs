@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use super::parts;
-use crate::plot::{Axis, Dot, Dots, Mark, Named, Style};
+use crate::plot::{self, Axis, DOTS, Mark, Rows, Style};
 use crate::report::table::ms;
 use crate::report::{Kind, Metric, Outcome, Row, Status};
 
@@ -34,109 +34,88 @@ fn note(row: &Row) -> Option<String> {
     }
 }
 
+/// The rows of a drawing, with why there are no marks where there are none.
+fn rows(result: &Outcome, marks: impl Fn(&Row) -> Vec<Mark>) -> Vec<plot::Row> {
+    let row = |row: &Row| plot::Row {
+        name: row.implementation.clone(),
+        note: note(row),
+        marks: match row.status {
+            Status::Ok => marks(row),
+            Status::Wrong | Status::NotRun => Vec::new(),
+        },
+        ..plot::Row::default()
+    };
+    result.rows.iter().map(row).collect()
+}
+
 fn times(result: &Outcome, title: &str) -> Option<Markup> {
-    let dot = |row: &Row, number: usize| {
-        let what = TIMES[number].title();
-        let spread = row
-            .spread(TIMES[number])
-            .filter(|_| row.status == Status::Ok)?;
+    let mark = |row: &Row, number: usize| {
+        let (what, spread) = (TIMES[number].title(), row.spread(TIMES[number])?);
         let around = match number {
             0 => format!(" ({}–{})", ms(spread.p10), ms(spread.p90)),
             _ => String::new(),
         };
-        Some(Dot {
-            value: spread.median,
+        let (name, value) = (&row.implementation, spread.median);
+        Some(Mark {
+            value,
             spread: (number == 0).then_some((spread.p10, spread.p90)),
             style: Style::Series(number + 1),
-            title: format!(
-                "{}, {what}: {} ms{around}",
-                row.implementation,
-                ms(spread.median)
-            ),
+            title: format!("{name}, {what}: {} ms{around}", ms(value)),
         })
     };
-    let row = |row: &Row| Named {
-        name: match row.kind {
-            Kind::Ours | Kind::Nccl => row.implementation.clone(),
-            Kind::Peer => format!("{} (peer)", row.implementation),
-        },
-        note: note(row),
-        dots: (0..TIMES.len())
-            .rev()
-            .filter_map(|number| dot(row, number))
-            .collect(),
+    let marks = |row: &Row| {
+        let numbers = (0..TIMES.len()).rev();
+        numbers.filter_map(|number| mark(row, number)).collect()
     };
-    let rows: Vec<_> = result.rows.iter().map(row).collect();
+    let mut rows = rows(result, marks);
+    for (drawn, row) in rows.iter_mut().zip(&result.rows) {
+        if row.kind == Kind::Peer {
+            drawn.name += " (peer)";
+        }
+    }
     let limit = result.limit.as_ref().map(|limit| limit.ms);
-    let dots = rows.iter().flat_map(|row| &row.dots);
-    let ends = dots.flat_map(|dot| match dot.spread {
-        Some((low, high)) => vec![dot.value, low, high],
-        None => vec![dot.value],
-    });
-    let drawing = Dots {
+    let rule = limit.map(|value| (value, format!("limit {} ms", ms(value))));
+    let drawn: Vec<_> = rows
+        .iter()
+        .flat_map(|row| &row.marks)
+        .map(|mark| mark.style)
+        .collect();
+    let legend = TIMES.iter().zip(1..);
+    let legend = legend.map(|(metric, n)| (metric.title().to_owned(), Style::Series(n)));
+    let has = |(_, style): &(String, Style)| drawn.contains(style);
+    let legend: Vec<_> = legend.filter(has).collect();
+    let drawing = Rows {
         label: "ms".into(),
-        axis: Axis::logarithmic(ends.chain(limit))?,
-        marks: limit
-            .map(|value| Mark {
-                value,
-                name: format!("limit {} ms", ms(value)),
-            })
-            .into_iter()
-            .collect(),
+        axis: Axis::logarithmic(Rows::values(&rows).chain(limit))?,
+        layout: DOTS,
+        rules: rule.into_iter().collect(),
         rows,
     };
-    let has = |number: usize| result.rows.iter().any(|row| dot(row, number).is_some());
-    let legend: Vec<_> = (0..TIMES.len())
-        .filter(|&number| has(number))
-        .map(|number| (TIMES[number].title().to_owned(), Style::Series(number + 1)))
-        .collect();
     let caption = match limit {
         Some(_) => format!("Time against the limit: {title}"),
         None => format!("Time: {title}"),
     };
-    Some(parts::figure(
-        &caption,
-        drawing.size(),
-        &drawing.draw(),
-        &legend,
-    ))
+    Some(parts::figure(&caption, &drawing, &legend))
 }
 
 fn speed_up(result: &Outcome, title: &str) -> Option<Markup> {
     let baseline = baseline(result);
-    let row = |row: &Row| {
-        let ratio = row.times_baseline.filter(|_| row.status == Status::Ok);
-        Named {
-            name: row.implementation.clone(),
-            note: note(row),
-            dots: ratio
-                .map(|value| Dot {
-                    value,
-                    spread: None,
-                    style: Style::Series(1),
-                    title: format!("{}: {value:.2} × {baseline}", row.implementation),
-                })
-                .into_iter()
-                .collect(),
-        }
-    };
-    let rows: Vec<_> = result.rows.iter().map(row).collect();
-    let values = rows.iter().flat_map(|row| &row.dots).map(|dot| dot.value);
-    let axis = Axis::logarithmic(values)?;
-    let drawing = Dots {
+    let rows = rows(result, |row| {
+        let mark = row.times_baseline.map(|value| Mark {
+            value,
+            spread: None,
+            style: Style::Series(1),
+            title: format!("{}: {value:.2} × {baseline}", row.implementation),
+        });
+        mark.into_iter().collect()
+    });
+    let drawing = Rows {
         label: format!("{baseline}'s time over the row's, one call: more is faster"),
-        axis,
+        axis: Axis::logarithmic(Rows::values(&rows))?,
+        layout: DOTS,
+        rules: vec![(1.0, baseline.into())],
         rows,
-        marks: vec![Mark {
-            value: 1.0,
-            name: baseline.into(),
-        }],
     };
     let caption = format!("Speed-up over {baseline}: {title}");
-    Some(parts::figure(
-        &caption,
-        drawing.size(),
-        &drawing.draw(),
-        &[],
-    ))
+    Some(parts::figure(&caption, &drawing, &[]))
 }

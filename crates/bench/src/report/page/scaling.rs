@@ -6,6 +6,7 @@ use super::{Section, Source, parts};
 use crate::plot::{Axis, Line, Panel, Point, Style};
 use crate::report::table::{Grid, rate};
 use crate::report::{Document, Metric, Operands};
+use crate::statistics::distinct;
 
 /// A number of an implementation on so many ranks.
 struct Value {
@@ -94,13 +95,7 @@ impl Case {
     }
 
     fn names(&self) -> Vec<&str> {
-        let mut names: Vec<&str> = Vec::new();
-        for value in &self.values {
-            if !names.contains(&value.implementation.as_str()) {
-                names.push(&value.implementation);
-            }
-        }
-        names
+        distinct(self.values.iter().map(|v| v.implementation.as_str()))
     }
 
     /// All numbers of an implementation on so many ranks: more than one where two files measured the same.
@@ -140,29 +135,19 @@ impl Case {
             Axis::logarithmic(self.values.iter().map(|v| v.value)),
         );
         let rows = self.names().into_iter().map(|name| {
-            let cell = |&world| {
-                self.of(name, world)
-                    .map(rate)
-                    .collect::<Vec<_>>()
-                    .join(", ")
-            };
-            std::iter::once(name.to_owned())
-                .chain(worlds.iter().map(cell))
-                .collect()
+            let cell = |&world| self.of(name, world).map(rate).collect::<Vec<_>>();
+            let cells = worlds.iter().map(|world| cell(world).join(", "));
+            (name, cells.collect())
         });
-        let grid = Grid {
-            headings: std::iter::once("implementation".to_owned())
-                .chain(worlds.iter().map(|world| format!("{world} ranks")))
-                .collect(),
-            rows: rows.collect(),
-        };
+        let columns = worlds.iter().map(|world| format!("{world} ranks"));
+        let grid = Grid::over("implementation", columns, rows);
         let caption = format!("{} over ranks: {}", self.unit, self.title);
         html! {
             section .scaled {
                 h3 { (self.title) }
                 @if let (Some(x), Some(y)) = axes {
                     @let panel = Panel { x_label: "ranks".into(), y_label: self.unit.into(), x, y, lines };
-                    (parts::figure(&caption, Panel::SIZE, &panel.draw(), &legend))
+                    (parts::figure(&caption, &panel, &legend))
                 }
                 (parts::table(&caption, &grid))
             }

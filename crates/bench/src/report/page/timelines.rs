@@ -3,9 +3,10 @@
 use maud::{Markup, html};
 
 use super::parts;
-use crate::plot::{Axis, Bar, Lane, Lanes, Style};
+use crate::plot::{self, Axis, BARS, Mark, Rows, Style};
 use crate::report::table::Grid;
-use crate::trace::{Timeline, Trace};
+use crate::statistics::distinct;
+use crate::trace::{Slice, Timeline, Trace};
 
 /// The heading, and what stands below it.
 pub(super) fn body(trace: &Trace) -> (String, Markup) {
@@ -28,44 +29,43 @@ fn of(timeline: &Timeline, kinds: &[&str]) -> Markup {
         }
     };
     let mut process = None;
-    let lanes = timeline.lanes.iter().map(|lane| Lane {
-        heading: (process.replace(&lane.process) != Some(&lane.process))
-            .then(|| lane.process.clone()),
-        name: lane.thread.clone(),
-        bars: lane
-            .slices
-            .iter()
-            .map(|slice| Bar {
-                start: slice.start,
-                duration: slice.duration,
-                style: style(&slice.name),
-                title: format!(
-                    "{}: {:.2} µs from {:.2} µs",
-                    slice.name, slice.duration, slice.start
-                ),
-            })
-            .collect(),
-    });
-    let drawing = Lanes {
-        axis: Axis::linear(timeline.end()),
-        label: "µs".into(),
-        lanes: lanes.collect(),
+    let mark = |slice: &Slice| {
+        let Slice {
+            name,
+            start,
+            duration,
+        } = slice;
+        Mark {
+            value: *start,
+            spread: Some((*start, start + duration)),
+            style: style(name),
+            title: format!("{name}: {duration:.2} µs from {start:.2} µs"),
+        }
     };
-    let legend: Vec<_> = kinds
-        .iter()
-        .map(|&kind| (kind.to_owned(), style(kind)))
-        .collect();
-    let caption = format!(
-        "{}, {} on {}: {:.2} µs",
-        about.plan,
-        about.times,
-        about.machine,
-        timeline.end()
-    );
+    let rows = timeline.lanes.iter().map(|lane| {
+        let is_new = process.replace(&lane.process) != Some(&lane.process);
+        plot::Row {
+            heading: is_new.then(|| lane.process.clone()),
+            name: lane.thread.clone(),
+            note: None,
+            marks: lane.slices.iter().map(mark).collect(),
+        }
+    });
+    let drawing = Rows {
+        label: "µs".into(),
+        axis: Axis::linear(timeline.end()),
+        layout: BARS,
+        rows: rows.collect(),
+        rules: Vec::new(),
+    };
+    let legend = kinds.iter().map(|&kind| (kind.to_owned(), style(kind)));
+    let legend: Vec<_> = legend.collect();
+    let (what, end) = (format!("{}, {}", about.plan, about.times), timeline.end());
+    let caption = format!("{what} on {}: {end:.2} µs", about.machine);
     html! {
         section {
             h3 { (about.times) " on " (about.machine) }
-            (parts::figure(&caption, drawing.size(), &drawing.draw(), &legend))
+            (parts::figure(&caption, &drawing, &legend))
             (parts::details("All of it as a table", &parts::table(&caption, &table(timeline))))
         }
     }
@@ -81,14 +81,9 @@ const IDLE: [&str; 3] = ["wait", "wait-event", "record"];
 
 /// Of all timelines, so that each kind is drawn alike in all of them.
 fn kinds(trace: &Trace) -> Vec<&str> {
-    let mut kinds: Vec<&str> = Vec::new();
     let lanes = trace.timelines.iter().flat_map(|timeline| &timeline.lanes);
-    for slice in lanes.flat_map(|lane| &lane.slices) {
-        if !kinds.contains(&kind(&slice.name)) {
-            kinds.push(kind(&slice.name));
-        }
-    }
-    kinds
+    let slices = lanes.flat_map(|lane| &lane.slices);
+    distinct(slices.map(|slice| kind(&slice.name)))
 }
 
 fn table(timeline: &Timeline) -> Grid {
@@ -104,8 +99,5 @@ fn table(timeline: &Timeline) -> Grid {
         })
     });
     let headings = ["rank", "stream", "operation", "from µs", "µs"];
-    Grid {
-        headings: headings.map(str::to_owned).into(),
-        rows: rows.collect(),
-    }
+    Grid::new(&headings, rows)
 }

@@ -1,23 +1,60 @@
 //! What C must be: computed once, by all ranks on their hosts, and shared. What Y must be is X.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::ops::Range;
+use std::rc::Rc;
 use std::sync::Arc;
 
-use half::{bf16, f16};
 use warpweave_gemm::GemmProblem;
-use warpweave_gemm::host::{Element, multiply, reference};
+use warpweave_gemm::host::{multiply, reference};
 use warpweave_overlap::operation::Matrix;
 use warpweave_overlap::plan::shard;
 use warpweave_symm_mem::{DType, Exchange, Host, SymmetricBuffer};
 
 use super::comparison::{Comparison, Expectation, decode};
+use crate::candidate::Set;
 use crate::error::Result;
 use crate::inputs::{Matrices, Numbers, Part, encode};
+use crate::session::{ExecuteBackend, Session};
 
 /// Up to this many multiply-adds a rank computes by the definition with sums in f64; larger GEMMs take the
 /// blocked one.
 const BY_DEFINITION: usize = 1 << 24;
+
+/// What the outputs of each set must be.
+#[derive(Debug)]
+pub struct References(BTreeMap<(Numbers, usize), Reference>);
+
+impl References {
+    /// Computes those of so many sets of each kind. Collective.
+    ///
+    /// # Errors
+    /// What the exchange and the host's memory report.
+    pub fn compute<B: ExecuteBackend>(
+        session: &Session<B>,
+        matrices: Matrices,
+        sets: &[(Numbers, usize)],
+    ) -> Result<Rc<Self>> {
+        let all = sets.iter();
+        let all = all.flat_map(|&(numbers, sets)| (0..sets).map(move |set| (numbers, set)));
+        let each = all.map(|(numbers, set)| {
+            let of = ReferenceOf {
+                matrices,
+                numbers,
+                set,
+            };
+            let reference = Reference::compute(&session.exchange, of, session.threads())?;
+            Ok(((numbers, set), reference))
+        });
+        Ok(Rc::new(Self(each.collect::<Result<_>>()?)))
+    }
+
+    /// That of a set.
+    pub fn of(&self, set: Set) -> Option<&Reference> {
+        self.0.get(&(set.numbers, set.index))
+    }
+}
 
 /// What the outputs of one input set must be. C lies by rows in the ranks' host memory, mapped by all; where
 /// partial results are rounded, the sum of their absolute values lies after it.
@@ -55,17 +92,8 @@ impl ReferenceOf {
         self.numbers == Numbers::Reals && self.matrices.summands > 1
     }
 
-    fn elements<T: FromBytes>(&self, part: &Part, threads: usize) -> Vec<T> {
-        let source = self.matrices.source(part.matrix, self.numbers, self.set);
-        let bytes = source.bytes(part, threads);
-        bytes
-            .chunks_exact(size_of::<T>())
-            .map(T::from_bytes)
-            .collect()
-    }
-
     /// `rows` of C, and of the sums of absolute values where they are needed.
-    fn fill<T: Element + FromBytes>(
+    fn fill(
         &self,
         rows: Range<usize>,
         threads: usize,
@@ -73,7 +101,7 @@ impl ReferenceOf {
     ) -> Result<()> {
         let n = self.matrices.problem.n;
         if !self.has_magnitudes() {
-            self.gemm::<T>((rows.clone(), 0..self.matrices.problem.k), threads, out)?;
+            self.gemm((rows.clone(), 0..self.matrices.problem.k), threads, out)?;
         } else {
             let mut partial = vec![0.0; out.len()];
             for summand in 0..self.matrices.summands {
@@ -81,7 +109,7 @@ impl ReferenceOf {
                 if terms.is_empty() {
                     continue;
                 }
-                self.gemm::<T>((rows.clone(), terms), threads, &mut partial)?;
+                self.gemm((rows.clone(), terms), threads, &mut partial)?;
                 for ((sum, magnitude), part) in
                     out.iter_mut().zip(magnitudes.iter_mut()).zip(&partial)
                 {
@@ -103,7 +131,7 @@ impl ReferenceOf {
     }
 
     /// Rows of A · B with some of the terms.
-    fn gemm<T: Element + FromBytes>(
+    fn gemm(
         &self,
         (rows, terms): (Range<usize>, Range<usize>),
         threads: usize,
@@ -111,14 +139,12 @@ impl ReferenceOf {
     ) -> Result<()> {
         let (n, k) = (self.matrices.problem.n, terms.len());
         let share = rows.len().div_ceil(threads).max(1);
-        let a: Vec<T> = self.elements(&Part::boxed(Matrix::A, rows, terms.clone()), threads);
-        let b: Vec<T> = self.elements(&Part::rows(Matrix::B, terms, n), threads);
-        let source = self.matrices.source(Matrix::A, self.numbers, self.set);
-        let gemm = match source.stride {
-            1 => gemm::<T>,
-            _ => sparse_gemm::<T>,
-        };
-        let b = b.as_slice();
+        let source = |matrix| self.matrices.source(matrix, self.numbers, self.set);
+        let a = Part::boxed(Matrix::A, rows, terms.clone());
+        let a = source(Matrix::A).values(&a, threads);
+        let b = source(Matrix::B).values(&Part::rows(Matrix::B, terms, n), threads);
+        let (b, is_dense) = (b.as_slice(), source(Matrix::A).stride == 1);
+        let gemm = if is_dense { gemm } else { sparse_gemm };
         std::thread::scope(|scope| {
             let parts: Vec<_> = a
                 .chunks(share * k)
@@ -149,11 +175,7 @@ impl Reference {
             std::slice::from_raw_parts_mut(parts.local().as_host::<f32>(), elements * planes)
         };
         let planes = out.split_at_mut(elements);
-        match problem.dtype {
-            DType::F16 => of.fill::<f16>(rows, threads, planes)?,
-            DType::Bf16 => of.fill::<bf16>(rows, threads, planes)?,
-            DType::F32 => of.fill::<f32>(rows, threads, planes)?,
-        }
+        of.fill(rows, threads, planes)?;
         exchange.barrier("reference")?;
         Ok(Self { of, parts })
     }
@@ -274,46 +296,20 @@ impl Reference {
 
 /// The GEMM where most of A is 0: each element of a row of A that is not adds its multiple of a row of B. The
 /// sums are those of integers, exact in any order.
-fn sparse_gemm<T: Element>(n: usize, k: usize, a: &[T], b: &[T], out: &mut [f32]) -> Result<()> {
-    let (mut factors, mut row) = (vec![0.0; k], vec![0.0; n]);
+fn sparse_gemm(n: usize, k: usize, a: &[f32], b: &[f32], out: &mut [f32]) -> Result<()> {
     for (a, out) in a.chunks_exact(k).zip(out.chunks_exact_mut(n)) {
-        T::widen(a, &mut factors);
         out.fill(0.0);
-        let factors = factors.iter().zip(b.chunks_exact(n));
+        let factors = a.iter().zip(b.chunks_exact(n));
         for (factor, b) in factors.filter(|(factor, _)| **factor != 0.0) {
-            T::widen(b, &mut row);
-            for (sum, b) in out.iter_mut().zip(&row) {
-                *sum += factor * b;
-            }
+            let each = out.iter_mut().zip(b);
+            each.for_each(|(sum, b)| *sum += factor * b);
         }
     }
     Ok(())
 }
 
-trait FromBytes {
-    fn from_bytes(bytes: &[u8]) -> Self;
-}
-
-impl FromBytes for f32 {
-    fn from_bytes(bytes: &[u8]) -> Self {
-        bytes.try_into().map_or(f32::NAN, f32::from_ne_bytes)
-    }
-}
-
-impl FromBytes for f16 {
-    fn from_bytes(bytes: &[u8]) -> Self {
-        bytes.try_into().map_or(f16::NAN, f16::from_ne_bytes)
-    }
-}
-
-impl FromBytes for bf16 {
-    fn from_bytes(bytes: &[u8]) -> Self {
-        bytes.try_into().map_or(bf16::NAN, bf16::from_ne_bytes)
-    }
-}
-
-fn gemm<T: Element>(n: usize, k: usize, a: &[T], b: &[T], out: &mut [f32]) -> Result<()> {
-    let problem = GemmProblem::new(a.len() / k, n, k, T::DTYPE).with_output(DType::F32);
+fn gemm(n: usize, k: usize, a: &[f32], b: &[f32], out: &mut [f32]) -> Result<()> {
+    let problem = GemmProblem::new(a.len() / k, n, k, DType::F32);
     if a.len() * n <= BY_DEFINITION {
         for (out, exact) in out.iter_mut().zip(reference(&problem, a, b)?) {
             *out = exact as f32;

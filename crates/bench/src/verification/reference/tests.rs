@@ -1,5 +1,6 @@
 use super::*;
 use crate::inputs::rounded;
+use half::{bf16, f16};
 use warpweave_overlap::operation::Operand;
 use warpweave_overlap::{Operation, Problem};
 use warpweave_symm_mem::ThreadExchange;
@@ -234,7 +235,7 @@ fn a_sparse_gemm_is_that_of_the_definition() {
         let wanted = by_definition(&of);
         assert!(wanted.iter().any(|c| *c != 0.0));
         let mut out = vec![f32::NAN; 7 * 5];
-        of.gemm::<bf16>((0..7, 0..300), 2, &mut out).unwrap();
+        of.gemm((0..7, 0..300), 2, &mut out).unwrap();
         assert_eq!(out, wanted);
     }
 }

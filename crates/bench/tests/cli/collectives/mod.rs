@@ -2,7 +2,7 @@
 
 mod refusals;
 
-use crate::job;
+use crate::job::{self, has};
 
 use std::time::Duration;
 
@@ -10,13 +10,10 @@ use serde_json::Value;
 use warpweave_comm::collective::{Costs, Operation, Variant};
 use warpweave_symm_mem::Cuda;
 
-const PATIENT: Duration = Duration::from_secs(30);
-const LIMIT: Duration = Duration::from_secs(240);
+const BENCH: &str = "bench --device host --suite collectives";
 
-const BENCH: [&str; 5] = ["bench", "--device", "host", "--suite", "collectives"];
-
-fn run(world: usize, more: &[&str]) -> job::Outcome {
-    job::run(&job::all(world, &[&BENCH, more].concat()), PATIENT, LIMIT)
+fn run(world: usize, more: &str) -> job::Outcome {
+    job::run_line(world, &format!("{BENCH} {more}"))
 }
 
 #[test]
@@ -29,28 +26,9 @@ fn four_ranks_measure_and_verify_every_operation() {
     let figures = r#"{"torch": "2.0", "rows": [{"kind": "collectives", "world": 4, "shape": "4 KiB",
         "dtype": "bfloat16", "ms": {"all_gather": 0.5, "two_shot_all_reduce": 0.25}}]}"#;
     std::fs::write(&peers, figures).unwrap();
-    let args = [
-        "--sizes",
-        "1K,4K",
-        "--iterations",
-        "2",
-        "--json",
-        &json,
-        "--markdown",
-        &document,
-        "--plot",
-        &plot,
-        "--costs",
-        &costs,
-        "--peers",
-        &peers,
-    ];
-    let outcome = run(4, &args);
-    for (rank, output) in outcome.ranks.iter().enumerate() {
-        let errors = outcome.errors(rank);
-        assert!(output.status.success(), "rank {rank}: {errors}");
-        assert_eq!(output.stdout.is_empty(), rank != 0, "only rank 0 reports");
-    }
+    let files = format!("--json {json} --markdown {document} --plot {plot} --costs {costs}");
+    let line = format!("--sizes 1K,4K --iterations 2 {files} --peers {peers}");
+    let table = run(4, &line).succeeded();
     let report: Value = serde_json::from_str(&std::fs::read_to_string(json).unwrap()).unwrap();
     assert_eq!(report["schema"], "warpweave-bench-collectives/1");
     assert!(report["links"]["bandwidth_gb_s"].as_f64().unwrap() > 0.0);
@@ -139,16 +117,10 @@ fn four_ranks_measure_and_verify_every_operation() {
     );
     assert_eq!(peer["single_ms"]["median"], 0.5);
 
-    let (table, document) = (outcome.report(), std::fs::read_to_string(document).unwrap());
-    for text in [&table, &document] {
-        for part in [
-            "all-gather, bf16, 4 ranks",
-            "nccl was not run at 1K, 4K: ",
-            "0 wrong",
-            "by PyTorch 2.0",
-        ] {
-            assert!(text.contains(part), "{part}: {text}");
-        }
+    for text in [&table, &std::fs::read_to_string(document).unwrap()] {
+        let parts = ["all-gather, bf16, 4 ranks", "nccl was not run at 1K, 4K: "];
+        has(text, &parts);
+        has(text, &["0 wrong", "by PyTorch 2.0"]);
     }
     let costs: Costs = std::fs::read_to_string(costs).unwrap().parse().unwrap();
     let ms = results[0]["rows"]
@@ -160,30 +132,18 @@ fn four_ranks_measure_and_verify_every_operation() {
     let us = costs.predict(Operation::AllGather, Variant::Packets, 4, 1024);
     assert!((us.unwrap() - ms * 1e3).abs() < 0.1, "{us:?} {ms}");
     let drawing = std::fs::read_to_string(plot).unwrap();
-    for part in [
-        "<svg ",
-        ">packets<",
-        ">torch-two-shot<",
-        ">limit<",
-        "all-to-all, bf16, 4 ranks",
-    ] {
-        assert!(drawing.contains(part), "{part}");
-    }
+    has(
+        &drawing,
+        &["<svg ", ">packets<", ">torch-two-shot<", ">limit<"],
+    );
+    has(&drawing, &["all-to-all, bf16, 4 ranks"]);
 }
 
 #[test]
 fn sizes_that_ranks_cannot_share_and_other_types_are_right_too() {
     for (world, dtype, size) in [(3, "f16", "1000"), (2, "f32", "4"), (1, "bf16", "64")] {
-        let args = ["--sizes", size, "--dtype", dtype, "--iterations", "1"];
-        let outcome = run(world, &args);
-        for rank in 0..world {
-            let errors = outcome.errors(rank);
-            assert!(
-                outcome.ranks[rank].status.success(),
-                "{world} {dtype} {size}, rank {rank}: {errors}"
-            );
-        }
-        let table = outcome.report();
+        let line = format!("--sizes {size} --dtype {dtype} --iterations 1");
+        let table = run(world, &line).succeeded();
         assert!(
             table.contains(" 0 wrong") && !table.contains("WRONG at"),
             "{table}"
@@ -193,32 +153,23 @@ fn sizes_that_ranks_cannot_share_and_other_types_are_right_too() {
 
 #[test]
 fn a_choice_has_its_row() {
-    let outcome = run(
-        2,
-        &job::args("--sizes 1K --iterations 1 --op all-reduce --impl select"),
+    let line = "--sizes 1K --iterations 1 --op all-reduce --impl select";
+    let table = run(2, line).succeeded();
+    has(
+        &table,
+        &["\ntwo-shot ", "\nselect ", "\nselect / best  1.000"],
     );
-    let table = outcome.report();
-    assert!(outcome.ranks[0].status.success(), "{}", outcome.errors(0));
-    for part in ["\ntwo-shot ", "\nselect ", "\nselect / best  1.000"] {
-        assert!(table.contains(part), "{part}: {table}");
-    }
 }
 
 #[test]
 fn a_wrong_element_is_a_wrong_row() {
-    let args = job::args("--sizes 256 --iterations 1 --op all-gather --impl packets");
-    let outcome = run(2, &[&args[..], &["--inject", "corrupt:1"]].concat());
+    let line = "--sizes 256 --iterations 1 --op all-gather --impl packets --inject corrupt:1";
+    let outcome = run(2, line);
     for rank in &outcome.ranks {
         assert_eq!(rank.status.code(), Some(1));
     }
-    let table = outcome.report();
-    for part in [
-        "WRONG",
-        "packets was WRONG at 256: 12 of 6144 elements; rank 1, call 0",
-        "element 0 is NaN",
-    ] {
-        assert!(table.contains(part), "{part}: {table}");
-    }
+    let wrong = "packets was WRONG at 256: 12 of 6144 elements; rank 1, call 0";
+    has(&outcome.report(), &["WRONG", wrong, "element 0 is NaN"]);
 }
 
 /// Every rank but 1 names rank 1, whichever way it was waiting for it.
@@ -229,36 +180,17 @@ fn a_rank_that_dies_is_named(device: &str, world: usize, implementations: &[&str
         exchange: Duration::from_secs(if device == "cuda" { 10 } else { 4 }),
     };
     for implementation in implementations {
-        let args = [
-            "bench",
-            "--device",
-            device,
-            "--suite",
-            "collectives",
-            "--sizes",
-            "64K",
-        ];
-        let more = [
-            "--op",
-            "all-reduce",
-            "--impl",
-            implementation,
-            "--inject",
-            "kill:1",
-        ];
-        let outcome = job::run(
-            &job::all(world, &[&args[..], &more].concat()),
-            patience,
-            LIMIT,
+        let line = format!(
+            "bench --device {device} --suite collectives --sizes 64K --op all-reduce \
+             --impl {implementation} --inject kill:1"
         );
+        let ranks = job::all(world, &job::args(&line));
+        let outcome = job::run(&ranks, patience, Duration::from_secs(240));
         for rank in (0..world).filter(|&rank| rank != 1) {
             let error = outcome.errors(rank);
             let status = outcome.ranks[rank].status.code();
             assert_eq!(status, Some(76), "{implementation}, rank {rank}: {error}");
-            assert!(
-                error.contains("rank 1"),
-                "{implementation}, rank {rank}: {error}"
-            );
+            has(&error, &["rank 1"]);
         }
     }
 }
@@ -288,18 +220,8 @@ fn a_rank_that_dies_is_named_by_the_others_on_gpus() {
 fn gpus_measure_and_verify_every_operation() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("report.json");
-    let args = job::args("bench --device cuda --suite collectives --sizes 4K,1M,1000000");
-    let more = ["--iterations", "8", "--json", file.to_str().unwrap()];
-    let outcome = job::run(
-        &job::all(gpus(), &[&args[..], &more].concat()),
-        PATIENT,
-        LIMIT,
-    );
-    assert!(
-        outcome.ranks.iter().all(|rank| rank.status.success()),
-        "{}",
-        outcome.errors(0)
-    );
+    let line = "bench --device cuda --suite collectives --sizes 4K,1M,1000000 --iterations 8";
+    job::run_line(gpus(), &format!("{line} --json {}", file.display())).succeeded();
     let report: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
     let results = report["results"].as_array().unwrap();
     assert_eq!(results.len(), 5 * 3);

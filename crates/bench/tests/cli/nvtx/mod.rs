@@ -4,11 +4,10 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::job;
+use crate::job::{self, Said, has};
 
 const LIBRARY: &str = include_str!("library.rs");
 
@@ -72,18 +71,10 @@ fn ranges_are_the_spans_of_each_rank() {
         return;
     };
     let spans = folder.path().join("spans.json");
-    let nvtx = format!("--nvtx={}", library.display());
-    let args = "bench --device host --shape 16x16x16 --impl naiveRemoteRead --iterations 1";
-    let mut args: Vec<_> = args.split(' ').collect();
-    args.extend(["--spans", spans.to_str().unwrap(), &nvtx]);
-    let outcome = job::run(
-        &job::all(2, &args),
-        Duration::from_secs(30),
-        Duration::from_secs(120),
-    );
-    for (rank, output) in outcome.ranks.iter().enumerate() {
-        assert!(output.status.success(), "{}", outcome.errors(rank));
-    }
+    let line = "bench --device host --shape 16x16x16 --impl naiveRemoteRead --iterations 1";
+    let (spans_file, library) = (spans.display(), library.display());
+    let line = format!("{line} --spans {spans_file} --nvtx={library}");
+    job::run_line(2, &line).succeeded();
     let journals = std::fs::read_dir(folder.path().join("journals")).unwrap();
     let journals = journals.map(|entry| std::fs::read_to_string(entry.unwrap().path()).unwrap());
     let journals: Vec<_> = journals.collect();
@@ -113,18 +104,8 @@ fn ranges_are_the_spans_of_each_rank() {
 
 #[test]
 fn a_missing_library_is_an_error_before_anything_runs() {
-    let out = job::warpweave()
-        .args(["bench", "--list", "--nvtx=/nonexistent/libnvtx.so"])
-        .output()
-        .unwrap();
-    let error = String::from_utf8_lossy(&out.stderr);
-    assert_eq!(out.status.code(), Some(1), "{error}");
-    for word in [
-        "/nonexistent/libnvtx.so",
-        "libnvtx3interop.so.1",
-        "LD_LIBRARY_PATH",
-    ] {
-        assert!(error.contains(word), "{error}");
-    }
-    assert!(out.stdout.is_empty());
+    let Said { code, out, err } = job::say("bench --list --nvtx=/nonexistent/libnvtx.so");
+    assert_eq!((code, out.as_str()), (Some(1), ""), "{err}");
+    has(&err, &["/nonexistent/libnvtx.so", "libnvtx3interop.so.1"]);
+    has(&err, &["LD_LIBRARY_PATH"]);
 }

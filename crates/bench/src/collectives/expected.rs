@@ -1,142 +1,53 @@
-//! Every element of every rank against what it must be, which is made anew block by block: nothing is stored.
+//! What must come out, made anew block by block: nothing is stored.
 
-use warpweave_symm_mem::{DType, Memory};
+use warpweave_comm::collective::{Call, Operation};
+use warpweave_symm_mem::DType;
 
-use super::candidate::Candidate;
-use super::memory::SETS;
-use super::nccl::NcclBackend;
-use super::numbers::{BLOCK, Part, Stream, encode, output};
-use crate::error::Result;
-use crate::inputs::Numbers;
-use crate::session::Session;
-use crate::timing::{Call, Contender};
+use super::numbers::{BLOCK, Stream, encode};
 use crate::verification::comparison::{Comparison, WrongElement, decode};
-use crate::verification::findings::Findings;
-use crate::verification::{POISON, Verdict};
 
-/// Outputs that are kept side by side, for calls that follow each other without synchronisation, take this
-/// many bytes at the most, but for two calls.
-const KEPT: usize = 256 << 20;
-/// Bytes that are downloaded and compared at once.
-const PIECE: usize = 64 << 20;
+/// Consecutive elements of an output, and where they come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Part {
+    /// The first of them in the output.
+    at: usize,
+    /// How many.
+    count: usize,
+    /// The rank that brings them; without one they are the sums over all ranks.
+    source: Option<usize>,
+    /// The first of them in the inputs.
+    first: usize,
+}
 
-/// The calls that are verified, in order: as they are and as graphs, every set in both forms where outputs
-/// are small.
-fn calls(output_bytes: usize, has_graph: bool) -> Vec<(Call, usize)> {
-    let all = [Call::Run, Call::Replay].into_iter();
-    let all = all.flat_map(|how| (0..SETS).map(move |set| (how, set)));
-    let calls: Vec<_> = if output_bytes * 2 * SETS <= KEPT {
-        all.collect()
-    } else {
-        vec![(Call::Run, 0), (Call::Replay, 1)]
+/// The output of `rank` for a call of `count`, without gaps.
+fn output(
+    operation: Operation,
+    (rank, world): (usize, usize),
+    count: usize,
+    root: usize,
+) -> Vec<Part> {
+    let part = |at, source, first| Part {
+        at,
+        count,
+        source,
+        first,
     };
-    let possible = |how| how == Call::Run || has_graph;
-    calls
-        .into_iter()
-        .filter(|(how, _)| possible(*how))
-        .collect()
-}
-
-/// The bytes that [`verify`] needs for outputs of this many.
-pub(super) fn kept(output_bytes: usize) -> usize {
-    calls(output_bytes, true).len() * output_bytes
-}
-
-/// Calls `candidate` again and again with inputs that change, poison in the output before each call, and
-/// compares. `aside` has at least [`kept`] bytes. Collective; the verdict is that of all ranks.
-pub(super) fn verify<B: NcclBackend>(
-    session: &Session<B>,
-    candidate: &Candidate<'_, B>,
-    aside: &B::Memory,
-) -> Result<Verdict> {
-    let mine = || {
-        let calls = calls(candidate.output_bytes(), candidate.has_graph());
-        call_all(session, candidate, &calls, aside)?;
-        let mut findings = Findings::default();
-        for (i, &(how, set)) in calls.iter().enumerate() {
-            let comparison = compare(
-                session,
-                candidate,
-                set,
-                aside.address().add(i * candidate.output_bytes()),
-            )?;
-            findings.add(Numbers::Integers, comparison, 0.0, |first| {
-                format!(
-                    "call {i} ({how:?}, set {set}): element {} is {} instead of {}",
-                    first.col, first.got, first.wanted
-                )
-            });
-        }
-        Ok(findings.to_words())
-    };
-    let all = session.agree(&format!("verification of {}", candidate.name), mine())?;
-    Ok(Verdict::of_ranks(&all))
-}
-
-fn call_all<B: NcclBackend>(
-    session: &Session<B>,
-    candidate: &Candidate<'_, B>,
-    calls: &[(Call, usize)],
-    aside: &B::Memory,
-) -> Result<()> {
-    let (backend, stream) = (&session.backend, &session.stream);
-    let (out, bytes) = (candidate.call.output.address(), candidate.output_bytes());
-    for (i, &(how, set)) in calls.iter().enumerate() {
-        candidate.load(set)?;
-        // SAFETY: the whole of the output, which belongs to this rank between two calls: its peers write it
-        // only once this rank's next call has begun.
-        unsafe { backend.fill(stream, out, POISON, bytes)? };
-        candidate.call(how)?;
-        if session.injection.corrupts() {
-            // SAFETY: as above; the output has at least one element.
-            unsafe { backend.fill(stream, out, POISON, 2)? };
-        }
-        // SAFETY: as above; `aside` has room for the outputs of all calls.
-        unsafe { backend.copy(stream, aside.address().add(i * bytes), out, bytes)? };
-    }
-    candidate.synchronize()
-}
-
-/// Compares the output at `from` with what set `set` must give.
-fn compare<B: NcclBackend>(
-    session: &Session<B>,
-    candidate: &Candidate<'_, B>,
-    set: usize,
-    from: warpweave_symm_mem::DevicePtr,
-) -> Result<Comparison> {
-    let (call, world) = (&candidate.call, session.world());
-    let expected = Expected {
-        dtype: call.dtype,
-        streams: (0..world)
-            .map(|rank| Stream::new(rank, set, world))
+    match operation {
+        Operation::AllGather => (0..world)
+            .map(|peer| part(peer * count, Some(peer), 0))
             .collect(),
-        parts: output(
-            call.operation,
-            (session.rank(), world),
-            call.count,
-            call.root,
-        ),
-    };
-    let bytes = candidate.output_bytes();
-    let mut piece = vec![0; bytes.min(PIECE)];
-    let mut comparison = Comparison::default();
-    for at in (0..bytes).step_by(PIECE) {
-        let piece = &mut piece[..(bytes - at).min(PIECE)];
-        // SAFETY: the candidate's stream was synchronised, and the range is inside the outputs that were
-        // kept.
-        unsafe {
-            session
-                .backend
-                .download(&session.stream, from.add(at), piece)?
-        };
-        let first = at / call.dtype.size();
-        comparison = comparison.and(expected.compare(first, piece, session.threads()));
+        Operation::AllToAll => (0..world)
+            .map(|peer| part(peer * count, Some(peer), rank * count))
+            .collect(),
+        Operation::ReduceScatter => vec![part(0, None, rank * count)],
+        Operation::AllReduce => vec![part(0, None, 0)],
+        Operation::Broadcast => vec![part(0, Some(root), 0)],
+        Operation::Barrier => Vec::new(),
     }
-    Ok(comparison)
 }
 
 /// What an output must be.
-struct Expected {
+pub(super) struct Expected {
     dtype: DType,
     /// By rank.
     streams: Vec<Stream>,
@@ -144,8 +55,18 @@ struct Expected {
 }
 
 impl Expected {
+    /// What input set `set` must give on `rank` of `world`.
+    pub fn of(call: &Call, (rank, world): (usize, usize), set: usize) -> Self {
+        let streams = (0..world).map(|rank| Stream::new(rank, set, world));
+        Self {
+            dtype: call.dtype,
+            streams: streams.collect(),
+            parts: output(call.operation, (rank, world), call.count, call.root),
+        }
+    }
+
     /// Compares the elements from `first` on, on `threads` threads.
-    fn compare(&self, first: usize, got: &[u8], threads: usize) -> Comparison {
+    pub fn compare(&self, first: usize, got: &[u8], threads: usize) -> Comparison {
         let size = self.dtype.size();
         let share = (got.len() / size).div_ceil(threads.max(1)).max(1 << 15);
         std::thread::scope(|scope| {
@@ -218,7 +139,6 @@ impl Expected {
 mod tests {
     use super::*;
     use crate::collectives::DEFAULT_OPERATIONS;
-    use warpweave_comm::collective::Operation;
 
     /// The output by the definition, from the inputs' bytes.
     fn by_definition(operation: Operation, rank: usize, world: usize, count: usize) -> Vec<f32> {
@@ -296,11 +216,17 @@ mod tests {
     }
 
     #[test]
-    fn large_outputs_are_verified_by_fewer_calls() {
-        assert_eq!(calls(4096, true).len(), 6);
-        assert_eq!(calls(4096, false).len(), 3);
-        assert_eq!(calls(1 << 30, true), [(Call::Run, 0), (Call::Replay, 1)]);
-        assert_eq!(calls(1 << 30, false), [(Call::Run, 0)]);
-        assert_eq!(kept(4096), 6 * 4096);
+    fn an_output_is_covered_without_gaps() {
+        for operation in DEFAULT_OPERATIONS {
+            let parts = output(operation, (1, 3), 10, 2);
+            let (_, elements) = operation.elements(10, 3);
+            let end = parts.iter().fold(0, |at, part| {
+                assert_eq!(part.at, at, "{operation}");
+                at + part.count
+            });
+            assert_eq!(end, elements, "{operation}");
+        }
+        let all_to_all = output(Operation::AllToAll, (1, 3), 10, 0);
+        assert_eq!((all_to_all[2].source, all_to_all[2].first), (Some(2), 10));
     }
 }

@@ -1,0 +1,264 @@
+//! One problem of a run, for the implementations of one operation.
+
+use std::rc::Rc;
+
+use warpweave_overlap::Operation;
+use warpweave_overlap::operation::Matrix;
+use warpweave_overlap::plan::{Problem, Provider, Role};
+
+use super::groups::{budget, divide};
+use super::stage::{Run, Stage};
+use super::{Case, Sizes};
+use crate::breakdown;
+use crate::candidate::{Call, Entrant};
+use crate::error::Result;
+use crate::inputs::{InputSets, Matrices, Numbers, with_role};
+use crate::limit::{gemm_alone, gemm_of, limit, tflops};
+use crate::plans::{Implementation, PlanCandidate};
+use crate::report::{Breakdown, Group, Limit, Metric, Operands, Outcome, Row};
+use crate::session::ExecuteBackend;
+use crate::timing::Times;
+use crate::verification::reference::References;
+use crate::verification::{Batch, Verifier, batch};
+
+/// Input sets of each kind: calls that follow each other have different inputs.
+const SETS: [(Numbers, usize); 2] = [(Numbers::Integers, 3), (Numbers::Reals, 2)];
+
+/// Those that are verified where it takes long; two kinds, and still inputs that change.
+const FEW_SETS: [(Numbers, usize); 2] = [(Numbers::Integers, 2), (Numbers::Reals, 1)];
+
+/// Elements of C that take the host tens of milliseconds to download and compare.
+const LARGE: usize = 1 << 24;
+
+/// How an implementation is called for verification before the timing, and after it.
+const WAYS: [&[Call]; 2] = [&[Call::Run, Call::Replay]; 2];
+
+/// The same where it takes long: each form once, and still before and after.
+const FEW_WAYS: [&[Call]; 2] = [&[Call::Run], &[Call::Replay]];
+
+/// A problem with what all of its implementations share.
+struct Bench<'a, B: ExecuteBackend> {
+    stage: Stage<'a, B>,
+    case: &'a Case,
+    problem: Problem,
+    inputs: InputSets<B>,
+    references: Rc<References>,
+    verifier: Verifier<B>,
+    /// Before the timing, and after it.
+    batches: [Vec<Batch>; 2],
+}
+
+/// What was measured of a group.
+struct Measured {
+    rows: Vec<Row>,
+    group: Group,
+    limit: Option<Limit>,
+    breakdown: Option<Breakdown>,
+}
+
+/// Measures the implementations of `case` on a problem. Collective.
+pub(super) fn measure<'a, B: ExecuteBackend>(
+    run: &'a Run<'a, B>,
+    case: &'a Case,
+    sizes: Sizes,
+    place: (usize, usize),
+) -> Result<Outcome> {
+    let (shape, dtype) = sizes;
+    let span = tracing::info_span!("bench.problem", shape = %shape, dtype = %dtype);
+    let _entered = span.enter();
+    let (session, problem) = (run.session, super::problem(&run.session.backend, sizes));
+    let label = format!("{shape} {dtype}");
+    let stage = Stage { run, place, label };
+    stage.at("reference");
+    let matrices = Matrices::of(case.operation, session.world(), &problem);
+    let large = problem.m * problem.n > LARGE;
+    let (verified, ways) = match large || matrices.is_large() {
+        true => (FEW_SETS, if large { FEW_WAYS } else { WAYS }),
+        false => (SETS, WAYS),
+    };
+    let batches = |ways: &[Call]| {
+        let each = |(numbers, sets)| ways.iter().map(move |&how| batch(how, numbers, sets));
+        verified.into_iter().flat_map(each).collect()
+    };
+    let mut bench = Bench {
+        stage,
+        case,
+        problem,
+        inputs: InputSets::new(matrices, &SETS),
+        references: References::compute(session, matrices, &verified)?,
+        verifier: Verifier::default(),
+        batches: ways.map(batches),
+    };
+    let mut report = Outcome::new(
+        case.operation.map(|o| o.name().into()),
+        Operands::Matrices { shape },
+        dtype.name().into(),
+        session.world(),
+    );
+    report.published = run.settings.suite.published(sizes);
+    bench.measure(&mut report)?;
+    bench.compare_with_others(sizes, &mut report);
+    Ok(report)
+}
+
+impl<'a, B: ExecuteBackend> Bench<'a, B> {
+    /// Measures group by group. The baseline, and the GEMM alone where there is a limit, are in every group.
+    fn measure(&mut self, report: &mut Outcome) -> Result<()> {
+        let all = self.case.implementations.as_slice();
+        let (baseline, others) = match all.split_first() {
+            Some((first, others)) if first.name == self.case.baseline => (Some(first), others),
+            _ => (None, all),
+        };
+        let alone = self.case.operation.map(|operation| {
+            let (name, provider) = ("GEMM alone", Provider::CublasLt);
+            gemm_alone(name, provider, Some(operation))
+        });
+        let kept = baseline.into_iter().chain(&alone);
+        let mut entrants: Vec<_> = kept.map(|one| self.bind(one)).collect::<Result<_>>()?;
+        let (kept, baseline) = (entrants.len(), baseline.map(|_| 0));
+        let alone = alone.map(|_| kept - 1);
+        let bytes = others.iter().map(|other| self.bytes_of(other));
+        let bytes = bytes.collect::<Result<Vec<_>>>()?;
+        for group in divide(&bytes, budget(B::KIND)) {
+            self.stage.at("allocating");
+            for implementation in &others[group] {
+                entrants.push(self.bind(implementation)?);
+            }
+            let number = report.groups.len();
+            let measured = self.group(&mut entrants, (baseline, alone, kept), number)?;
+            report.rows.extend(measured.rows);
+            report.groups.push(measured.group);
+            report.limit = report.limit.take().or(measured.limit);
+            report.breakdown = report.breakdown.take().or(measured.breakdown);
+            entrants.truncate(kept);
+        }
+        Ok(())
+    }
+
+    fn bind(&mut self, implementation: &Implementation) -> Result<Entrant<'a>> {
+        let session = self.stage.run.session;
+        let mut made = PlanCandidate::bind(session, implementation, &self.problem)?;
+        if let Ok(candidate) = &mut made {
+            candidate.take(&mut self.inputs)?;
+            candidate.verified_by(&self.references);
+        }
+        Ok(PlanCandidate::entrant(&implementation.name, made))
+    }
+
+    /// A part of the breakdown, of which only single calls are timed.
+    fn bind_part(&mut self, part: &Implementation) -> Result<Entrant<'a>> {
+        let session = self.stage.run.session;
+        let made = PlanCandidate::bind(session, part, &self.problem)?;
+        let mut made = made.map(PlanCandidate::single_calls);
+        if let Ok(candidate) = &mut made {
+            candidate.take(&mut self.inputs)?;
+        }
+        let entrant = PlanCandidate::entrant(&part.name, made);
+        Ok(Entrant {
+            verified: false,
+            ..entrant
+        })
+    }
+
+    /// Bytes of the buffers of rank 0, which all ranks take for their own, so that they divide alike.
+    fn bytes_of(&self, implementation: &Implementation) -> Result<usize> {
+        let world = self.stage.run.session.world();
+        let plan = (implementation.plan)(0, world, &self.problem)?;
+        Ok(plan.buffers.iter().map(|buffer| buffer.bytes()).sum())
+    }
+
+    /// Measures the entrants that are bound, of which the first are `kept` from group to group.
+    fn group(
+        &mut self,
+        entrants: &mut Vec<Entrant<'a>>,
+        (baseline, alone, kept): (Option<usize>, Option<usize>, usize),
+        number: usize,
+    ) -> Result<Measured> {
+        let world = self.stage.run.session.world();
+        let parts = entrants.len();
+        if self.case.operation == Some(Operation::AllGatherMatmul) && world > 1 {
+            for part in breakdown::parts(entrants) {
+                entrants.push(self.bind_part(&part)?);
+            }
+        }
+        // What is in every group is ready and verified since the first one.
+        let first = if number == 0 { 0 } else { kept };
+        let mut new: Vec<_> = (first..entrants.len()).collect();
+        // What fails is rather found in a row.
+        new.sort_by_key(|&place| Some(place) == alone);
+        let batches = self.batches.each_ref().map(Vec::as_slice);
+        let verifier = &mut self.verifier;
+        let times = self.stage.measure(entrants, &new, verifier, batches)?;
+        let single = |place: Option<usize>| times.get(place?)?.as_ref()?.spread(Metric::Single);
+        let limit = match (alone.map(|place| &entrants[place]), self.case.operation) {
+            (Some(entrant), Some(operation)) if entrant.candidate.is_ok() => {
+                let gemm = (
+                    single(alone),
+                    entrant.row(Some(&Times::default())).algorithms,
+                );
+                let links = self.stage.run.links.as_ref();
+                Some(limit((operation, &self.problem), world, gemm, links)?)
+            }
+            _ => None,
+        };
+        let group = Group {
+            baseline_ms: single(baseline),
+            gemm_ms: single(alone),
+            limit_ms: limit.as_ref().map(|limit| limit.ms),
+        };
+        let places = (first..parts).filter(|place| Some(*place) != alone);
+        let rows: Vec<_> = places
+            .map(|place| {
+                let mut row = entrants[place].row(times[place].as_ref());
+                self.classify(&mut row);
+                row.group = Some(number);
+                row.compare(&group);
+                row
+            })
+            .collect();
+        Ok(Measured {
+            breakdown: breakdown::breakdown(&rows, &times[parts..]),
+            rows,
+            group,
+            limit,
+        })
+    }
+
+    /// Says whether a row leaves some output of the operation to others, and at what rate it multiplies.
+    fn classify(&self, row: &mut Row) {
+        let (session, problem) = (self.stage.run.session, &self.problem);
+        let (rank, world) = (session.rank(), session.world());
+        let whole = self.case.operation;
+        let whole = whole.map_or(Vec::new(), |o| o.operands((rank, world), problem, None));
+        let mut implementations = self.case.implementations.iter();
+        let own = implementations.find(|own| own.name == row.implementation);
+        let own = own.map_or(Vec::new(), |own| (own.operands)(rank, world, problem));
+        let has = |matrix| own.iter().any(|operand| operand.matrix == matrix);
+        row.part = with_role(&whole, Role::Output).any(|output| !has(output.matrix));
+        // Parts that only move bytes have no rate.
+        let gemm = gemm_of(self.case.operation, world, problem);
+        let ms = row.ms().filter(|_| has(Matrix::B));
+        row.tflops = ms.map(|ms| tflops(gemm, ms));
+    }
+
+    /// Adds to each row what others published, and after them the rows of the peers.
+    fn compare_with_others(&self, sizes: Sizes, report: &mut Outcome) {
+        for row in &mut report.rows {
+            let mut figures = report.published.iter();
+            let figure = figures.find(|figure| figure.is_of(&row.implementation));
+            row.published_ms = figure.map(|figure| figure.ms);
+        }
+        let peers = self.stage.run.settings.peers.as_ref();
+        let (Some(operation), Some(peers)) = (self.case.operation, peers) else {
+            return;
+        };
+        let gemm = gemm_of(Some(operation), report.world, &self.problem);
+        for figure in peers.of(operation, sizes, report.world) {
+            let mut row = Row::of_peer(figure.name, figure.ms);
+            row.part = figure.part;
+            row.tflops = Some(tflops(gemm, figure.ms.median));
+            report.groups.first().inspect(|group| row.compare(group));
+            report.rows.push(row);
+        }
+    }
+}
