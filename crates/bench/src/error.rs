@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use warpweave_comm::CommError;
-use warpweave_overlap::PlanError;
 use warpweave_overlap::select::SelectError;
 use warpweave_overlap::simulate::SimulateError;
+use warpweave_overlap::{PlanError, Report};
 use warpweave_symm_mem::{Error as MemoryError, ExchangeError};
 
 use crate::plans::ExecuteError;
@@ -84,6 +84,9 @@ pub enum BenchError {
     /// A plan could not be built.
     #[error(transparent)]
     Plan(#[from] PlanError),
+    /// Plans that are not proved: they race, or end in a deadlock.
+    #[error("not run: {0}")]
+    Unproved(#[from] Box<Report>),
     /// Plans could not be simulated.
     #[error(transparent)]
     Simulate(#[from] SimulateError),

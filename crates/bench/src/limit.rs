@@ -15,7 +15,7 @@ use warpweave_symm_mem::{BackendKind, DType};
 use crate::candidate::Candidate;
 use crate::clock::Clock;
 use crate::error::{BenchError, Result};
-use crate::plans::{Implementation, PlanCandidate};
+use crate::plans::{Implementation, PlanCandidate, of_ranks};
 use crate::report::Limit;
 use crate::session::{ExecuteBackend, Session};
 use crate::statistics::{Spread, slowest};
@@ -175,8 +175,8 @@ pub fn push_bandwidth<B: ExecuteBackend>(
     }
     let (cols, piece) = (1024, piece(B::KIND));
     let rows = world * piece / (cols * size_of::<f32>());
-    let plan = push_plan(session.rank(), world, rows, cols)?;
-    let pushes = PlanCandidate::of_plan(session, plan)?;
+    let plans = of_ranks(world, |rank| push_plan(rank, world, rows, cols))?;
+    let pushes = PlanCandidate::of_plans(session, plans)?;
     let calls = clock.capacity().min(5);
     let mine = || {
         pushes.run()?;

@@ -9,7 +9,7 @@ pub use warpweave_overlap::execute::{
 };
 use warpweave_overlap::operation::{Matrix, Operand};
 use warpweave_overlap::plan::{Plan, Problem, Role};
-use warpweave_overlap::{Configuration, PlanError, Timeline};
+use warpweave_overlap::{Checked, Configuration, PlanError, Timeline};
 use warpweave_symm_mem::{DevicePtr, Memory};
 
 use crate::candidate::{Call, Candidate, Entrant, Measures, Output, Set};
@@ -74,8 +74,8 @@ impl<'a, B: ExecuteBackend> PlanCandidate<'a, B> {
         problem: &Problem,
     ) -> Result<Result<Self, String>> {
         let (rank, world) = (session.rank(), session.world());
-        let plan = (implementation.plan)(rank, world, problem)?;
-        match Self::of_plan(session, plan) {
+        let plans = of_ranks(world, |rank| (implementation.plan)(rank, world, problem))?;
+        match Self::of_plans(session, plans) {
             Ok(bound) => Ok(Ok(Self {
                 name: implementation.name.clone(),
                 operands: (implementation.operands)(rank, world, problem),
@@ -87,16 +87,18 @@ impl<'a, B: ExecuteBackend> PlanCandidate<'a, B> {
         }
     }
 
-    /// Binds a plan whose inputs do not matter, of which only single calls are timed. Collective.
+    /// Proves the plans of all ranks and binds that of this one. Their inputs do not matter, and only single
+    /// calls are timed. Collective.
     ///
     /// # Errors
-    /// What binding reports, a missing capability too.
-    pub fn of_plan(session: &'a Session<B>, plan: Plan) -> Result<Self> {
+    /// The report of a proof that fails; what binding reports, a missing capability too.
+    pub fn of_plans(session: &'a Session<B>, plans: Vec<Plan>) -> Result<Self> {
+        let checked = Checked::prove(plans)?;
         Ok(Self {
             session,
-            name: plan.name.clone(),
+            name: checked.plan(session.rank()).name.clone(),
             operands: Vec::new(),
-            bound: session.executor.bind(plan, &session.stream)?,
+            bound: session.executor.bind(&checked, &session.stream)?,
             inputs: BTreeMap::new(),
             references: None,
             back_to_back: false,
@@ -311,6 +313,17 @@ impl<B: ExecuteBackend> Candidate for PlanCandidate<'_, B> {
         row.launches = Some(plan.launches());
         row.algorithms = self.bound.algorithms();
     }
+}
+
+/// The plans of all ranks.
+///
+/// # Errors
+/// The first that cannot be built.
+pub fn of_ranks(
+    world: usize,
+    plan: impl Fn(usize) -> Result<Plan, PlanError>,
+) -> Result<Vec<Plan>> {
+    Ok((0..world).map(plan).collect::<Result<_, _>>()?)
 }
 
 /// Makes sure that the plans of all ranks hold, also back to back.

@@ -188,8 +188,8 @@ impl Part for Traced<'_> {
         session.require_same("the algorithm", &self.configuration.name())?;
         session.require_same("the problem", &format!("{problem:?}"))?;
         let (rank, world) = (session.rank(), session.world());
-        let plan = self.configuration.plan(rank, world, &problem)?;
-        let mut bound = PlanCandidate::of_plan(session, plan)?;
+        let plans = self.configuration.plans(world, &problem)?;
+        let mut bound = PlanCandidate::of_plans(session, plans)?;
         bound.tune()?;
         for _ in 0..WARM_UP {
             bound.run()?;
