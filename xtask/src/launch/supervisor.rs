@@ -60,19 +60,13 @@ pub(super) enum Verdict {
     Stuck,
 }
 
-/// Why the job is being ended before its time.
-enum Reason {
-    Failure,
-    Signal(i32),
-    Limit(Duration, Vec<usize>),
-}
-
 pub(super) struct Supervisor {
     patience: Patience,
     ranks: Vec<Rank>,
     /// Ranks that failed before they were told to end, in the order in which they did.
     failures: Vec<(usize, End)>,
-    reason: Option<Reason>,
+    /// Why the job is being ended before its time, unless a rank has failed first.
+    reason: Option<Verdict>,
     state: State,
     /// When the next, harder state follows.
     until: Option<Instant>,
@@ -155,19 +149,17 @@ impl Supervisor {
                     "rank {index} {end}; the other ranks have {grace:?} to end by themselves"
                 );
             }
-            self.reason = Some(Reason::Failure);
             self.enter(State::Grace, None);
         }
     }
 
     fn asked_to_end(&mut self, signal: i32) {
         if self.state > State::Running {
-            self.reason.get_or_insert(Reason::Signal(signal));
             return self.enter(State::Killed, Some(Signal::KILL));
         }
         let name = SignalName(signal);
         eprintln!("{name}: ending the ranks (once more to kill them)");
-        self.reason = Some(Reason::Signal(signal));
+        self.reason = Some(Verdict::Interrupted { signal });
         let forwarded = match signal {
             SIGINT => Signal::INT,
             SIGHUP => Signal::HUP,
@@ -186,7 +178,7 @@ impl Supervisor {
         match self.patience.job.filter(|_| self.state == State::Running) {
             Some(limit) => {
                 eprintln!("the job has run for {limit:?}: ending ranks {running:?}");
-                self.reason = Some(Reason::Limit(limit, running));
+                self.reason = Some(Verdict::TimedOut { limit, running });
             }
             None => eprintln!("ranks {running:?} are still running: SIGTERM"),
         }
@@ -221,21 +213,16 @@ impl Supervisor {
     }
 
     fn verdict(&mut self, stuck: bool) -> Verdict {
-        match self.reason.take() {
-            Some(Reason::Signal(signal)) => Verdict::Interrupted { signal },
-            Some(Reason::Limit(limit, running)) => Verdict::TimedOut { limit, running },
-            Some(Reason::Failure) => match culprit(&self.failures) {
-                Some((rank, end)) => {
-                    let mut others = std::mem::take(&mut self.failures);
-                    others.retain(|&(other, _)| other != rank);
-                    others.sort_unstable_by_key(|&(rank, _)| rank);
-                    Verdict::Failed { rank, end, others }
-                }
-                None => Verdict::Stuck,
-            },
-            None if stuck => Verdict::Stuck,
-            None => Verdict::Done,
+        if let Some(reason) = self.reason.take() {
+            return reason;
         }
+        let Some((rank, end)) = culprit(&self.failures) else {
+            return if stuck { Verdict::Stuck } else { Verdict::Done };
+        };
+        let mut others = std::mem::take(&mut self.failures);
+        others.retain(|&(other, _)| other != rank);
+        others.sort_unstable_by_key(|&(rank, _)| rank);
+        Verdict::Failed { rank, end, others }
     }
 }
 
