@@ -151,10 +151,13 @@ mod tests {
 
     #[test]
     fn executables_are_read_from_the_messages() {
-        let line = r#"{"reason":"compiler-artifact","package_id":"path+file:///w/crates/bench#warpweave-bench@0.1.0",
+        let line = r#"{"reason":"compiler-artifact",
+            "package_id":"path+file:///w/crates/bench#warpweave-bench@0.1.0",
             "manifest_path":"/w/crates/bench/Cargo.toml","target":{"kind":["bin"],"crate_types":["bin"],
-            "name":"warpweave","src_path":"/w/crates/bench/src/main.rs"},"profile":{"opt_level":"3","test":false},
-            "features":[],"filenames":["/w/target/release/warpweave"],"executable":"/w/target/release/warpweave",
+            "name":"warpweave","src_path":"/w/crates/bench/src/main.rs"},"profile":{"opt_level":"3",
+            "test":false},
+            "features":[],"filenames":["/w/target/release/warpweave"],
+            "executable":"/w/target/release/warpweave",
             "fresh":true}"#;
         let made = executable(line).unwrap();
         assert_eq!(

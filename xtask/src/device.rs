@@ -76,8 +76,8 @@ pub fn choose(
         let limit = match (asked, cuda) {
             (0, _) => "a job has at least one".into(),
             (_, true) if !gpus.shared => format!(
-                "one rank a GPU, and this machine shows {most} ({}); set WARPWEAVE_OVERSUBSCRIBE=1 to share GPUs, \
-                 or use --device host",
+                "one rank a GPU, and this machine shows {most} ({}); set WARPWEAVE_OVERSUBSCRIBE=1 to \
+                share GPUs, or use --device host",
                 gpus.looked
             ),
             _ => format!("a job on one machine has at most {most}"),

@@ -126,8 +126,9 @@ pub enum Error {
     NoPip { python: String },
 
     #[error(
-        "--peers torch: no Python with a PyTorch that has symmetric memory (tried {tried}): install PyTorch 2.6 or newer \
-         there, name another Python with WARPWEAVE_PYTHON, or give figures that were measured before, by --peers FILE"
+        "--peers torch: no Python with a PyTorch that has symmetric memory (tried {tried}): install \
+        PyTorch 2.6 or newer there, name another Python with WARPWEAVE_PYTHON, or give figures that \
+        were measured before, by --peers FILE"
     )]
     NoTorch { tried: String },
 
@@ -149,7 +150,9 @@ pub enum Error {
     },
 
     #[error("no space for the toolchain in {}: about {} MB are needed{}; free some, or move the target \
-         directory with CARGO_TARGET_DIR", .path.display(), .needed / 1_000_000, .available.map(|bytes| format!(", {} MB are left", bytes / 1_000_000)).unwrap_or_default())]
+         directory with CARGO_TARGET_DIR",
+        .path.display(), .needed / 1_000_000,
+        .available.map(|bytes| format!(", {} MB are left", bytes / 1_000_000)).unwrap_or_default())]
     ToolchainSpace {
         path: PathBuf,
         needed: u64,
@@ -162,7 +165,8 @@ pub enum Error {
         why: String,
     },
 
-    #[error("another `cargo xtask setup` has held {} for {} s: end it and start again", .path.display(), .limit.as_secs())]
+    #[error("another `cargo xtask setup` has held {} for {} s: end it and start again",
+        .path.display(), .limit.as_secs())]
     SetupBusy { path: PathBuf, limit: Duration },
 
     #[error(transparent)]
@@ -216,8 +220,8 @@ struct OwnToolchain;
 impl fmt::Display for OwnToolchain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
-            "\nWithout it: install a CUDA toolkit 12.8 to 13.0 and name it with CUDA_HOME (or its nvcc with WARPWEAVE_NVCC), \
-             and name a CUTLASS 4.2 checkout with WARPWEAVE_CUTLASS",
+            "\nWithout it: install a CUDA toolkit 12.8 to 13.0 and name it with CUDA_HOME (or its nvcc \
+            with WARPWEAVE_NVCC), and name a CUTLASS 4.2 checkout with WARPWEAVE_CUTLASS",
         )
     }
 }

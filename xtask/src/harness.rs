@@ -258,7 +258,8 @@ mod tests {
     #[test]
     fn results_add_up() {
         let output = "running 3 tests\ntest a ... ok\n\
-            test result: FAILED. 2 passed; 1 failed; 4 ignored; 0 measured; 5 filtered out; finished in 0.01s\n\
+            test result: FAILED. 2 passed; 1 failed; 4 ignored; 0 measured; 5 filtered out; finished in \
+            0.01s\n\
             \u{fffd}\n\
             test result: ok. 10 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.20s\n";
         let mut passed_on = Vec::new();

@@ -136,6 +136,15 @@ pub struct GemmProblem {
     pub bias: bool,
     /// How many such GEMMs, and where.
     pub batch: GemmBatch,
+    /// Whether the algorithm must be batch-invariant: the bits of a row of C depend on its row of A, B and the
+    /// bias alone, not on m, on the row's place or on the tile that is chosen. Between providers, and between
+    /// problems that differ in more than m and the batch, bits may differ all the same.
+    ///
+    /// Every algorithm of [`Provider::Sm90`] and [`Provider::Host`] is: an element is summed from k = 0
+    /// upwards, by whatever tile. Of [`Provider::Cutlass`] those without stream-K are chosen. Of
+    /// [`Provider::CublasLt`] one algorithm is taken for all m, which adds up the products of an element in
+    /// one sequence; NVIDIA does not promise more. The fused kernels always are.
+    pub batch_invariant: bool,
 }
 
 impl GemmProblem {
@@ -154,6 +163,7 @@ impl GemmProblem {
             ldc: n,
             bias: false,
             batch: GemmBatch::ONE,
+            batch_invariant: false,
         }
     }
 
@@ -187,6 +197,13 @@ impl GemmProblem {
     #[must_use]
     pub const fn with_bias(mut self) -> Self {
         self.bias = true;
+        self
+    }
+
+    /// Asks for a batch-invariant algorithm.
+    #[must_use]
+    pub const fn with_batch_invariance(mut self) -> Self {
+        self.batch_invariant = true;
         self
     }
 
@@ -312,6 +329,9 @@ impl fmt::Display for GemmProblem {
         if count != 1 {
             write!(f, " batch {count} by {a_stride},{b_stride},{c_stride}")?;
         }
+        if self.batch_invariant {
+            f.write_str(" batch-invariant")?;
+        }
         Ok(())
     }
 }
@@ -379,6 +399,10 @@ mod tests {
         assert_eq!(
             p.with_bias().with_batch(batch).to_string(),
             "5x7x3 f16 +bias batch 2 by 15,0,40"
+        );
+        assert_eq!(
+            p.with_batch_invariance().to_string(),
+            "5x7x3 f16 batch-invariant"
         );
     }
 

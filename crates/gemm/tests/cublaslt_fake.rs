@@ -249,6 +249,69 @@ fn a_batch_is_described_by_every_layout() {
 }
 
 #[test]
+fn a_batch_invariant_algorithm_is_chosen_without_m_and_checked_with_it() {
+    let fake = Fake::new("libfake_invariant.so");
+    for (m, count) in [(1, 1), (7, 3), (256, 1), (4000, 2)] {
+        fake.clear();
+        let batch = GemmBatch {
+            count,
+            a_stride: 24 * m,
+            b_stride: 0,
+            c_stride: 40 * m,
+        };
+        let problem = GemmProblem::new(m, 40, 24, DType::F16)
+            .with_bias()
+            .with_batch(batch)
+            .with_batch_invariance();
+        let matmul = Matmul::new(&fake.handle, &problem).unwrap();
+        let algorithm = matmul.batch_invariant(1 << 20, 16).unwrap();
+        assert_eq!(algorithm.workspace, m, "what the check says");
+        let log = fake.log();
+        // CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK = 3, CUBLASLT_REDUCTION_SCHEME_NONE = 0.
+        assert!(log.contains("preference 3=0\n"), "{log}");
+        let layouts = |m: usize, batch: [&str; 3]| {
+            let [a, b, c] = batch;
+            format!(
+                "A type=2 rows=40 cols=24 ld=40{a}\n\
+                 B type=2 rows=24 cols={m} ld=24{b}\n\
+                 C type=2 rows=40 cols={m} ld=40{c}\n"
+            )
+        };
+        let asked = layouts(256, [""; 3]);
+        assert!(
+            log.contains(&format!("heuristic epilogue=4 bias=0x10\n{asked}")),
+            "{log}"
+        );
+        let strides = [0, 24 * m, 40 * m].map(|stride| match count {
+            1 => String::new(),
+            _ => format!(" batch={count} by {stride}"),
+        });
+        let checked = layouts(m, strides.each_ref().map(String::as_str));
+        let check = format!("check epilogue=4 bias=0x10\ncheck algorithm=40\n{checked}");
+        assert!(log.contains(&check), "{log}");
+    }
+}
+
+#[test]
+fn what_would_make_the_algorithm_depend_on_m_is_refused() {
+    let fake = Fake::new("libfake_variant.so");
+    let problem = GemmProblem::new(8, 40, 24, DType::F16).with_batch_invariance();
+    let asked = |problem: &GemmProblem, alignment| {
+        let matmul = Matmul::new(&fake.handle, problem).unwrap();
+        matmul.batch_invariant(1 << 20, alignment).unwrap_err()
+    };
+    let transposed = problem.with_layouts(Layout::Transposed, Layout::RowMajor);
+    let error = asked(&transposed, 16).to_string();
+    assert!(error.contains("A must be row-major"), "{error}");
+    let error = asked(&problem, 4).to_string();
+    assert!(error.contains("strides of a batch"), "{error}");
+    // CUBLAS_STATUS_INVALID_VALUE
+    fake.fail("cublasLtMatmulAlgoCheck", 7);
+    let error = asked(&problem, 16);
+    assert!(matches!(error, Error::NoAlgorithm { .. }), "{error}");
+}
+
+#[test]
 fn bad_statuses_are_named_and_nothing_leaks() {
     let fake = Fake::new("libfake_failures.so");
     let problem = GemmProblem::new(8, 8, 8, DType::F16);

@@ -3,8 +3,11 @@
 use half::{bf16, f16};
 use warpweave_gemm::cuda::{Choice, CudaGemm, CudaPrepared};
 use warpweave_gemm::host::{Element, multiply_with_bias};
+use warpweave_gemm::matmul_reduce::ReduceOutput;
 use warpweave_gemm::sm90::{CONFIGS, Tiling};
-use warpweave_gemm::{GemmBackend, GemmOperands, GemmProblem, Layout, Provider};
+use warpweave_gemm::{
+    GemmBackend, GemmOperands, GemmProblem, GemmReduceBackend, Layout, MatmulReduce, Provider,
+};
 use warpweave_symm_mem::{Backend, Cuda, DType, DevicePtr, Memory, Priority};
 
 /// Rows, columns and depth: one tile of each size, less than a tile, ragged edges on each side, an odd number
@@ -266,6 +269,60 @@ fn a_captured_gemm_is_replayed() {
         // SAFETY: the case owns what was captured, and checks what it gave.
         unsafe { cuda.launch_graph(&graph, &case.stream).unwrap() };
         case.check("replayed");
+    }
+}
+
+/// A framework captures in a mode in which the driver refuses what may synchronise: what is prepared meanwhile
+/// is prepared all the same, and the capture goes on.
+#[test]
+#[ignore = "needs a Hopper GPU and the feature `nvcc`"]
+fn gemms_are_prepared_while_a_stream_is_captured() {
+    use cudarc::driver::sys::{
+        CUresult, CUstreamCaptureMode, cuGraphDestroy, cuStreamBeginCapture_v2, cuStreamEndCapture,
+    };
+    let cuda = Cuda::new(0).unwrap();
+    let shape = problem((300, 520, 136), DType::Bf16, Layout::RowMajor, 0);
+    let case = Case::<bf16>::new(&cuda, shape, 9);
+    let other = cuda.stream(Priority::Normal).unwrap();
+    let reduce = MatmulReduce {
+        problem: shape,
+        shards: std::iter::once(0..300).collect(),
+        c: ReduceOutput::Owner,
+        rank: 0,
+        world: 1,
+        ready: 0,
+        summed: 0,
+        done: 4,
+        group_rows: 128,
+        tiling: None,
+        max_blocks: None,
+    };
+    for mode in [
+        CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL,
+        CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
+    ] {
+        // SAFETY: the stream lives, and nothing else uses it.
+        let begun = unsafe { cuStreamBeginCapture_v2(other.raw().cast(), mode) };
+        assert_eq!(begun, CUresult::CUDA_SUCCESS);
+        // A handle of its own: its memory is allocated in the midst of the capture.
+        let handle = cuda.gemm_handle().unwrap();
+        let reduction = cuda.prepare_reduce(&handle, &reduce).unwrap();
+        let prepared = case.prepare(0, 2);
+        // SAFETY: what is captured is never launched.
+        unsafe {
+            cuda.gemm(&other, &prepared, case.operands, DevicePtr::NULL)
+                .unwrap();
+        }
+        let mut graph = std::ptr::null_mut();
+        // SAFETY: the stream lives, and `graph` is a place for one graph.
+        let ended = unsafe { cuStreamEndCapture(other.raw().cast(), &mut graph) };
+        assert_eq!(ended, CUresult::CUDA_SUCCESS, "the capture was spoilt");
+        // SAFETY: the graph was just captured.
+        unsafe { cuGraphDestroy(graph) };
+        drop((reduction, handle));
+        case.poison();
+        case.launch(&prepared);
+        case.check("prepared during a capture");
     }
 }
 

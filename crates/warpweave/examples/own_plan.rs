@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use warpweave::overlap::execute::{ExecuteBackend, Executor};
 use warpweave::overlap::plan::{Placement, Plan, PlanBuilder, Role, StreamId};
-use warpweave::overlap::{PlanError, check, show};
+use warpweave::overlap::{Checked, PlanError, check, show};
 use warpweave::symm_mem::{Cuda, DType, Exchange, Host, ThreadExchange};
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
@@ -92,7 +92,9 @@ fn run<B: ExecuteBackend>(device: B, exchange: Arc<dyn Exchange>) -> Outcome<Str
     let left = (me + world - 1) % world;
     let stream = device.stream(Default::default())?;
     let executor = Executor::new(&device, &exchange)?;
-    let bound = executor.bind(shift(me, world, true)?, &stream)?;
+    let plans = (0..world).map(|rank| shift(rank, world, true));
+    let checked = Checked::prove(plans.collect::<Result<_, _>>()?)?;
+    let bound = executor.bind(&checked, &stream)?;
     let block = |rank: usize, call: usize| {
         let element = move |i: usize| (rank * 1000 + call * 100_000 + i) as f32;
         (0..ROWS * COLS)

@@ -7,7 +7,7 @@ use warpweave_overlap::plan::{
     BufferId, Effect, Placement, Region, Role, SlotId, StreamId, Transport,
 };
 use warpweave_overlap::{Plan, PlanBuilder};
-use warpweave_symm_mem::{Backend, Cuda, DType, Host};
+use warpweave_symm_mem::{Cuda, DType, Host};
 
 use crate::launch::RotateLaunch;
 

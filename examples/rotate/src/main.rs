@@ -14,7 +14,7 @@ use std::error::Error;
 use std::sync::Arc;
 
 use warpweave_overlap::execute::{ExecuteBackend, Executor};
-use warpweave_overlap::{Machine, Plan, check, show, simulate};
+use warpweave_overlap::{Checked, Machine, Plan, check, show, simulate};
 use warpweave_symm_mem::Result as MemoryResult;
 use warpweave_symm_mem::{Cuda, Exchange, Host, ThreadExchange};
 
@@ -68,7 +68,9 @@ fn run<B: ExecuteBackend>(device: B, exchange: Arc<dyn Exchange>) -> Outcome<Str
     let left = (rank + world - 1) % world;
     let stream = device.stream(Default::default())?;
     let executor = Executor::new(&device, &exchange)?;
-    let bound = executor.bind(kernel::plan(rank, world, COUNT)?, &stream)?;
+    let plans = (0..world).map(|rank| kernel::plan(rank, world, COUNT));
+    let checked = Checked::prove(plans.collect::<Outcome<_>>()?)?;
+    let bound = executor.bind(&checked, &stream)?;
     for call in 0..CALLS {
         let mut got = vec![0; 4 * COUNT];
         bound.write("block", &values(rank, call))?;
@@ -127,11 +129,13 @@ mod tests {
                     let device = Host::new();
                     let stream = device.stream(Default::default()).unwrap();
                     let executor = Executor::new(&device, &exchange).unwrap();
-                    let plan = kernel::plan(exchange.rank(), world, 5).unwrap();
+                    let plans = (0..world).map(|rank| kernel::plan(rank, world, 5).unwrap());
+                    let checked = Checked::prove(plans.collect()).unwrap();
+                    let plan = checked.plan(exchange.rank());
                     let OpKind::Kernel { lanes, .. } = plan.ops[0].kind.clone() else {
                         panic!("{plan:?}");
                     };
-                    let bound = executor.bind(plan, &stream).unwrap();
+                    let bound = executor.bind(&checked, &stream).unwrap();
                     let trace = bound.run_recorded().unwrap().remove(0);
                     exchange.barrier("end").unwrap();
                     (lanes, trace)

@@ -13,6 +13,7 @@
 //! run.
 
 mod make;
+mod pack;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,6 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 pub use make::{Contents, make};
+pub use pack::pack;
 
 /// Raised when an older xtask could not use a newer bundle.
 const FORMAT: u32 = 1;

@@ -223,11 +223,13 @@ mod tests {
     #[test]
     fn options_reach_the_ranks_under_their_own_names() {
         assert_eq!(mapped(&[], HOST), ["bench", "--device", "host"]);
-        let line = "--suite fused-matmul --shape 64x64x64,8x8x8 --shape 4x4x4 --dtype f16 --impl a,b --impl c \
-            --iterations 3 --json out.json --markdown out.md --report out.html --log debug --spans s.json --ranks 2 --timeout 9 -- --more here";
+        let line = "--suite fused-matmul --shape 64x64x64,8x8x8 --shape 4x4x4 --dtype f16 --impl a,b \
+            --impl c --iterations 3 --json out.json --markdown out.md --report out.html --log debug \
+            --spans s.json --ranks 2 --timeout 9 -- --more here";
         let words: Vec<_> = line.split_whitespace().collect();
-        let expected = "bench --device cuda --suite fused-matmul --shape 64x64x64 --shape 8x8x8 --shape 4x4x4 \
-            --dtype f16 --impl a --impl b --impl c --iterations 3 --json out.json --markdown out.md --report out.html --log debug --spans s.json --more here";
+        let expected = "bench --device cuda --suite fused-matmul --shape 64x64x64 --shape 8x8x8 --shape \
+            4x4x4 --dtype f16 --impl a --impl b --impl c --iterations 3 --json out.json --markdown \
+            out.md --report out.html --log debug --spans s.json --more here";
         let expected: Vec<_> = expected.split_whitespace().collect();
         assert_eq!(mapped(&words, GPUS), expected);
     }
@@ -241,11 +243,12 @@ mod tests {
 
     #[test]
     fn options_of_collectives_reach_the_ranks_too() {
-        let line = "--suite collectives --sizes 4K,64K --sizes 1M --op all-gather,all-reduce --impl nccl,push \
-            --plot out.svg --costs a.tsv --peers torch.json";
+        let line = "--suite collectives --sizes 4K,64K --sizes 1M --op all-gather,all-reduce --impl \
+            nccl,push --plot out.svg --costs a.tsv --peers torch.json";
         let words: Vec<_> = line.split_whitespace().collect();
-        let expected = "bench --device host --suite collectives --sizes 4K --sizes 64K --sizes 1M --op all-gather \
-            --op all-reduce --impl nccl --impl push --plot out.svg --costs a.tsv --peers torch.json";
+        let expected = "bench --device host --suite collectives --sizes 4K --sizes 64K --sizes 1M --op \
+            all-gather --op all-reduce --impl nccl --impl push --plot out.svg --costs a.tsv --peers \
+            torch.json";
         let expected: Vec<_> = expected.split_whitespace().collect();
         assert_eq!(mapped(&words, HOST), expected);
     }

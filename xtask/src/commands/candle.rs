@@ -132,8 +132,9 @@ mod tests {
 
     #[test]
     fn the_functions_of_the_bindings_are_found() {
-        let bindings = "pub unsafe fn cuInit(Flags: u32) -> CUresult {\n unsafe extern \"C\" {\n fn cuInit(Flags: u32) \
-                        -> CUresult;\n}}\npub unsafe fn cuMemAlloc_v2(p: *mut u64)\npub unsafe fn culib() -> &'static L";
+        let bindings = "pub unsafe fn cuInit(Flags: u32) -> CUresult {\n unsafe extern \"C\" {\n fn \
+            cuInit(Flags: u32) -> CUresult;\n}}\npub unsafe fn cuMemAlloc_v2(p: *mut u64)\npub unsafe \
+            fn culib() -> &'static L";
         assert_eq!(functions(bindings), ["Init", "MemAlloc_v2"]);
     }
 }

@@ -8,8 +8,8 @@ use super::{Answer, Finding, Use, doubtful, missing, present};
 
 /// The driver branch of CUDA 13.0.
 const BRANCH: u32 = 580;
-const DRIVER_ADVICE: &str = "install NVIDIA's driver, branch 580 or newer; in a container, start it with the GPUs \
-    (as `docker run --gpus all`)";
+const DRIVER_ADVICE: &str = "install NVIDIA's driver, branch 580 or newer; in a container, start it \
+    with the GPUs (as `docker run --gpus all`)";
 
 /// Driver and GPUs, without loading the driver's library.
 pub fn examine() -> Vec<Finding> {
@@ -33,8 +33,8 @@ fn driver() -> Answer {
         .next()
         .and_then(|branch| branch.parse().ok());
     if branch.is_some_and(|branch| branch < BRANCH) {
-        let advice = "older than branch 580, which CUDA 13.0 needs: update it, or build with an nvcc 12.8 or 12.9 \
-            (WARPWEAVE_NVCC) and use the CUDA 12 libraries";
+        let advice = "older than branch 580, which CUDA 13.0 needs: update it, or build with an nvcc \
+            12.8 or 12.9 (WARPWEAVE_NVCC) and use the CUDA 12 libraries";
         return doubtful(version, advice);
     }
     present(version)
@@ -171,7 +171,8 @@ mod tests {
 
     #[test]
     fn the_drivers_version_is_read() {
-        let open = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build  (a@b)\nGCC version: 13.2";
+        let open = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build  \
+            (a@b)\nGCC version: 13.2";
         assert_eq!(driver_version(open).as_deref(), Some("580.95.05"));
         let closed = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104  Sat Aug 19";
         assert_eq!(driver_version(closed).as_deref(), Some("535.104"));
@@ -181,7 +182,8 @@ mod tests {
 
     #[test]
     fn equal_gpus_are_counted() {
-        let listed = "NVIDIA H200, 143771 MiB, 9.0\nNVIDIA H200, 143771 MiB, 9.0\nNVIDIA A100, 81920 MiB, 8.0\n";
+        let listed = "NVIDIA H200, 143771 MiB, 9.0\nNVIDIA H200, 143771 MiB, 9.0\nNVIDIA A100, 81920 MiB, \
+            8.0\n";
         let expected = [
             "2 x NVIDIA H200, 143771 MiB, compute capability 9.0",
             "1 x NVIDIA A100, 81920 MiB, compute capability 8.0",

@@ -32,23 +32,12 @@ enum Event {
     Signal(i32),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum State {
-    Running { until: Option<Instant> },
-    Grace { until: Instant },
-    Terminating { until: Instant },
-    Killed { until: Instant },
-}
-
-impl State {
-    fn deadline(self) -> Option<Instant> {
-        match self {
-            State::Running { until } => until,
-            State::Grace { until } | State::Terminating { until } | State::Killed { until } => {
-                Some(until)
-            }
-        }
-    }
+    Running,
+    Grace,
+    Terminating,
+    Killed,
 }
 
 /// How the job ended.
@@ -85,6 +74,8 @@ pub(super) struct Supervisor {
     failures: Vec<(usize, End)>,
     reason: Option<Reason>,
     state: State,
+    /// When the next, harder state follows.
+    until: Option<Instant>,
     sender: Sender<Event>,
     events: Receiver<Event>,
     _listener: Listener,
@@ -97,15 +88,13 @@ impl Supervisor {
         // The receiver is gone only when the job is over.
         let listener = Listener::new(move |signal| drop(to_me.send(Event::Signal(signal))))
             .map_err(Error::file("cannot listen for signals on", "this process"))?;
-        let until = patience.job.map(|limit| Instant::now() + limit);
-        let state = State::Running { until };
-        let (ranks, failures) = (Vec::new(), Vec::new());
         Ok(Self {
             patience,
-            ranks,
-            failures,
+            ranks: Vec::new(),
+            failures: Vec::new(),
             reason: None,
-            state,
+            state: State::Running,
+            until: patience.job.map(|limit| Instant::now() + limit),
             sender,
             events,
             _listener: listener,
@@ -125,7 +114,7 @@ impl Supervisor {
             match self.next() {
                 Some(Event::Ended(index)) => self.ended(index),
                 Some(Event::Signal(signal)) => self.asked_to_end(signal),
-                None if matches!(self.state, State::Killed { .. }) => return self.verdict(true),
+                None if self.state == State::Killed => return self.verdict(true),
                 None => self.press(),
             }
         }
@@ -142,7 +131,7 @@ impl Supervisor {
 
     /// The next event; `None` when the state's deadline passes first.
     fn next(&self) -> Option<Event> {
-        let received = match self.state.deadline() {
+        let received = match self.until {
             Some(until) => self
                 .events
                 .recv_timeout(until.saturating_duration_since(Instant::now())),
@@ -156,75 +145,65 @@ impl Supervisor {
         if end.is_success() {
             return;
         }
-        if matches!(self.state, State::Running { .. } | State::Grace { .. }) {
+        if self.state <= State::Grace {
             self.failures.push((index, end));
         }
-        if let State::Running { .. } = self.state {
-            let grace = self.patience.grace;
+        if self.state == State::Running {
             if !self.running().is_empty() {
+                let grace = self.patience.grace;
                 eprintln!(
                     "rank {index} {end}; the other ranks have {grace:?} to end by themselves"
                 );
             }
             self.reason = Some(Reason::Failure);
-            self.state = State::Grace {
-                until: Instant::now() + grace,
-            };
+            self.enter(State::Grace, None);
         }
     }
 
     fn asked_to_end(&mut self, signal: i32) {
-        if let State::Running { .. } = self.state {
-            eprintln!(
-                "{}: ending the ranks (once more to kill them)",
-                SignalName(signal)
-            );
-            self.reason = Some(Reason::Signal(signal));
-            let forwarded = match signal {
-                SIGINT => Signal::INT,
-                SIGHUP => Signal::HUP,
-                _ => Signal::TERM,
-            };
-            self.send(forwarded);
-            self.state = State::Grace {
-                until: Instant::now() + self.patience.grace,
-            };
-        } else {
+        if self.state > State::Running {
             self.reason.get_or_insert(Reason::Signal(signal));
-            self.send(Signal::KILL);
-            self.state = State::Killed {
-                until: Instant::now() + AFTER_KILL,
-            };
+            return self.enter(State::Killed, Some(Signal::KILL));
         }
+        let name = SignalName(signal);
+        eprintln!("{name}: ending the ranks (once more to kill them)");
+        self.reason = Some(Reason::Signal(signal));
+        let forwarded = match signal {
+            SIGINT => Signal::INT,
+            SIGHUP => Signal::HUP,
+            _ => Signal::TERM,
+        };
+        self.enter(State::Grace, Some(forwarded));
     }
 
     /// The deadline of the state has passed: the next, harder one.
     fn press(&mut self) {
         let running = self.running();
-        match (self.state, self.patience.job) {
-            (State::Running { .. }, Some(limit)) => {
+        if self.state >= State::Terminating {
+            eprintln!("ranks {running:?} are still running: SIGKILL");
+            return self.enter(State::Killed, Some(Signal::KILL));
+        }
+        match self.patience.job.filter(|_| self.state == State::Running) {
+            Some(limit) => {
                 eprintln!("the job has run for {limit:?}: ending ranks {running:?}");
                 self.reason = Some(Reason::Limit(limit, running));
-                self.send(Signal::TERM);
-                self.state = State::Terminating {
-                    until: Instant::now() + self.patience.term,
-                };
             }
-            (State::Running { .. } | State::Grace { .. }, _) => {
-                eprintln!("ranks {running:?} are still running: SIGTERM");
-                self.send(Signal::TERM);
-                self.state = State::Terminating {
-                    until: Instant::now() + self.patience.term,
-                };
-            }
-            (State::Terminating { .. } | State::Killed { .. }, _) => {
-                eprintln!("ranks {running:?} are still running: SIGKILL");
-                self.send(Signal::KILL);
-                self.state = State::Killed {
-                    until: Instant::now() + AFTER_KILL,
-                };
-            }
+            None => eprintln!("ranks {running:?} are still running: SIGTERM"),
         }
+        self.enter(State::Terminating, Some(Signal::TERM));
+    }
+
+    fn enter(&mut self, state: State, signal: Option<Signal>) {
+        if let Some(signal) = signal {
+            self.send(signal);
+        }
+        self.state = state;
+        self.until = match state {
+            State::Running => self.until,
+            State::Grace => Some(Instant::now() + self.patience.grace),
+            State::Terminating => Some(Instant::now() + self.patience.term),
+            State::Killed => Some(Instant::now() + AFTER_KILL),
+        };
     }
 
     fn send(&self, signal: Signal) {

@@ -115,8 +115,9 @@ impl Cause {
                 "the package index was not reached: check the network, or pip's index and proxy settings"
             }
             Cause::NotOffered => {
-                "the package index that pip uses does not offer the pinned wheels for this system (glibc 2.27 or newer is \
-                 needed): point pip at an index that mirrors the Python Package Index"
+                "the package index that pip uses does not offer the pinned wheels for this system \
+                (glibc 2.27 or newer is needed): point pip at an index that mirrors the Python Package \
+                Index"
             }
             Cause::Hash => {
                 "what the index offers is not what is pinned: do not use it, and check which index pip \
@@ -201,9 +202,11 @@ mod tests {
 
     #[test]
     fn causes_are_read_from_what_pip_says() {
-        let offline = "WARNING: Retrying (Retry(total=1)) after connection broken by 'NewConnectionError(...): \
-            Failed to establish a new connection: [Errno 101] Network is unreachable'\n\
-            ERROR: Could not find a version that satisfies the requirement nvidia-nvvm==13.0.88 (from versions: none)\n\
+        let offline = "WARNING: Retrying (Retry(total=1)) after connection broken by \
+            'NewConnectionError(...): Failed to establish a new connection: [Errno 101] Network is \
+            unreachable'\n\
+            ERROR: Could not find a version that satisfies the requirement nvidia-nvvm==13.0.88 (from \
+            versions: none)\n\
             ERROR: No matching distribution found for nvidia-nvvm==13.0.88";
         assert_eq!(cause(offline), Some(Cause::Network));
         let other_index = "ERROR: No matching distribution found for nvidia-nvvm==13.0.88";

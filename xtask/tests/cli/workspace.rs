@@ -31,7 +31,8 @@ const TESTS: &str = r#"
 "#;
 
 const DEVICE_TESTS: &str = r#"
-#[test] #[ignore = "needs a GPU"] fn works() { assert_eq!(std::env::var("WARPWEAVE_TEST_DEVICE").unwrap(), "cuda") }
+#[test] #[ignore = "needs a GPU"]
+fn works() { assert_eq!(std::env::var("WARPWEAVE_TEST_DEVICE").unwrap(), "cuda") }
 #[test] #[ignore = "needs a GPU"] fn fails() { assert!(std::env::var_os("FAIL").is_none()) }
 "#;
 
@@ -301,9 +302,18 @@ fn outside_a_workspace_the_message_says_so() {
 #[test]
 fn a_bundle_runs_without_cargo() {
     let folder = tempfile::tempdir().unwrap();
-    let bundle = folder.path().join("bundle");
-    let ended = xtask(&format!("bundle {}", bundle.display()));
+    let made = folder.path().join("made/bundle");
+    let ended = xtask(&format!("bundle --pack {}", made.display()));
     assert_eq!(ended.code, Some(0), "{}", ended.err);
+    let archive = made.with_extension("tar.xz");
+    let unpack = format!("tar -xJf {}", archive.display());
+    assert!(ended.out.contains(&unpack), "{}", ended.out);
+    assert!(fs::metadata(&archive).unwrap().len() > 0);
+    // As the output says, in another folder.
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &unpack]).current_dir(folder.path());
+    assert!(shell.status().unwrap().success());
+    let bundle = folder.path().join("bundle");
     assert!(ended.out.contains("MiB"), "{}", ended.out);
     for file in [
         "xtask",

@@ -2,9 +2,10 @@
 //!
 //! `cargo xtask ci` runs cargo-deny itself where it is installed.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
+use spdx::{Expression, ParseMode};
 
 use crate::metadata::{metadata, root};
 
@@ -44,55 +45,15 @@ fn rules() -> Rules {
     toml::from_str(&text).unwrap()
 }
 
-/// Whether what `allow` has satisfies the SPDX expression.
+/// Whether what `allow` has satisfies the SPDX expression. Older crates have a slash for OR.
 fn satisfied(expression: &str, allow: &BTreeSet<String>) -> bool {
-    let spaced = expression
-        .replace('/', " OR ")
-        .replace('(', " ( ")
-        .replace(')', " ) ");
-    let mut words: VecDeque<_> = spaced.split_whitespace().collect();
-    let held = either(&mut words, allow);
-    assert!(words.is_empty(), "`{expression}` is no SPDX expression");
-    held
-}
-
-/// Takes `word` if it comes next.
-fn takes(words: &mut VecDeque<&str>, word: &str) -> bool {
-    let next = words.front() == Some(&word);
-    if next {
-        words.pop_front();
-    }
-    next
-}
-
-fn either(words: &mut VecDeque<&str>, allow: &BTreeSet<String>) -> bool {
-    let mut held = both(words, allow);
-    while takes(words, "OR") {
-        held |= both(words, allow);
-    }
-    held
-}
-
-fn both(words: &mut VecDeque<&str>, allow: &BTreeSet<String>) -> bool {
-    let mut held = one(words, allow);
-    while takes(words, "AND") {
-        held &= one(words, allow);
-    }
-    held
-}
-
-fn one(words: &mut VecDeque<&str>, allow: &BTreeSet<String>) -> bool {
-    let name = words.pop_front().unwrap_or_default();
-    if name == "(" {
-        let held = either(words, allow);
-        assert_eq!(words.pop_front(), Some(")"));
-        return held;
-    }
-    if takes(words, "WITH") {
-        let exception = words.pop_front().unwrap_or_default();
-        return allow.contains(&format!("{name} WITH {exception}"));
-    }
-    allow.contains(name)
+    let mode = ParseMode {
+        allow_slash_as_or_operator: true,
+        ..ParseMode::STRICT
+    };
+    let parsed = Expression::parse_mode(expression, mode)
+        .unwrap_or_else(|error| panic!("`{expression}` is no SPDX expression: {error}"));
+    parsed.evaluate(|licence| allow.contains(&licence.to_string()))
 }
 
 #[test]

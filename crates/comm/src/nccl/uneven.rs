@@ -152,17 +152,8 @@ impl NcclComm {
     ) -> Result<()> {
         let sends = self.segments("counts to send", send.0, send.1, element)?;
         let recvs = self.segments("counts to receive", recv.0, recv.1, element)?;
-        self.group(|comm| {
-            for Segment { rank, at, count } in sends {
-                // SAFETY: each segment lies inside the buffers that the caller vouches for.
-                unsafe { comm.send(at, count, element, rank, stream)? };
-            }
-            for Segment { rank, at, count } in recvs {
-                // SAFETY: as above.
-                unsafe { comm.recv(at, count, element, rank, stream)? };
-            }
-            Ok(())
-        })
+        // SAFETY: the caller vouches for the buffers, in which the segments lie.
+        unsafe { self.exchange(sends, recvs, element, stream) }
     }
 
     /// Every rank's `count` elements at `send` to `recv` of rank `root`, by rank. In place when `send` is
@@ -207,20 +198,9 @@ impl NcclComm {
         root: usize,
         stream: CUstream,
     ) -> Result<()> {
-        self.among_ranks("root", root)?;
-        let segments = self.segments("counts", recv, counts, element)?;
-        self.group(|comm| {
-            if counts[comm.rank()] > 0 {
-                // SAFETY: as many as the caller vouches for.
-                unsafe { comm.send(send, counts[comm.rank()], element, root, stream)? };
-            }
-            let segments = (comm.rank() == root).then_some(segments);
-            for Segment { rank, at, count } in segments.into_iter().flatten() {
-                // SAFETY: each segment lies inside the buffer that the caller vouches for on the root.
-                unsafe { comm.recv(at, count, element, rank, stream)? };
-            }
-            Ok(())
-        })
+        let (own, all) = self.with_root((send, recv), counts, element, root)?;
+        // SAFETY: the caller vouches for the buffers, in which the segments lie.
+        unsafe { self.exchange(own, all, element, stream) }
     }
 
     /// The `r`-th `count` elements at `send` of rank `root` to `recv` of rank `r`. In place when `recv` is
@@ -265,17 +245,53 @@ impl NcclComm {
         root: usize,
         stream: CUstream,
     ) -> Result<()> {
+        let (own, all) = self.with_root((recv, send), counts, element, root)?;
+        // SAFETY: the caller vouches for the buffers, in which the segments lie.
+        unsafe { self.exchange(all, own, element, stream) }
+    }
+
+    /// Between this rank's buffer at `own` and all ranks' segments at `all` on `root`: this rank's, for the
+    /// root, and on the root those of all.
+    fn with_root(
+        &self,
+        (own, all): (u64, u64),
+        counts: &[usize],
+        element: Element,
+        root: usize,
+    ) -> Result<(Vec<Segment>, Vec<Segment>)> {
         self.among_ranks("root", root)?;
-        let segments = self.segments("counts", send, counts, element)?;
+        let mut segments = self.segments("counts", all, counts, element)?;
+        let count = counts[self.rank()];
+        let own = Segment {
+            rank: root,
+            at: own,
+            count,
+        };
+        if self.rank() != root {
+            segments.clear();
+        }
+        Ok(((count > 0).then_some(own).into_iter().collect(), segments))
+    }
+
+    /// Sends and receives segments, in one group.
+    ///
+    /// # Safety
+    /// As [`NcclComm`] says of the segments; a rank sends to another what that one receives from it.
+    unsafe fn exchange(
+        &self,
+        sends: Vec<Segment>,
+        recvs: Vec<Segment>,
+        element: Element,
+        stream: CUstream,
+    ) -> Result<()> {
         self.group(|comm| {
-            let segments = (comm.rank() == root).then_some(segments);
-            for Segment { rank, at, count } in segments.into_iter().flatten() {
-                // SAFETY: each segment lies inside the buffer that the caller vouches for on the root.
+            for Segment { rank, at, count } in sends {
+                // SAFETY: the caller vouches for each segment.
                 unsafe { comm.send(at, count, element, rank, stream)? };
             }
-            if counts[comm.rank()] > 0 {
-                // SAFETY: as many as the caller vouches for.
-                unsafe { comm.recv(recv, counts[comm.rank()], element, root, stream)? };
+            for Segment { rank, at, count } in recvs {
+                // SAFETY: as above.
+                unsafe { comm.recv(at, count, element, rank, stream)? };
             }
             Ok(())
         })

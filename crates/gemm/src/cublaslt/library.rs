@@ -66,6 +66,10 @@ functions! {
         fn(sys::cublasLtHandle_t, sys::cublasLtMatmulDesc_t, sys::cublasLtMatrixLayout_t,
            sys::cublasLtMatrixLayout_t, sys::cublasLtMatrixLayout_t, sys::cublasLtMatrixLayout_t,
            sys::cublasLtMatmulPreference_t, c_int, *mut HeuristicResult, *mut c_int) -> Status;
+    algorithm_check = "cublasLtMatmulAlgoCheck":
+        fn(sys::cublasLtHandle_t, sys::cublasLtMatmulDesc_t, sys::cublasLtMatrixLayout_t,
+           sys::cublasLtMatrixLayout_t, sys::cublasLtMatrixLayout_t, sys::cublasLtMatrixLayout_t,
+           *const sys::cublasLtMatmulAlgo_t, *mut HeuristicResult) -> Status;
     matmul = "cublasLtMatmul":
         fn(sys::cublasLtHandle_t, sys::cublasLtMatmulDesc_t, *const c_void, *const c_void,
            sys::cublasLtMatrixLayout_t, *const c_void, sys::cublasLtMatrixLayout_t, *const c_void,
@@ -82,6 +86,17 @@ pub(super) struct HeuristicResult {
     pub(super) state: Status,
     pub(super) waves: f32,
     pub(super) reserved: [c_int; 4],
+}
+
+impl HeuristicResult {
+    /// A place for one.
+    pub(super) const EMPTY: Self = Self {
+        algorithm: sys::cublasLtMatmulAlgo_t { data: [0; 8] },
+        workspace: 0,
+        state: 0,
+        waves: 0.0,
+        reserved: [0; 4],
+    };
 }
 
 /// An opened cuBLASLt.

@@ -12,4 +12,4 @@ mod preference;
 mod search;
 
 pub use library::Library;
-pub use matmul::{Algorithm, Handle, Matmul, WORKSPACE_LIMIT};
+pub use matmul::{Algorithm, CANONICAL_ROWS, Handle, Matmul, WORKSPACE_LIMIT};

@@ -68,7 +68,7 @@ impl CudaGemm {
             Provider::CublasLt => self.proposals(backend, problem, TUNED_ALGORITHMS),
             Provider::Cutlass => {
                 let configs = cutlass_configs(backend, problem)?;
-                Ok(cutlass::tilings(configs)
+                Ok(cutlass::tilings(configs, problem)
                     .into_iter()
                     .map(Choice::Cutlass)
                     .collect())
@@ -196,7 +196,12 @@ impl CudaGemm {
                 })
             }
             Choice::Cutlass(tiling) => {
-                cutlass_configs(backend, problem)?;
+                let configs = cutlass_configs(backend, problem)?;
+                let config = configs.get(tiling.config);
+                if let Some(config) = config.filter(|config| !config.serves(problem)) {
+                    let why = format!("{} is not batch-invariant: it splits K by m", config.name);
+                    return cutlass::unsupported(problem, Provider::Cutlass, why);
+                }
                 let prepared = cutlass::Prepared::new(
                     tiling,
                     problem,
@@ -219,7 +224,10 @@ impl CudaGemm {
         count: usize,
     ) -> Result<Vec<Choice>, Error> {
         let matmul = Matmul::new(&self.cublaslt(backend)?, problem)?;
-        let algorithms = matmul.heuristics(count, WORKSPACE_LIMIT, alignment(problem))?;
+        let algorithms = match problem.batch_invariant {
+            true => vec![matmul.batch_invariant(WORKSPACE_LIMIT, alignment(problem))?],
+            false => matmul.heuristics(count, WORKSPACE_LIMIT, alignment(problem))?,
+        };
         Ok(algorithms.into_iter().map(Choice::CublasLt).collect())
     }
 

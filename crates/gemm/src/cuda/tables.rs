@@ -98,6 +98,7 @@ impl Tables {
     }
 
     fn grow(&self, blocks: &mut Vec<Block>, bytes: usize) -> Result<(), Error> {
+        let _relaxed = Relaxed::begin()?;
         blocks.push(Block {
             memory: self.shared.cuda.allocate(bytes)?,
             free: Free::new(bytes),

@@ -20,12 +20,13 @@ const STREAM_K: f64 = 10e-6;
 /// cache.
 const SWIZZLE_WAVES: u64 = 2;
 
-/// The configuration that the model expects to be fastest on a device of `sms` SMs, or `None` if there are
-/// no configurations.
+/// The configuration that the model expects to be fastest on a device of `sms` SMs, of those that the problem
+/// admits, or `None` if there are none.
 pub fn select(configs: &[Config], problem: &GemmProblem, sms: u32) -> Option<Tiling> {
     let (config, chosen) = configs
         .iter()
         .enumerate()
+        .filter(|(_, config)| config.serves(problem))
         .min_by(|(_, a), (_, b)| seconds(a, problem, sms).total_cmp(&seconds(b, problem, sms)))?;
     let waves = tiles(chosen, problem).div_ceil(slots(chosen, sms));
     let swizzle = if waves > SWIZZLE_WAVES { 8 } else { 1 };
@@ -36,10 +37,12 @@ pub fn select(configs: &[Config], problem: &GemmProblem, sms: u32) -> Option<Til
     })
 }
 
-/// Everything that is worth timing: each configuration, each order and each group width.
-pub fn tilings(configs: &[Config]) -> Vec<Tiling> {
+/// Everything that is worth timing: each configuration that the problem admits, each order and each group
+/// width.
+pub fn tilings(configs: &[Config], problem: &GemmProblem) -> Vec<Tiling> {
     let mut all = Vec::new();
-    for config in 0..configs.len() {
+    let serving = |&config: &usize| configs[config].serves(problem);
+    for config in (0..configs.len()).filter(serving) {
         for raster in [Raster::AlongM, Raster::AlongN] {
             for swizzle in [1, 2, 4, 8] {
                 all.push(Tiling {
@@ -166,8 +169,24 @@ mod tests {
     }
 
     #[test]
+    fn batch_invariant_gemms_are_not_split() {
+        for (m, n, k) in [(16384, 6656, 16384), (128 * 134, 256, 16384), (1, 8, 8)] {
+            let problem = GemmProblem::new(m, n, k, DType::Bf16).with_batch_invariance();
+            let chosen = select(&CONFIGS, &problem, 132).unwrap().config;
+            assert!(!CONFIGS[chosen].stream_k, "{problem}");
+            let all = tilings(&CONFIGS, &problem);
+            assert_eq!(all.len(), (CONFIGS.len() - 1) * 8);
+            assert!(all.iter().all(|tiling| !CONFIGS[tiling.config].stream_k));
+        }
+        let only = &CONFIGS[3..];
+        let problem = GemmProblem::new(8, 8, 8, DType::Bf16).with_batch_invariance();
+        assert_eq!(select(only, &problem, 132), None);
+    }
+
+    #[test]
     fn candidates_cover_every_configuration() {
-        let all = tilings(&CONFIGS);
+        let problem = GemmProblem::new(8, 8, 8, DType::F16);
+        let all = tilings(&CONFIGS, &problem);
         assert_eq!(all.len(), CONFIGS.len() * 8);
         assert_eq!(
             select(&[], &GemmProblem::new(8, 8, 8, DType::F16), 132),

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::GemmProblem;
+
 /// A compiled kernel shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -16,6 +18,14 @@ pub struct Config {
     pub cooperative: bool,
     /// Tiles of the last wave are split along K and reduced in a fixed order.
     pub stream_k: bool,
+}
+
+impl Config {
+    /// Whether the kernel gives the bits that the problem asks for: which tiles stream-K splits depends on m,
+    /// so it is not batch-invariant.
+    pub fn serves(&self, problem: &GemmProblem) -> bool {
+        !(problem.batch_invariant && self.stream_k)
+    }
 }
 
 /// The order in which the persistent thread blocks tile schedule over the tiles of C.

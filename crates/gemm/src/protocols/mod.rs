@@ -3,12 +3,14 @@
 //! A [`Model`] has a list of steps for each thread of all ranks that waits, signals or takes a ticket: what
 //! `all_gather.cu`, `eager.cu`, `one_shot.cu` and `reduction.cu` do, without the arithmetic. `explore`
 //! tries every order of the steps; under `--cfg loom` the smallest models also run on loom's memory. Both
-//! must find every [`Planted`] error. `late` has waits that fail.
+//! must find every [`Planted`] error. In `late` waits fail, by the rules of `health`.
 
 mod all_gather;
 mod eager;
 #[cfg(not(loom))]
 mod explore;
+#[cfg(not(loom))]
+mod health;
 #[cfg(not(loom))]
 mod late;
 #[cfg(loom)]

@@ -161,6 +161,19 @@ unsigned cublasLtMatmulAlgoGetHeuristic(void* handle, void* desc, void* a, void*
   return status;
 }
 
+// An algorithm needs as many bytes as the problem has rows of A.
+unsigned cublasLtMatmulAlgoCheck(void* handle, void* desc, void* a, void* b, void* c, void* d,
+                                 const uint64_t* algorithm, heuristic* result) {
+  (void)handle, (void)d;
+  note_bias("check", desc);
+  note("check algorithm=%llu\n", (unsigned long long)algorithm[0]);
+  note_layout("A", a), note_layout("B", b), note_layout("C", c);
+  memset(result, 0, sizeof *result);
+  memcpy(result->algorithm, algorithm, sizeof result->algorithm);
+  result->workspace = ((struct layout*)b)->cols;
+  return answer("cublasLtMatmulAlgoCheck");
+}
+
 unsigned cublasLtMatmul(void* handle, void* desc, const void* alpha, const void* a, void* a_layout, const void* b,
                         void* b_layout, const void* beta, const void* c, void* c_layout, void* d, void* d_layout,
                         const uint64_t* algorithm, void* workspace, size_t bytes, void* stream) {

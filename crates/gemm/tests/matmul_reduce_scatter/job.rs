@@ -266,22 +266,28 @@ impl<B: GemmReduceBackend> Job<B> {
         self.exchange.barrier(place).unwrap();
     }
 
-    /// Enqueues a call: A of `input`, nonsense in C, the launch.
+    /// Enqueues a call: A of `input`, nonsense in C, the launch. Every second input is read where it is:
+    /// operands are a launch's own.
     pub fn enqueue(&self, input: usize) -> warpweave_symm_mem::Result<()> {
         let from = self
             .inputs
             .add(input * self.a_bytes.next_multiple_of(256).max(256));
         // SAFETY: the ranges lie in the job's memory; all ranks launch as often as this one, and work on C is
         // on the stream of the launches.
+        let mut operands = self.operands;
         unsafe {
-            self.backend
-                .copy(&self.stream, self.operands.a, from, self.a_bytes)?;
+            match input % 2 {
+                0 => self
+                    .backend
+                    .copy(&self.stream, operands.a, from, self.a_bytes)?,
+                _ => operands.a = from,
+            }
             if self.c_bytes > 0 {
                 self.backend
                     .fill(&self.stream, self.c, 0xff, self.c_bytes)?;
             }
             self.backend
-                .matmul_reduce(&self.stream, &self.prepared, &self.operands)
+                .matmul_reduce(&self.stream, &self.prepared, &operands)
                 .unwrap();
         }
         Ok(())

@@ -3,7 +3,7 @@
 use super::program::Boundary;
 use super::report::{Report, Violation};
 use super::structure::{Fault, FaultKind};
-use super::{DEFAULT_CALLS, examine};
+use super::{DEFAULT_CALLS, Extent, examine};
 use crate::plan::{OpKind, Plan};
 
 /// The plans of all ranks of one problem, which [`check`](super::check()) proved.
@@ -30,11 +30,17 @@ impl Checked {
     /// The report with all that is wrong, also that a kernel does not declare its own lanes: then the proof
     /// would be of something else than what runs.
     pub fn prove(plans: Vec<Plan>) -> Result<Self, Box<Report>> {
-        let closed = examine(&plans, DEFAULT_CALLS, Boundary::Everything);
+        let closed = examine(&plans, DEFAULT_CALLS, Boundary::Everything, Extent::First);
         // What holds with more accesses between calls holds with fewer.
         let (mut report, closed) = match closed.holds() {
             true => (closed, true),
-            false => (examine(&plans, DEFAULT_CALLS, Boundary::Operands), false),
+            false => {
+                let calls = DEFAULT_CALLS;
+                (
+                    examine(&plans, calls, Boundary::Operands, Extent::All),
+                    false,
+                )
+            }
         };
         // Of plans with faults a kernel may have more lanes than there is memory.
         if report.holds() {
@@ -44,6 +50,13 @@ impl Checked {
             true => Ok(Self::known(plans, Proof { closed })),
             false => Err(Box::new(report)),
         }
+    }
+
+    /// Proves the plans, if their calls are closed. They declare what they do.
+    pub(crate) fn prove_closed(plans: Vec<Plan>) -> Option<Self> {
+        let (calls, boundary) = (DEFAULT_CALLS, Boundary::Everything);
+        let holds = examine(&plans, calls, boundary, Extent::First).holds();
+        holds.then(|| Self::known(plans, Proof { closed: true }))
     }
 
     /// The plans with a proof of theirs, or of plans of the same structure.
@@ -61,8 +74,8 @@ impl Checked {
     ///
     /// Closed calls compose. Take any sequence of closed calls, of any schedules and of any M, which all
     /// ranks make in the same order. Let *x* be an access to a rank's memory in one call, *y* another to the
-    /// same memory in a later call. *x* precedes the rank's exit from its call, that precedes the rank's entry
-    /// into the later call, and that precedes *y*. So accesses of different calls never race, wherever
+    /// same memory in a later call. *x* precedes the rank's exit from its call, that precedes the rank's
+    /// entry into the later call, and that precedes *y*. So accesses of different calls never race, wherever
     /// each call has its buffers in the rank's staging memory: one arena serves all of them. Within a call
     /// order comes from signals of this call alone, because an order that goes through another call never
     /// comes back. And no call waits for a later one. So no further proof is needed of pairs of calls.

@@ -27,6 +27,17 @@
 //!
 //! Thus max(2, *L* + 1) calls prove any number of them, or one more where buffers alternate, and fewer are
 //! never unrolled.
+//!
+//! # Calls of other schedules
+//!
+//! That proves any number of calls of the same plans. Calls of other schedules, or at another M, may use the
+//! same staging memory in between. [`check_closed`] proves what makes that safe, of each schedule by itself:
+//! see [`Checked::is_closed`].
+//!
+//! # Launches that wait
+//!
+//! The proof lets every step run that can. A device has a number of SMs, and blocks that wait for peers keep
+//! theirs. So two launches of a rank that wait must have an order.
 
 mod access;
 mod agreement;
@@ -71,15 +82,24 @@ pub const MOST_STEPS: usize = 1 << 17;
 /// A plan that is wrong by itself, or plans that do not belong together, are reported as such and not
 /// unrolled. So are plans of more than [`MOST_STEPS`] steps, as [`Violation::TooManySteps`].
 pub fn check(plans: &[Plan], calls: usize) -> Report {
-    examine(plans, calls, Boundary::Operands)
+    examine(plans, calls, Boundary::Operands, Extent::All)
 }
 
 /// As [`check`], and proves in addition that each call is [closed](Checked::is_closed).
 pub fn check_closed(plans: &[Plan], calls: usize) -> Report {
-    examine(plans, calls, Boundary::Everything)
+    examine(plans, calls, Boundary::Everything, Extent::All)
 }
 
-fn examine(plans: &[Plan], calls: usize, boundary: Boundary) -> Report {
+/// How many races are looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Extent {
+    /// One: whether the plans hold is all that matters.
+    First,
+    /// All, for a report.
+    All,
+}
+
+fn examine(plans: &[Plan], calls: usize, boundary: Boundary, extent: Extent) -> Report {
     let mut report = Report {
         name: plans.first().map_or_else(String::new, |p| p.name.clone()),
         world: plans.len(),
@@ -127,7 +147,7 @@ fn examine(plans: &[Plan], calls: usize, boundary: Boundary) -> Report {
     if boundary == Boundary::Everything {
         report.violations.extend(closed::unheard(&program, &order));
     }
-    let (races, conflicts) = races::races(&program, &order);
+    let (races, conflicts) = races::races(&program, &order, extent);
     report.conflicts = conflicts;
     report.violations.extend(races);
     report

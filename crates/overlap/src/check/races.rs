@@ -1,5 +1,6 @@
 //! Pairs of conflicting accesses that nothing orders.
 
+use super::Extent;
 use super::access::{Access, by_copy};
 use super::order::HappensBefore;
 use super::program::{Program, Site};
@@ -10,9 +11,13 @@ use std::collections::HashMap;
 /// Two operations, wherever the unrolled calls repeat them: ranks, sites, and the distance of their calls.
 type PairKey = ((usize, Site), (usize, Site), usize);
 
-/// All races, those of the same two operations as one, and the number of conflicting pairs that were looked
-/// at.
-pub(super) fn races(program: &Program<'_>, order: &HappensBefore<'_>) -> (Vec<Violation>, usize) {
+/// All races, those of the same two operations as one, or the first; and the number of conflicting pairs that
+/// were looked at.
+pub(super) fn races(
+    program: &Program<'_>,
+    order: &HappensBefore<'_>,
+    extent: Extent,
+) -> (Vec<Violation>, usize) {
     let mut found: Vec<(&Access, &Access, usize)> = Vec::new();
     let mut known: HashMap<PairKey, usize> = HashMap::new();
     let mut conflicts = 0;
@@ -43,6 +48,10 @@ pub(super) fn races(program: &Program<'_>, order: &HappensBefore<'_>) -> (Vec<Vi
             match found.get_mut(index) {
                 Some((_, _, occurrences)) => *occurrences += 1,
                 None => found.push((first, second, 1)),
+            }
+            if extent == Extent::First {
+                let violation = race(program, order, first, second, 1);
+                return (vec![violation], conflicts);
             }
         }
     }

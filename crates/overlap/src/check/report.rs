@@ -378,8 +378,8 @@ impl fmt::Display for Violation {
             ),
             Violation::Unheard { rank, peer, buffer } => write!(
                 f,
-                "`{buffer}` alternates, and rank {rank} may leave a call that rank {peer} has not entered: two \
-                 calls later it may write what rank {peer} still reads"
+                "`{buffer}` alternates, and rank {rank} may leave a call that rank {peer} has not entered: \
+                 two calls later it may write what rank {peer} still reads"
             ),
             Violation::Unwritten { read, missing } => write!(
                 f,
@@ -389,6 +389,8 @@ impl fmt::Display for Violation {
         }
     }
 }
+
+impl std::error::Error for Report {}
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -139,24 +139,14 @@ impl ExecuteError {
 
     /// The same error of a group of `ranks`, which names them as the world does.
     pub(super) fn with_ranks(mut self, ranks: &[usize]) -> Self {
-        let name = |rank: &mut usize| *rank = ranks.get(*rank).copied().unwrap_or(*rank);
         match &mut self {
-            ExecuteError::Memory(warpweave_symm_mem::Error::SignalFault(timeout)) => {
-                name(&mut timeout.rank);
-                name(&mut timeout.peer);
-                timeout.root.iter_mut().for_each(name);
-                match &mut timeout.cause {
-                    FaultCause::Deadline { missing } => missing.iter_mut().for_each(name),
-                    FaultCause::PeerGaveUp { reporter } => name(reporter),
-                    _ => {}
-                }
-            }
+            ExecuteError::Memory(error) => name_ranks(error, ranks),
             // Of a communicator of NCCL's, which has the group's numbers.
             ExecuteError::Comm(warpweave_comm::CommError::PeerLost { rank, peer, .. }) => {
-                name(rank);
-                name(peer);
+                name_rank(rank, ranks);
+                name_rank(peer, ranks);
             }
-            ExecuteError::CollectiveTimeout { rank, .. } => name(rank),
+            ExecuteError::CollectiveTimeout { rank, .. } => name_rank(rank, ranks),
             _ => {}
         }
         self
@@ -167,6 +157,25 @@ impl ExecuteError {
         match self {
             ExecuteError::Memory(warpweave_symm_mem::Error::SignalFault(timeout)) => Some(timeout),
             _ => None,
+        }
+    }
+}
+
+fn name_rank(rank: &mut usize, ranks: &[usize]) {
+    *rank = ranks.get(*rank).copied().unwrap_or(*rank);
+}
+
+/// Makes an error of a group of `ranks` name them as the world does.
+pub(super) fn name_ranks(error: &mut warpweave_symm_mem::Error, ranks: &[usize]) {
+    let name = |rank: &mut usize| name_rank(rank, ranks);
+    if let warpweave_symm_mem::Error::SignalFault(fault) = error {
+        name(&mut fault.rank);
+        name(&mut fault.peer);
+        fault.root.iter_mut().for_each(name);
+        match &mut fault.cause {
+            FaultCause::Deadline { missing } => missing.iter_mut().for_each(name),
+            FaultCause::PeerGaveUp { reporter } => name(reporter),
+            _ => {}
         }
     }
 }

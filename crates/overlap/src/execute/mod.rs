@@ -15,13 +15,13 @@
 //! **Nodes.** Where a plan's nodes are smaller than its world, buffers and signals are those of the node
 //! alone. All ranks are on one host all the same: the exchange of descriptors refuses others.
 //!
-//! **What is not checked.** Binding validates each rank's plan by itself, and that the ranks agree on what
-//! they share. Whether the plans of all ranks keep conflicting accesses ordered, and every wait ends, is for
-//! [`check`](crate::check::check()) to say, which binding does not run: plans that it rejects may compute
-//! wrong results, or end with a missed deadline.
+//! **What runs is what was proved.** [`Executor::prepare`] takes a [`Schedule`](crate::Schedule) and
+//! [`Executor::bind`] a [`Checked`]: of both the plans of all ranks have passed
+//! [`check`](crate::check::check()), and the ranks agree that they have the same.
 //!
 //! ```
 //! use std::sync::Arc;
+//! use warpweave_overlap::Checked;
 //! use warpweave_overlap::execute::Executor;
 //! use warpweave_overlap::plan::Problem;
 //! use warpweave_symm_mem::{Backend, DType, Exchange, Host, ThreadExchange};
@@ -39,8 +39,8 @@
 //!
 //!             let problem = Problem::new(2, 1, 2, DType::F32);
 //!             let algorithm = warpweave_overlap::algorithms::find("naiveRemoteRead")?;
-//!             let plan = algorithm.plan(rank, world, &problem)?;
-//!             let bound = executor.bind(plan, &stream)?;
+//!             let checked = Checked::prove(algorithm.plans(world, &problem)?)?;
+//!             let bound = executor.bind(&checked, &stream)?;
 //!             bound.write("a", &[1.0f32, rank as f32].map(f32::to_ne_bytes).concat())?;
 //!             bound.write("b", &[10.0f32, 1.0].map(f32::to_ne_bytes).concat())?;
 //!             bound.run()?;
@@ -75,7 +75,9 @@ mod step;
 mod timed;
 mod validate;
 
+use std::collections::hash_map::DefaultHasher;
 use std::collections::{HashMap, HashSet};
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use warpweave_gemm::{
@@ -86,6 +88,7 @@ use warpweave_kernels::KernelBackend;
 use warpweave_symm_mem::sync::Mutex;
 use warpweave_symm_mem::{BackendKind, Cuda, Exchange, Host, SignalPad, agree};
 
+use crate::check::Checked;
 use crate::kernels::Kernel;
 use crate::plan::{Placement, Plan};
 use arena::Arenas;
@@ -197,9 +200,10 @@ impl<B: ExecuteBackend> Executor<B> {
         &self.0.pool
     }
 
-    /// Binds this rank's `plan`, with `stream` as its stream 0. Collective: all ranks bind plans of one
-    /// algorithm and problem that [`check`](crate::check::check()) passes, which is not run here. An error on
-    /// one rank is an error on all.
+    /// Binds this rank's plan of `checked`, with `stream` as its stream 0 and operands of its own. Collective:
+    /// all ranks bind the same. An error on one rank is an error on all.
+    ///
+    /// For plans of a project's own, at one M. [`Executor::prepare`] takes operands and M with each call.
     ///
     /// # Errors
     /// - [`ExecuteError::InvalidPlan`] for a plan that no device could run.
@@ -208,7 +212,30 @@ impl<B: ExecuteBackend> Executor<B> {
     /// - An error that [is a missing capability](ExecuteError::is_unavailable): a device, library or build
     ///   that lacks what an operation needs. Other plans can go on.
     /// - What the backend and the exchange report.
-    pub fn bind(&self, plan: Plan, stream: &B::Stream) -> Result<Bound<B>> {
+    pub fn bind(&self, checked: &Checked, stream: &B::Stream) -> Result<Bound<B>> {
+        let exchange = self.0.exchange.as_ref();
+        let (rank, world) = (exchange.rank(), exchange.world());
+        let mine = checked.plans();
+        let valid = match mine.get(rank) {
+            Some(plan) if mine.len() == world => Ok(plan.clone()),
+            _ => Err(validate::wrong_ranks(&mine[0], rank, world)),
+        };
+        let plan = agree(exchange, "plans", valid)?;
+        // What one rank has proved is worth nothing if another runs something else.
+        interface::same(exchange, "plans", format!("{:x}", digest(mine)))?;
+        // SAFETY: the plans are proved, and all ranks have the same.
+        unsafe { self.bind_unchecked(plan, stream) }
+    }
+
+    /// Binds this rank's `plan` as [`Executor::bind`] does, with no proof.
+    ///
+    /// # Errors
+    /// As [`Executor::bind`].
+    ///
+    /// # Safety
+    /// [`check`](crate::check::check()) passes the plans of all ranks, or none of them is run where what it
+    /// says could happen: a race on memory of any rank, or a wait that ends at its deadline only.
+    pub unsafe fn bind_unchecked(&self, plan: Plan, stream: &B::Stream) -> Result<Bound<B>> {
         let span = tracing::info_span!("plan.bind", plan = plan.name, world = plan.world);
         let _entered = span.enter();
         let exchange = self.0.exchange.as_ref();
@@ -283,6 +310,13 @@ impl<B: ExecuteBackend> Executor<B> {
             events,
         })
     }
+}
+
+/// The same for the same plans of all ranks.
+fn digest(plans: &[Plan]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    format!("{plans:?}").hash(&mut hasher);
+    hasher.finish()
 }
 
 /// What a plan needs and a rank can make alone.

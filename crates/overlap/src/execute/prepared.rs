@@ -5,13 +5,15 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use warpweave_symm_mem::sync::Mutex;
-use warpweave_symm_mem::{BackendKind, DevicePtr, Exchange, SignalPad, SymmetricBuffer, agree};
+use warpweave_symm_mem::{
+    BackendKind, DevicePtr, Exchange, SignalFault, SignalPad, SymmetricBuffer, agree,
+};
 
 use super::addresses::{Addresses, Location};
 use super::arena::{ArenaSize, Spot, layout};
 use super::bind::{Binder, ProcessGroups, gemms, part_of};
-use super::error::{ExecuteError, Result};
-use super::interface::Interface;
+use super::error::{ExecuteError, Result, name_ranks};
+use super::interface::{Interface, same};
 use super::operands::{DeviceSlice, Operands};
 use super::program::Program;
 use super::{ExecuteBackend, Executor, validate};
@@ -36,7 +38,7 @@ pub struct Prepared<B: ExecuteBackend> {
     /// The first of the ranks of the node.
     first_rank: usize,
     node_size: usize,
-    pad: Option<Arc<SignalPad<B>>>,
+    pad: Option<Arc<NodePad<B>>>,
     groups: ProcessGroups<B>,
     /// Two halves for buffers that alternate.
     alternating: Option<SymmetricBuffer<B>>,
@@ -69,7 +71,15 @@ struct Bound<B: ExecuteBackend> {
 }
 
 /// Pads of what an executor has prepared, in the order in which all ranks did.
-pub(super) struct Pads<B: ExecuteBackend>(Vec<Weak<SignalPad<B>>>);
+pub(super) struct Pads<B: ExecuteBackend>(Vec<Weak<NodePad<B>>>);
+
+/// A pad and the node that it belongs to.
+struct NodePad<B: ExecuteBackend> {
+    pad: SignalPad<B>,
+    node: Arc<dyn Exchange>,
+    /// The ranks of the node.
+    ranks: Vec<usize>,
+}
 
 impl<B: ExecuteBackend> Default for Pads<B> {
     fn default() -> Self {
@@ -93,7 +103,7 @@ impl<B: ExecuteBackend> Executor<B> {
 
         let largest = self.largest(schedule);
         let largest = agree(exchange.as_ref(), "proof of a schedule", largest)?;
-        same(exchange.as_ref(), schedule)?;
+        same(exchange.as_ref(), "schedule", format!("{schedule:?}"))?;
         let plan = largest[0].1.plan(rank).clone();
         if world != plan.world {
             return Err(validate::wrong_ranks(&plan, rank, world));
@@ -124,12 +134,11 @@ impl<B: ExecuteBackend> Executor<B> {
         }
         let pad = match slots {
             0 => None,
-            slots => Some(Arc::new(SignalPad::new(
-                &self.0.backend,
-                &node,
-                &name,
-                slots,
-            )?)),
+            slots => Some(Arc::new(NodePad {
+                pad: SignalPad::new(&self.0.backend, &node, &name, slots)?,
+                node: node.clone(),
+                ranks: plan.node_of(rank).collect(),
+            })),
         };
         if let Some(pad) = &pad {
             self.0.pads.lock().0.push(Arc::downgrade(pad));
@@ -206,6 +215,50 @@ impl<B: ExecuteBackend> Executor<B> {
         self.0.backend.is_stopped()
     }
 
+    /// Waits until everything on `stream` has ended, and reports what went wrong in it.
+    ///
+    /// # Errors
+    /// [`SignalFault`](warpweave_symm_mem::SignalFault) naming the peer whose signal did not come in time;
+    /// [`ExecuteError::CollectiveTimeout`]; what the stream and the collectives report.
+    pub fn synchronize(&self, stream: &B::Stream) -> Result<()> {
+        let groups: Vec<_> = self.0.groups.lock().values().cloned().collect();
+        let drained = groups
+            .iter()
+            .try_for_each(|group| group.drain(stream))
+            .and_then(|()| Ok(self.0.backend.synchronize(stream)?));
+        if drained.is_err() {
+            groups.iter().for_each(|group| group.abandon());
+        }
+        let checked = self.check(stream);
+        drained?;
+        checked
+    }
+
+    /// Reports what went wrong in the calls so far of all that was prepared, after `stream` was synchronised.
+    /// A peer's failed wait in one schedule may have spoilt the memory of another, so all are looked at.
+    ///
+    /// # Errors
+    /// As [`Executor::synchronize`].
+    pub fn check(&self, stream: &B::Stream) -> Result<()> {
+        let pads: Vec<_> = self
+            .0
+            .pads
+            .lock()
+            .0
+            .iter()
+            .filter_map(Weak::upgrade)
+            .collect();
+        SignalFault::of_several(pads.iter().map(|pad| {
+            let checked = pad.pad.check(stream);
+            checked.map_err(|mut error| {
+                name_ranks(&mut error, &pad.ranks);
+                error
+            })
+        }))?;
+        let groups: Vec<_> = self.0.groups.lock().values().cloned().collect();
+        groups.iter().try_for_each(|group| group.check(stream))
+    }
+
     /// Makes everything that was prepared usable again after a fault. Collective: all ranks call it, with
     /// none of their work under way. Captured graphs stay good, but for those with collectives of NCCL.
     ///
@@ -224,7 +277,7 @@ impl<B: ExecuteBackend> Executor<B> {
         for (index, pad) in pads.iter().enumerate() {
             let everywhere = alive.iter().all(|rank| rank.get(index) == Some(&1));
             if let (true, Some(pad)) = (everywhere, pad) {
-                pad.recover(stream, exchange)?;
+                pad.pad.recover(stream, pad.node.as_ref())?;
             }
         }
         let mut groups: Vec<_> = self
@@ -245,21 +298,6 @@ impl<B: ExecuteBackend> Executor<B> {
     /// Bytes on this rank of the arena, and of former arenas that captured graphs may still use.
     pub fn arena_bytes(&self) -> (usize, usize) {
         self.0.arenas.lock().bytes()
-    }
-}
-
-/// Makes sure that all ranks prepare the same.
-fn same(exchange: &dyn Exchange, schedule: &Schedule) -> Result<()> {
-    let mine = format!("{schedule:?}");
-    let all = exchange.all_gather("schedule", mine.as_bytes())?;
-    match all.iter().position(|theirs| theirs != mine.as_bytes()) {
-        None => Ok(()),
-        Some(peer) => Err(ExecuteError::Disagreement {
-            rank: exchange.rank(),
-            theirs: String::from_utf8_lossy(&all[peer]).into_owned(),
-            mine,
-            peer,
-        }),
     }
 }
 
@@ -306,7 +344,7 @@ impl<B: ExecuteBackend> Prepared<B> {
     /// - [`ExecuteError::Operand`] for an operand that is missing, too small, not symmetric where the schedule
     ///   says so, or overlaps the result.
     /// - [`ExecuteError::Stopped`] after a wait of this device has failed: [`Executor::recover`] makes all good.
-    /// - What the backend reports while enqueuing; what goes wrong later [`Prepared::check`] finds.
+    /// - What the backend reports while enqueuing; what goes wrong later [`Executor::check`] finds.
     pub fn run(&self, stream: &B::Stream, operands: &Operands<'_>, m: usize) -> Result<()> {
         let backend = &self.executor.0.backend;
         if backend.is_stopped() {
@@ -324,7 +362,7 @@ impl<B: ExecuteBackend> Prepared<B> {
         let mut locations = std::mem::take(&mut state.locations);
         let located = self.locate(&bound, operands, captures, &mut locations);
         let enqueued = located.and_then(|located| {
-            let pad = self.pad.as_deref();
+            let pad = self.pad.as_ref().map(|pad| &pad.pad);
             let (locations, scratch) = (&locations, located);
             let resources = bound
                 .program
@@ -393,40 +431,6 @@ impl<B: ExecuteBackend> Prepared<B> {
         Ok(self.schedule.checked(m)?.plan(rank).clone())
     }
 
-    /// Waits until everything on `stream` has ended, and reports what went wrong in it.
-    ///
-    /// # Errors
-    /// As [`super::Bound::synchronize`].
-    pub fn synchronize(&self, stream: &B::Stream) -> Result<()> {
-        let groups = || self.groups.iter().map(|(_, group)| group);
-        let drained = groups()
-            .try_for_each(|group| group.drain(stream))
-            .and_then(|()| Ok(self.executor.0.backend.synchronize(stream)?));
-        if drained.is_err() {
-            groups().for_each(|group| group.abandon());
-        }
-        let checked = self.check(stream);
-        drained?;
-        checked
-    }
-
-    /// Reports what went wrong in the calls so far, after `stream` was synchronised.
-    ///
-    /// # Errors
-    /// As [`super::Bound::synchronize`].
-    pub fn check(&self, stream: &B::Stream) -> Result<()> {
-        if let Some(pad) = &self.pad {
-            let ranks: Vec<usize> = (0..pad.flags().world())
-                .map(|r| self.first_rank + r)
-                .collect();
-            let checked = pad.check(stream).map_err(ExecuteError::from);
-            checked.map_err(|error| error.with_ranks(&ranks))?;
-        }
-        self.groups
-            .iter()
-            .try_for_each(|(_, group)| group.check(stream))
-    }
-
     /// The steps at M = `m`, of an earlier call or made now.
     fn at(&self, state: &mut State<B>, stream: &B::Stream, m: usize) -> Result<Arc<Bound<B>>> {
         state.calls += 1;
@@ -482,7 +486,7 @@ impl<B: ExecuteBackend> Prepared<B> {
         let plan = checked.plan(shared.exchange.rank()).clone();
         validate::validate(&plan, shared.exchange.rank(), shared.exchange.world())?;
         let (spots, size, half) = layout(&plan);
-        let slots = self.pad.as_ref().map_or(0, |pad| pad.slots());
+        let slots = self.pad.as_ref().map_or(0, |pad| pad.pad.slots());
         let own = self.own_bytes() / 2;
         if plan.slots.len() > slots || half > own {
             let what = format!("{} slots and {half} bytes that alternate", plan.slots.len());
@@ -492,7 +496,7 @@ impl<B: ExecuteBackend> Prepared<B> {
         let binder = Binder {
             executor,
             plan: &plan,
-            pad: self.pad.as_ref().map(|pad| pad.view()),
+            pad: self.pad.as_ref().map(|pad| pad.pad.view()),
             groups: &self.groups,
             interfaces: &interfaces,
             probe: probe && B::KIND == BackendKind::Cuda,

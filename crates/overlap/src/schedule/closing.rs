@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 /// entered the call, or after it has left.
 ///
 /// A *credit* is a signal that a peer waits for in its next call: "you may use my memory again", or "I have
-/// used yours". The rank's next call may be one of another schedule, which has other things in that memory. So
-/// credits move within their call.
+/// used yours". The rank's next call may be one of another schedule, which has other things in that memory.
+/// So credits move within their call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Closing {

@@ -8,18 +8,18 @@
 //!   output from there at the end. The copies are operations of the plan, so *show*, *check* and *simulate*
 //!   see them. A caller that holds the operand in symmetric memory [says so](Schedule::symmetric), and
 //!   nothing is copied.
-//! - Calls are [closed](Checked::is_closed), so that calls of any schedules and any M follow each other on one
-//!   arena of staging memory. Many algorithms are as they are; for others credits become grants or
+//! - Calls are [closed](Checked::is_closed), so that calls of any schedules and any M follow each other on
+//!   one arena of staging memory. Many algorithms are as they are; for others credits become grants or
 //!   acknowledgements, or the call begins with a barrier ([`Closing`]).
 //!
 //! # Every M is proved
 //!
-//! [`Schedule::checked`] gives plans that were proved. Plans for different M that differ only in sizes have one
-//! proof, which the process remembers: a *class* is what is left of the plans of all ranks when each endpoint
-//! of a range is replaced by its place among all endpoints on that copy of that buffer. The proof compares
-//! endpoints and does nothing else with them, so plans of one class have the same proof. Whether the plans
-//! are sound by themselves (shapes, bounds) is looked at anew for every M. The first M of a class costs a
-//! proof (milliseconds), another one fractions of one.
+//! [`Schedule::checked`] gives plans that were proved. Plans for different M that differ only in sizes have
+//! one proof, which the process remembers: a *class* is what is left of the plans of all ranks when each
+//! endpoint of a range is replaced by its place among all endpoints on that copy of that buffer. The proof
+//! compares endpoints and does nothing else with them, so plans of one class have the same proof. Whether the
+//! plans are sound by themselves (shapes, bounds) is looked at anew for every M. The first M of a class costs
+//! one proof for each change that is tried, some milliseconds each; another M costs less than one.
 //!
 //! All of this is a function of configuration, world and problem, so all ranks get the same plans.
 
@@ -74,8 +74,8 @@ impl Schedule {
         })
     }
 
-    /// The same, with an operand that the caller holds in symmetric memory on all ranks: of the extent that the
-    /// plan's buffer of this name has.
+    /// The same, with an operand that the caller holds in symmetric memory on all ranks: of the extent that
+    /// the plan's buffer of this name has.
     ///
     /// It is then read or written in place where the algorithm has it in symmetric memory. Elsewhere it makes
     /// no difference.
@@ -155,8 +155,8 @@ impl Schedule {
     /// The proof is run for the first M of a class; for others it is looked up.
     ///
     /// # Errors
-    /// `m` is 0 or more than the maximum, the plans cannot be built, a weight would have to be staged, or there
-    /// is no proof.
+    /// `m` is 0 or more than the maximum, the plans cannot be built, a weight would have to be staged, or
+    /// there is no proof.
     pub fn checked(&self, m: usize) -> Result<Arc<Checked>, ScheduleError> {
         let staged = self.staged(m)?;
         let class = Class::of(&staged.plans, &staged.copies);
@@ -208,9 +208,8 @@ impl Schedule {
                 continue;
             }
             last = staged.closed_by(closing);
-            match Checked::prove(last.clone()) {
-                Ok(checked) if checked.is_closed() => return Ok((closing, checked)),
-                _ => {}
+            if let Some(checked) = Checked::prove_closed(last.clone()) {
+                return Ok((closing, checked));
             }
         }
         Err(self.unproved(m, &last))

@@ -7,9 +7,9 @@ use crate::plan::{Buffer, BufferId, Op, OpKind, Placement, Plan, Region, Role, S
 
 /// Gives a plan local operands, but for those that the caller holds in symmetric memory.
 ///
-/// The algorithm's buffer becomes staging under the name `NAME.staged`; a new local operand takes its name and
-/// role. An input is copied in at the start, an output out at the end, both on stream 0, as many rows as the
-/// rank holds.
+/// The algorithm's buffer becomes staging under the name `NAME.staged`; a new local operand takes its name
+/// and role. An input is copied in at the start, an output out at the end, both on stream 0, as many rows as
+/// the rank holds.
 pub(super) fn stage(
     plan: &mut Plan,
     operands: &[Operand],

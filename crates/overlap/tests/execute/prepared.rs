@@ -1,15 +1,17 @@
 //! Schedules on the host: every algorithm, with the caller's own operands and another M on each call, on one
 //! arena.
 
+use std::time::Duration;
+
 use crate::fixtures::{Rank, on_ranks};
 use crate::gathers::stored;
 use crate::host;
 use warpweave_overlap::algorithms::{self, Configuration};
-use warpweave_overlap::execute::{DeviceSlice, ExecuteBackend, Operands, Prepared};
+use warpweave_overlap::execute::{DeviceSlice, ExecuteBackend, ExecuteError, Operands, Prepared};
 use warpweave_overlap::operation::Matrix;
 use warpweave_overlap::plan::{Problem, Role};
 use warpweave_overlap::schedule::Schedule;
-use warpweave_symm_mem::{Backend, DType, Host, Memory};
+use warpweave_symm_mem::{Backend, DType, Host, Memory, SymmetricBuffer};
 
 /// The memory of the operands of a call, by name, each of exactly the bytes that it needs.
 pub struct Call<B: Backend> {
@@ -106,7 +108,7 @@ fn every_schedule_computes_at_any_m_with_the_callers_operands() {
                     }
                 }
                 for (one, call) in &calls {
-                    one.synchronize(rank.stream()).unwrap();
+                    rank.executor.synchronize(rank.stream()).unwrap();
                     let name = one.schedule().configuration().name();
                     assert!(
                         call.is_right(&rank),
@@ -124,4 +126,255 @@ fn every_schedule_computes_at_any_m_with_the_callers_operands() {
 fn divides(schedule: &Schedule, m: usize, world: usize) -> bool {
     let name = schedule.configuration().name();
     name != "matmulThenReduceScatter:transport=symmetric" || m.is_multiple_of(world)
+}
+
+/// A schedule of this name for problems up to `problem`.
+fn schedule(name: &str, world: usize, problem: Problem) -> Schedule {
+    let configuration = algorithms::find(name).unwrap();
+    Schedule::new(configuration, world, problem).unwrap()
+}
+
+#[test]
+fn graphs_of_the_caller_replay_calls_of_several_schedules_and_ms() {
+    on_ranks(3, host, |rank| {
+        let problem = Problem::new(24, 6, 9, DType::F32);
+        let names = [
+            "ringPut",
+            "fusedAllGather:protocol=eager",
+            "fusedAllReduce:shots=1",
+        ];
+        let prepared = names.map(|name| {
+            let schedule = schedule(name, rank.place().1, problem);
+            rank.executor.prepare(&schedule).unwrap()
+        });
+        let (backend, stream) = (rank.backend(), rank.stream());
+        let calls: Vec<_> = [(0, 7), (1, 24), (2, 1), (0, 24), (1, 5), (2, 13)]
+            .map(|(which, m)| {
+                (
+                    &prepared[which],
+                    Call::new(&rank, prepared[which].schedule(), m, m),
+                )
+            })
+            .into();
+        // Two graphs, of three calls each: an odd number, so that alternating stagings take turns between
+        // them.
+        let graphs = [0, 3].map(|first| {
+            let capture = || {
+                for (prepared, call) in &calls[first..first + 3] {
+                    prepared.run(stream, &call.operands(), call.m).unwrap();
+                }
+                Ok(())
+            };
+            backend.capture(stream, capture).unwrap()
+        });
+        for round in 0..200 {
+            // SAFETY: operands and schedules live until the stream is synchronised below.
+            unsafe {
+                backend
+                    .launch_graph(&graphs[usize::from(round % 3 == 0)], stream)
+                    .unwrap()
+            };
+            // Calls that are not captured come between.
+            let (prepared, call) = &calls[round % calls.len()];
+            prepared.run(stream, &call.operands(), call.m).unwrap();
+        }
+        rank.executor.synchronize(stream).unwrap();
+        for (prepared, call) in &calls {
+            assert!(call.is_right(&rank), "{prepared:?} at M = {}", call.m);
+        }
+        rank.exchange.barrier("end").unwrap();
+    });
+}
+
+#[test]
+fn operands_that_a_schedule_cannot_take_are_errors_that_name_them() {
+    on_ranks(1, host, |rank| {
+        let problem = Problem::new(8, 4, 6, DType::F32);
+        let prepared = rank
+            .executor
+            .prepare(&schedule("ringPut", 1, problem))
+            .unwrap();
+        let call = Call::new(&rank, prepared.schedule(), 8, 0);
+        let run = |operands: &Operands<'_>, m| {
+            prepared
+                .run(rank.stream(), operands, m)
+                .unwrap_err()
+                .to_string()
+        };
+        let good = call.operands();
+        let short = Operands {
+            a: good.a.slice(0, 8 * 6 * 4 - 1).unwrap(),
+            ..good
+        };
+        assert_eq!(
+            run(&short, 8),
+            "`ringPut`, operand `a`: 191 bytes, and 192 are needed"
+        );
+        let aliased = Operands { c: good.a, ..good };
+        assert_eq!(run(&aliased, 8), "`ringPut`, operand `c`: it overlaps `a`");
+        assert!(run(&good, 9).contains("takes M from 1 to 8, not 9"));
+        assert!(run(&good, 0).contains("takes M from 1 to 8, not 0"));
+        assert!(good.a.slice(190, 3).is_none() && good.a.slice(usize::MAX, 2).is_none());
+
+        let schedule = schedule("columnParallelLinear", 1, problem);
+        let layer = rank.executor.prepare(&schedule).unwrap();
+        let error = layer.run(rank.stream(), &good, 8).unwrap_err().to_string();
+        assert!(error.contains("operand `bias`: it is missing"), "{error}");
+        prepared.run(rank.stream(), &good, 8).unwrap();
+        rank.executor.synchronize(rank.stream()).unwrap();
+    });
+}
+
+#[test]
+fn an_operand_in_symmetric_memory_is_used_where_it_lies() {
+    on_ranks(2, host, |rank| {
+        let problem = Problem::new(10, 4, 6, DType::F32);
+        let local = schedule("naiveRemoteRead", 2, problem);
+        let in_place = local.clone().symmetric("a").unwrap();
+        let bytes = |schedule: &Schedule| {
+            let before = rank.executor.arena_bytes().0;
+            let prepared = rank.executor.prepare(schedule).unwrap();
+            (prepared, rank.executor.arena_bytes().0 - before)
+        };
+        let (in_place, none) = bytes(&in_place);
+        assert_eq!(none, 0, "nothing is staged");
+        let call = Call::new(&rank, &local, 10, 3);
+        let error = in_place
+            .run(rank.stream(), &call.operands(), 10)
+            .unwrap_err();
+        assert!(matches!(error, ExecuteError::Operand { .. }), "{error}");
+
+        let buffer = SymmetricBuffer::new(rank.backend(), &rank.exchange, "a", 5 * 6 * 4).unwrap();
+        let mut image = vec![0; 5 * 6 * 4];
+        let a = call.operands().a;
+        // SAFETY: both have so many bytes, and no call is under way.
+        unsafe {
+            rank.backend()
+                .download(rank.stream(), a.address(0), &mut image)
+                .unwrap();
+            rank.backend()
+                .upload(rank.stream(), buffer.local(), &image)
+                .unwrap();
+        }
+        let operands = Operands {
+            a: DeviceSlice::symmetric(&buffer),
+            ..call.operands()
+        };
+        in_place.run(rank.stream(), &operands, 10).unwrap();
+        rank.executor.synchronize(rank.stream()).unwrap();
+        assert!(call.is_right(&rank));
+        // The same memory serves a schedule that stages it.
+        let (staged, some) = bytes(&local);
+        assert!(some > 0);
+        staged.run(rank.stream(), &operands, 10).unwrap();
+        rank.executor.synchronize(rank.stream()).unwrap();
+        assert!(call.is_right(&rank));
+        rank.exchange.barrier("end").unwrap();
+    });
+}
+
+#[test]
+fn one_arena_serves_many_schedules_and_is_as_large_as_the_largest() {
+    on_ranks(2, host, |rank| {
+        let of = |m, n| schedule("ringPut", 2, Problem::new(m, n, 64, DType::F32));
+        let large = rank.executor.prepare(&of(4096, 8)).unwrap();
+        let (bytes, _) = rank.executor.arena_bytes();
+        // Staging has all rows of A.
+        assert_eq!(bytes, 4096 * 64 * 4);
+        let small: Vec<_> = (1..60)
+            .map(|n| rank.executor.prepare(&of(64 + n, n)).unwrap())
+            .collect();
+        assert_eq!(rank.executor.arena_bytes(), (bytes, 0));
+        assert_eq!(
+            large.own_bytes() + small.iter().map(Prepared::own_bytes).sum::<usize>(),
+            0
+        );
+        // A larger one replaces it. No graph was captured, so the former is gone.
+        let larger = rank.executor.prepare(&of(8192, 8)).unwrap();
+        assert_eq!(rank.executor.arena_bytes(), (2 * bytes, 0));
+        for (number, prepared) in small.iter().chain([&large, &larger]).enumerate() {
+            let m = prepared.schedule().problem().m - number % 3;
+            let call = Call::new(&rank, prepared.schedule(), m, number);
+            prepared.run(rank.stream(), &call.operands(), m).unwrap();
+            rank.executor.synchronize(rank.stream()).unwrap();
+            assert!(call.is_right(&rank), "{prepared:?}");
+        }
+        rank.exchange.barrier("end").unwrap();
+    });
+}
+
+#[test]
+fn after_a_fault_calls_are_refused_until_all_recover_and_graphs_stay_good() {
+    let device = |_| Host::with_timeout(Duration::from_millis(300));
+    on_ranks(2, device, |rank| {
+        let problem = Problem::new(12, 4, 6, DType::F32);
+        let names = ["ringPut", "fusedAllReduce", "baselineNcclAllgatherMatmul"];
+        let prepared =
+            names.map(|name| rank.executor.prepare(&schedule(name, 2, problem)).unwrap());
+        let (backend, stream) = (rank.backend(), rank.stream());
+        let calls = prepared
+            .each_ref()
+            .map(|one| Call::new(&rank, one.schedule(), 11, 5));
+        let run = |index: usize| prepared[index].run(stream, &calls[index].operands(), 11);
+        let graph = backend.capture(stream, || {
+            run(0).unwrap();
+            run(1).unwrap();
+            Ok(())
+        });
+        let graph = graph.unwrap();
+        // Rank 1 stays away.
+        if rank.place().0 == 0 {
+            run(0).unwrap();
+            let error = rank.executor.synchronize(stream).unwrap_err();
+            assert_eq!(
+                error.signal_fault().map(|fault| fault.peer),
+                Some(1),
+                "{error}"
+            );
+            let refused = run(1).unwrap_err();
+            assert!(matches!(refused, ExecuteError::Stopped { .. }), "{refused}");
+            assert!(rank.executor.is_stopped());
+        }
+        rank.exchange.barrier("failed").unwrap();
+        rank.executor.recover(stream).unwrap();
+        assert!(!rank.executor.is_stopped());
+        // SAFETY: what was captured lives until the stream is synchronised.
+        unsafe { backend.launch_graph(&graph, stream).unwrap() };
+        run(2).unwrap();
+        rank.executor.synchronize(stream).unwrap();
+        assert!(calls.iter().all(|call| call.is_right(&rank)));
+        rank.exchange.barrier("end").unwrap();
+    });
+}
+
+#[test]
+fn ranks_that_prepare_different_schedules_are_told() {
+    let told = on_ranks(2, host, |rank| {
+        let n = 4 + rank.place().0;
+        let schedule = schedule("ringPut", 2, Problem::new(12, n, 6, DType::F32));
+        rank.executor.prepare(&schedule).unwrap_err().to_string()
+    });
+    assert!(
+        told[0].contains("plans differ between ranks"),
+        "{}",
+        told[0]
+    );
+}
+
+#[test]
+fn steps_of_more_ms_than_are_kept_are_made_anew() {
+    on_ranks(1, host, |rank| {
+        let problem = Problem::new(1100, 1, 2, DType::F32);
+        let prepared = rank
+            .executor
+            .prepare(&schedule("ringPut", 1, problem))
+            .unwrap();
+        prepared.warm(rank.stream(), 1..=1100).unwrap();
+        for m in [1, 1100, 2, 600] {
+            let call = Call::new(&rank, prepared.schedule(), m, m);
+            prepared.run(rank.stream(), &call.operands(), m).unwrap();
+            rank.executor.synchronize(rank.stream()).unwrap();
+            assert!(call.is_right(&rank), "M = {m}");
+        }
+    });
 }

@@ -1,7 +1,7 @@
 //! Plans, what *show* prints of them and what *check* proves about them.
 
 mod algorithms;
-
+mod arena;
 mod candidates;
 mod column_parallel;
 mod deletions;

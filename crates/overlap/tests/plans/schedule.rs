@@ -19,7 +19,7 @@ fn named(name: &str, world: usize, most: usize) -> Schedule {
     schedule(&algorithms::find(name).unwrap(), world, &problem(most))
 }
 
-/// Bytes of staging that peers reach, and of all staging. What is local at some M may be symmetric at another.
+/// Bytes of staging that peers reach, and of all. What is local at some M may be symmetric at another.
 fn staging(plan: &Plan) -> [usize; 2] {
     let staging = || plan.buffers.iter().filter(|b| b.role == Role::Staging);
     let bytes = |b: &Buffer| b.bytes() * b.copies();

@@ -1,14 +1,10 @@
 //! The IPC cache on the host backend, with threads as ranks: sharing their addresses, and opening each
 //! other's memory by handle as ranks of different processes do.
 
-#[allow(dead_code, reason = "each test file fails at its own steps")]
-#[path = "support/faulty.rs"]
-mod faulty;
-
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use faulty::{Faulty, Step, all_blame, both, ranks, read, write};
+use crate::faulty::{Faulty, Step, all_blame, both, ranks, read, write};
 use warpweave_symm_mem::ipc::CacheLimits;
 use warpweave_symm_mem::{
     Backend, DevicePtr, Error, Exchange, ExchangeError, IpcCache, Memory, Registration, Result,

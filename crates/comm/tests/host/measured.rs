@@ -46,7 +46,7 @@ fn all_ranks_go_by_what_rank_0_finds() {
     std::fs::create_dir_all(&folder).unwrap();
     let children = [0, 1].map(|rank| {
         Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "child"])
+            .args(["--exact", "measured::child"])
             .env(OUT, place(rank, "out"))
             .env(CACHE_DIR, place(rank, "cache"))
             .env("WARPWEAVE_RANK", rank.to_string())

@@ -1,14 +1,10 @@
 //! The pool of symmetric memory on the host backend, ranks as threads.
 
-#[allow(dead_code, reason = "each test file fails at its own steps")]
-#[path = "support/faulty.rs"]
-mod faulty;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use faulty::{Faulty, Step, all_blame, ranks};
+use crate::faulty::{Faulty, Step, all_blame, ranks};
 use warpweave_symm_mem::pool::SMALLEST_BLOCK;
 use warpweave_symm_mem::{
     Backend, DevicePtr, Error, Exchange, ExchangeError, Host, SymmetricPool, ThreadExchange,

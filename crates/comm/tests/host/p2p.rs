@@ -1,11 +1,9 @@
 //! Transfers of the host backend, ranks as threads.
 
-mod transfers;
-
 use std::time::Duration;
 
-use transfers::ring::{DIRECTIONS, Kind, Ring};
-use transfers::{OWN, bytes, faults, flood, ranks, streams};
+use crate::transfers::ring::{DIRECTIONS, Kind, Ring};
+use crate::transfers::{OWN, bytes, faults, flood, ranks, streams};
 use warpweave_comm::p2p::Options;
 use warpweave_symm_mem::Host;
 

@@ -406,7 +406,7 @@ fn start(work: &str, deadline: Duration) -> Vec<Rank> {
     let ranks: Vec<Rank> = (0..WORLD)
         .map(|rank| {
             let mut process = Command::new(std::env::current_exe().expect("this binary"))
-                .args(["--exact", "child", "--nocapture"])
+                .args(["--exact", "losses::child", "--nocapture"])
                 .env(WORK, work)
                 .env(DEADLINE, deadline.as_millis().to_string())
                 .env("WARPWEAVE_RANK", rank.to_string())

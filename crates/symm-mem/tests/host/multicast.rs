@@ -1,10 +1,6 @@
 //! Multicast objects on the host backend, which emulates them: a step that fails on one rank, and the cache.
 
-#[allow(dead_code, reason = "each test file fails at its own steps")]
-#[path = "support/faulty.rs"]
-mod faulty;
-
-use faulty::{Faulty, Step, all_blame, ranks};
+use crate::faulty::{Faulty, Step, all_blame, ranks};
 use warpweave_symm_mem::ipc::CacheLimits;
 use warpweave_symm_mem::multicast::MulticastBuffer;
 use warpweave_symm_mem::{DevicePtr, Error, MulticastCache, Result, SymmetricBuffer};

@@ -1,16 +1,11 @@
 //! Sharing what a user allocated on GPUs: among processes and among threads, on one device each where there
 //! are enough, else all on the first.
 
-#[path = "support/processes.rs"]
-mod processes;
-#[path = "support/sharing.rs"]
-mod sharing;
-
 use std::sync::Arc;
 
+use crate::processes::processes;
+use crate::sharing::{exchange_data, read, write};
 use cudarc::driver::sys;
-use processes::processes;
-use sharing::{exchange_data, read, write};
 use warpweave_symm_mem::ipc::MemoryHandle;
 use warpweave_symm_mem::{
     Backend, Cuda, DevicePtr, Error, Exchange, IpcCache, Mapping, Memory, ThreadExchange,
@@ -38,25 +33,29 @@ fn threads(world: usize, body: impl Fn(Cuda, Arc<dyn Exchange>) + Send + Sync + 
 #[test]
 #[ignore = "needs a GPU"]
 fn memory_is_shared_freed_and_shared_again() {
-    processes("memory_is_shared_freed_and_shared_again", 2, |exchange| {
-        let device = device(exchange.rank());
-        sharing::memory_is_shared_freed_and_shared_again(&device, &exchange);
-    });
+    processes(
+        "ipc::memory_is_shared_freed_and_shared_again",
+        2,
+        |exchange| {
+            let device = device(exchange.rank());
+            crate::sharing::memory_is_shared_freed_and_shared_again(&device, &exchange);
+        },
+    );
 }
 
 #[test]
 #[ignore = "needs a GPU"]
 fn one_registration_is_released() {
-    processes("one_registration_is_released", 2, |exchange| {
-        sharing::one_registration_is_released(&device(exchange.rank()), &exchange);
+    processes("ipc::one_registration_is_released", 2, |exchange| {
+        crate::sharing::one_registration_is_released(&device(exchange.rank()), &exchange);
     });
 }
 
 #[test]
 #[ignore = "needs a GPU"]
 fn a_pool_is_used_again_and_again() {
-    processes("a_pool_is_used_again_and_again", 2, |exchange| {
-        sharing::a_pool_is_used_again_and_again(&device(exchange.rank()), &exchange);
+    processes("ipc::a_pool_is_used_again_and_again", 2, |exchange| {
+        crate::sharing::a_pool_is_used_again_and_again(&device(exchange.rank()), &exchange);
     });
 }
 
@@ -64,16 +63,20 @@ fn a_pool_is_used_again_and_again() {
 #[ignore = "needs a GPU"]
 fn threads_share_memory_freed_and_shared_again() {
     threads(2, |device, exchange| {
-        sharing::memory_is_shared_freed_and_shared_again(&device, &exchange);
+        crate::sharing::memory_is_shared_freed_and_shared_again(&device, &exchange);
     });
 }
 
 #[test]
 #[ignore = "needs a GPU"]
 fn virtual_memory_is_shared_by_descriptor() {
-    processes("virtual_memory_is_shared_by_descriptor", 2, |exchange| {
-        virtual_memory(&device(exchange.rank()), exchange.as_ref());
-    });
+    processes(
+        "ipc::virtual_memory_is_shared_by_descriptor",
+        2,
+        |exchange| {
+            virtual_memory(&device(exchange.rank()), exchange.as_ref());
+        },
+    );
 }
 
 #[test]

@@ -43,7 +43,7 @@ type Environment = Vec<(&'static str, String)>;
 fn start(role: &str, env: &Environment, folder: Option<&Path>) -> Child {
     let mut command = Command::new(std::env::current_exe().expect("this binary"));
     command
-        .args(["--exact", "child", "--nocapture"])
+        .args(["--exact", "launchers::child", "--nocapture"])
         .env_clear()
         .env(ROLE, role)
         .env("WARPWEAVE_TIMEOUT", "20")

@@ -1,11 +1,8 @@
-//! An address that is in use again is not the memory that it was. A separate test binary, so that no other
-//! test of the process takes the address first.
+//! An address that is in use again is not the memory that it was. In a process of its own, so that no
+//! other test takes the address first.
 
-#[allow(dead_code, reason = "each test file fails at its own steps")]
-#[path = "support/faulty.rs"]
-mod faulty;
-
-use faulty::{Faulty, both, read, write};
+use crate::alone::alone;
+use crate::faulty::{Faulty, both, read, write};
 use warpweave_symm_mem::{Backend, Error, Exchange, IpcCache, Memory};
 
 type Memories = <Faulty as Backend>::Memory;
@@ -31,10 +28,15 @@ fn reuse(device: &Faulty, memory: Memories) -> Option<Memories> {
 
 #[test]
 fn a_freed_and_reused_address_is_a_miss_on_all_ranks() {
-    both(2, |device, exchange| {
-        let reused = (0..ATTEMPTS).any(|_| is_a_miss(&device, exchange.as_ref()));
-        assert!(reused, "the address of freed memory does not come back");
-    });
+    alone(
+        "ipc_reuse::a_freed_and_reused_address_is_a_miss_on_all_ranks",
+        || {
+            both(2, |device, exchange| {
+                let reused = (0..ATTEMPTS).any(|_| is_a_miss(&device, exchange.as_ref()));
+                assert!(reused, "the address of freed memory does not come back");
+            });
+        },
+    );
 }
 
 /// Whether the address of rank 1's memory came back; if it did, it was seen to be a miss.

@@ -182,7 +182,7 @@ fn start(role: &str, world: usize, env: &[(&str, &str)]) -> Vec<Rank> {
     (0..world)
         .map(|rank| {
             let mut process = Command::new(std::env::current_exe().expect("this binary"))
-                .args(["--exact", "child", "--nocapture"])
+                .args(["--exact", "processes::child", "--nocapture"])
                 .env(ROLE, role)
                 .env("WARPWEAVE_RANK", rank.to_string())
                 .env("WARPWEAVE_WORLD_SIZE", world.to_string())

@@ -1,13 +1,10 @@
-//! Registrations, pools and multicast objects leak nothing. A separate test binary, so that no other test of
-//! the process affects the counts.
+//! Registrations, pools and multicast objects leak nothing. In a process of its own, so that no other test
+//! affects the counts.
 
-#[allow(dead_code, reason = "each test file fails at its own steps")]
-#[path = "support/faulty.rs"]
-mod faulty;
-
+use crate::alone::alone;
 use std::sync::Arc;
 
-use faulty::{Faulty, Step, ranks};
+use crate::faulty::{Faulty, Step, ranks};
 use warpweave_symm_mem::ipc::CacheLimits;
 use warpweave_symm_mem::{
     Backend, Exchange, IpcCache, Memory, MulticastCache, SymmetricBuffer, SymmetricPool,
@@ -75,30 +72,35 @@ fn counts() -> (usize, usize, usize) {
 
 #[test]
 fn hundreds_of_rounds_with_failures_leave_nothing_behind() {
-    ranks(2, |exchange| {
-        let device = Faulty::apart();
-        let run = |turns: std::ops::Range<usize>| {
-            turns.for_each(|turn| once(&device, &exchange, turn));
-        };
-        run(0..28);
-        exchange.barrier("warm").unwrap();
-        let before = counts();
-        exchange.barrier("counted").unwrap();
-        run(0..280);
-        exchange.barrier("done").unwrap();
-        let after = counts();
-        exchange.barrier("counted").unwrap();
-        // The other rank may be opening the file system's list of descriptors just now.
-        assert!(
-            after.0 <= before.0 + 1,
-            "descriptors: {before:?} then {after:?}"
-        );
-        assert_eq!(after.1, before.1, "mappings of memory files");
-        // The C allocator reserves 64 MiB of address space for a thread; the pools' chunks would be
-        // gigabytes.
-        assert!(
-            after.2 <= before.2 + (129 << 20) / 4096,
-            "address space: {before:?} then {after:?}"
-        );
-    });
+    alone(
+        "ipc_leaks::hundreds_of_rounds_with_failures_leave_nothing_behind",
+        || {
+            ranks(2, |exchange| {
+                let device = Faulty::apart();
+                let run = |turns: std::ops::Range<usize>| {
+                    turns.for_each(|turn| once(&device, &exchange, turn));
+                };
+                run(0..28);
+                exchange.barrier("warm").unwrap();
+                let before = counts();
+                exchange.barrier("counted").unwrap();
+                run(0..280);
+                exchange.barrier("done").unwrap();
+                let after = counts();
+                exchange.barrier("counted").unwrap();
+                // The other rank may be opening the file system's list of descriptors just now.
+                assert!(
+                    after.0 <= before.0 + 1,
+                    "descriptors: {before:?} then {after:?}"
+                );
+                assert_eq!(after.1, before.1, "mappings of memory files");
+                // The C allocator reserves 64 MiB of address space for a thread; the pools' chunks would be
+                // gigabytes.
+                assert!(
+                    after.2 <= before.2 + (129 << 20) / 4096,
+                    "address space: {before:?} then {after:?}"
+                );
+            });
+        },
+    );
 }

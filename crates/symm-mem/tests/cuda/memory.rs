@@ -1,11 +1,10 @@
 //! Symmetric memory on GPUs, ranks as threads: on one device each where there are enough, else all on the
 //! first.
 
-mod support;
-
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::descriptors;
 use warpweave_symm_mem::{
     Backend, Cuda, DevicePtr, Error, Exchange, Memory, SignalPad, SymmetricBuffer, ThreadExchange,
 };
@@ -293,13 +292,13 @@ fn device(rank: usize) -> Cuda {
 #[test]
 #[ignore = "needs a GPU"]
 fn a_missing_descriptor_names_the_rank() {
-    support::a_missing_descriptor_names_the_rank(device);
+    descriptors::a_missing_descriptor_names_the_rank(device);
 }
 
 #[test]
 #[ignore = "needs a GPU"]
 fn a_wrong_descriptor_names_the_rank() {
-    support::a_wrong_descriptor_names_the_rank(device);
+    descriptors::a_wrong_descriptor_names_the_rank(device);
 }
 
 #[test]

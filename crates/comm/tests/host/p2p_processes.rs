@@ -1,13 +1,11 @@
 //! The ring all-gather with no barrier, each rank a process: the test binary starts itself again.
 
-mod transfers;
-
 use std::net::TcpListener;
 use std::process::{Child, Command};
 use std::time::Duration;
 
-use transfers::ring::{DIRECTIONS, Kind, Ring};
-use transfers::{OWN, Rank, flood};
+use crate::transfers::ring::{DIRECTIONS, Kind, Ring};
+use crate::transfers::{OWN, Rank, flood};
 use warpweave_comm::Communicator;
 use warpweave_comm::p2p::Options;
 use warpweave_symm_mem::Host;
@@ -66,7 +64,7 @@ fn job(world: usize) {
     let mut ranks: Vec<_> = (0..world)
         .map(|rank| {
             let child = Command::new(std::env::current_exe().expect("this binary"))
-                .args(["--exact", "child"])
+                .args(["--exact", "p2p_processes::child"])
                 .env(CHILD, "1")
                 .env("WARPWEAVE_RANK", rank.to_string())
                 .env("WARPWEAVE_WORLD_SIZE", world.to_string())

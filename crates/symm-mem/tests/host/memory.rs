@@ -1,11 +1,10 @@
 //! Symmetric memory on the host backend, ranks as threads.
 
-mod support;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::descriptors;
 use warpweave_symm_mem::host::HostStream;
 use warpweave_symm_mem::{
     Backend, Error, Exchange, Host, SignalPad, SymmetricBuffer, ThreadExchange,
@@ -102,12 +101,12 @@ fn different_sizes_are_an_error_on_every_rank() {
 
 #[test]
 fn a_missing_descriptor_names_the_rank() {
-    support::a_missing_descriptor_names_the_rank(|_| Host::new());
+    descriptors::a_missing_descriptor_names_the_rank(|_| Host::new());
 }
 
 #[test]
 fn a_wrong_descriptor_names_the_rank() {
-    support::a_wrong_descriptor_names_the_rank(|_| Host::new());
+    descriptors::a_wrong_descriptor_names_the_rank(|_| Host::new());
 }
 
 #[test]
