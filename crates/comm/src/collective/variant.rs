@@ -163,8 +163,8 @@ impl Variant {
     ///
     /// On a GPU nothing stops a copy that is in the queue of a copy engine. So after a wait of a rank has
     /// failed, its copies that were enqueued before still write outputs of peers, which may not have given
-    /// them: a peer that is between two calls can find the output of an earlier call overwritten, and its next
-    /// wait or check reports the fault. [`Collectives::select`](super::Collectives::select) leaves such
+    /// them: a peer that is between two calls can find the output of an earlier call overwritten, and its
+    /// next wait or check reports the fault. [`Collectives::select`](super::Collectives::select) leaves such
     /// variants out. Name them where outputs are not used after their check.
     pub const fn pushes_outputs_by_engine(self, operation: Operation) -> bool {
         match self {

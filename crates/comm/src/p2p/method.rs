@@ -12,8 +12,8 @@ use crate::error::CommError;
 pub enum TransferMethod {
     /// A copy engine, between a wait and a signal: three launches, the full bandwidth of a link, no SM. On a
     /// GPU nothing stops it once it is enqueued: a put whose wait fails still writes memory that the receiver
-    /// has not given, after the notice of the failure. The receiver's next wait or check reports it. The other
-    /// methods write nothing after a failed wait.
+    /// has not given, after the notice of the failure. The receiver's next wait or check reports it. The
+    /// other methods write nothing after a failed wait.
     CopyEngine,
     /// Loads and stores of the SMs: one launch, the lowest latency, any alignment.
     Sm,

@@ -191,8 +191,8 @@ fn a_peer_that_never_signals_is_named_and_the_context_survives() {
     });
 }
 
-/// Rank 0 waits until rank 1 gives its memory, and copies to it: eagerly, and in a graph captured before. Rank
-/// 1 gives it only in the last call.
+/// Rank 0 waits until rank 1 gives its memory, and copies to it: eagerly, and in a graph captured before.
+/// Rank 1 gives it only in the last call.
 #[test]
 #[ignore = "needs a GPU"]
 fn a_copy_after_a_failed_wait_does_not_arrive_and_the_context_survives() {

@@ -89,8 +89,8 @@ impl Costs {
 impl<B: CollectiveKernels> Collectives<B> {
     /// The variant for `call` that is fastest according to [`Collectives::costs`], of those that can do it,
     /// reduce in the order of ranks, and do not
-    /// [push outputs by copy engine](Variant::pushes_outputs_by_engine). The same on all ranks. Without any measurement of the operation: the
-    /// first of a fixed order that can.
+    /// [push outputs by copy engine](Variant::pushes_outputs_by_engine). The same on all ranks. Without any
+    /// measurement of the operation: the first of a fixed order that can.
     ///
     /// # Errors
     /// As [`Collectives::validate`], if no variant can do it: make the operands symmetric, or let NCCL do it.

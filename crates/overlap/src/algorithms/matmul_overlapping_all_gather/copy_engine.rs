@@ -6,8 +6,8 @@ use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{Placement, Plan, Problem, StreamId};
 
-/// Every rank pulls the X of all ranks into its Y on one stream, the next rank's first, while its GEMM has all
-/// SMs. X is symmetric. A push into Y could not be stopped if its owner does not give Y.
+/// Every rank pulls the X of all ranks into its Y on one stream, the next rank's first, while its GEMM has
+/// all SMs. X is symmetric. A push into Y could not be stopped if its owner did not give Y.
 ///
 /// `ready`: "my X is there". `taken`: "I have read your X"; the call ends only then.
 pub const ALGORITHM: Algorithm = Algorithm {

@@ -23,8 +23,8 @@ pub(in crate::algorithms) enum Reach {
 /// its own partial where the GEMM wrote it. After the last GEMM only the last chunk's reduction remains.
 ///
 /// For [`Reach::Everyone`] the stream of the pushes then sends the results to all others, chunk by chunk. On
-/// GPUs that is done by SMs, because C is an operand: a failed wait must be able to stop it. The partials lie in C itself: an owner's result arrives only after the owner has received the partial that it
-/// overwrites.
+/// GPUs that is done by SMs, because C is an operand: a failed wait must be able to stop it. The partials lie
+/// in C itself: an owner's result arrives only after the owner has received the partial that it overwrites.
 ///
 /// `ready`: its n-th signal of a call says "my partial of the n-th chunk of your rows is in your staging".
 /// `free`: "I have reduced your partials", a credit for the next call's pushes. Where everyone gets the

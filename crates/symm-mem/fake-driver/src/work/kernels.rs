@@ -1,5 +1,5 @@
-//! The kernels that the driver knows by name: the signals, waits and copies of `warpweave-symm-mem`. Any other
-//! kernel is only recorded in the journal.
+//! The kernels that the driver knows by name: the signals, waits and copies of `warpweave-symm-mem`. Any
+//! other kernel is only recorded in the journal.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
