@@ -60,6 +60,7 @@ fn play<B: Kernels>(
         for matrix in 0..matrices {
             rank.matrix::<bf16>(2 * matrix);
             rank.matrix::<f16>(2 * matrix + 1);
+            rank.varying::<bf16>(2 * matrices + matrix);
         }
         rank.close()
     };
