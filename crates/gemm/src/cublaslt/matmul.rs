@@ -255,7 +255,7 @@ impl Matmul {
             return Err(unsupported("A must be row-major"));
         }
         let rows = (problem.lda | problem.ldb) * problem.dtype.size();
-        let rows = rows | problem.ldc * problem.out.size() | 16;
+        let rows = rows | (problem.ldc * problem.out.size()) | 16;
         if alignment != 1 << rows.trailing_zeros() {
             let why = "the strides of a batch must be aligned as the rows are";
             return Err(unsupported(why));
