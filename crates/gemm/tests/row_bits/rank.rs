@@ -233,7 +233,7 @@ impl<B: Kernels> Rank<B> {
         let shared = SymmetricBuffer::new(&backend, &exchange, "row bits", end).unwrap();
         let mut pad = SignalPad::new(&backend, &exchange, "row bits", SLOTS).unwrap();
         pad.set_timeout(Duration::from_secs(10));
-        Self {
+        let rank = Self {
             stream: backend.stream(Default::default()).unwrap(),
             handle: backend.gemm_handle().unwrap(),
             pad,
@@ -252,7 +252,20 @@ impl<B: Kernels> Rank<B> {
             backend,
             exchange,
             limits,
+        };
+        // Their code is loaded before any rank waits for another: a driver may wait for that until nothing runs.
+        rank.backend
+            .delay(&rank.stream, Duration::from_micros(1))
+            .unwrap();
+        // SAFETY: places of this rank's memory, which nothing uses yet.
+        unsafe {
+            let (to, from) = (rank.at.c, rank.at.first_a);
+            rank.backend.fill(&rank.stream, from, 0xff, 256).unwrap();
+            rank.backend.copy(&rank.stream, to, from, 256).unwrap();
         }
+        rank.synchronize();
+        rank.barrier("ready");
+        rank
     }
 
     fn barrier(&self, place: &str) {
