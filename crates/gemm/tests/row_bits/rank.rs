@@ -253,7 +253,7 @@ impl<B: Kernels> Rank<B> {
             exchange,
             limits,
         };
-        // Their code is loaded before any rank waits for another: a driver may wait for that until nothing runs.
+        // Code is loaded before any rank waits for another: a driver may wait for that until nothing runs.
         rank.backend
             .delay(&rank.stream, Duration::from_micros(1))
             .unwrap();
@@ -292,8 +292,8 @@ impl<B: Kernels> Rank<B> {
     fn plain(&self, problem: &GemmProblem, a: DevicePtr, tiling: Tiling) {
         let prepared = self.backend.prepare_tiled(&self.handle, problem, tiling);
         let operands = GemmOperands::new(a, self.at.b, self.at.c).with_bias(self.at.bias);
-        // SAFETY: the matrices lie in this rank's memory, whose work is all on one stream; the kernel needs no
-        // workspace.
+        // SAFETY: the matrices lie in this rank's memory, whose work is all on one stream; the kernel needs
+        // no workspace.
         unsafe {
             self.backend
                 .gemm(&self.stream, &prepared, operands, DevicePtr::NULL)
