@@ -117,9 +117,9 @@ pub trait GemmBackend: Backend {
     fn workspace_bytes(prepared: &Self::PreparedGemm) -> usize;
 
     /// Enqueues C = A·B, with the bias if the problem has one, on `stream`, with scratch memory at
-    /// `workspace`, which is ignored, and may be null, where none is needed. Operands and workspace may differ
-    /// between the launches of one prepared GEMM: on a GPU the tensor maps of the last 256 different ones are
-    /// kept, and others are encoded.
+    /// `workspace`, which is ignored, and may be null, where none is needed. Operands and workspace may
+    /// differ between the launches of one prepared GEMM: on a GPU the tensor maps of the last 256 different
+    /// ones are kept, and others are encoded.
     ///
     /// To capture a launch in a graph, launch the prepared GEMM once before: a provider may load its code at
     /// the first launch.
@@ -147,8 +147,8 @@ pub trait GemmBackend: Backend {
     fn gemm_algorithm(prepared: &Self::PreparedGemm) -> String;
 }
 
-/// A prepared GEMM with a workspace of its own: its launches must be ordered by streams or events, as launches
-/// that write the same C must be anyway.
+/// A prepared GEMM with a workspace of its own: its launches must be ordered by streams or events, as
+/// launches that write the same C must be anyway.
 #[derive(Debug)]
 pub struct PreparedGemm<B: GemmBackend> {
     prepared: B::PreparedGemm,

@@ -38,7 +38,7 @@ pub enum Error {
     /// misplaced.
     #[error("operand {operand} of {problem}: {reason}")]
     Operand {
-        /// `A`, `B`, `C` or `bias`.
+        /// `A`, `B`, `C`, `bias`, `staging` or `workspace`.
         operand: &'static str,
         /// The problem being computed.
         problem: Box<GemmProblem>,

@@ -136,9 +136,9 @@ pub struct GemmProblem {
     pub bias: bool,
     /// How many such GEMMs, and where.
     pub batch: GemmBatch,
-    /// Whether the algorithm must be batch-invariant: the bits of a row of C depend on its row of A, B and the
-    /// bias alone, not on m, on the row's place or on the tile that is chosen. Between providers, and between
-    /// problems that differ in more than m and the batch, bits may differ all the same.
+    /// Whether the algorithm must be batch-invariant: the bits of a row of C depend on its row of A, B and
+    /// the bias alone, not on m, on the row's place or on the tile that is chosen. Between providers, and
+    /// between problems that differ in more than m and the batch, bits may differ all the same.
     ///
     /// Every algorithm of [`Provider::Sm90`] and [`Provider::Host`] is: an element is summed from k = 0
     /// upwards, by whatever tile. Of [`Provider::Cutlass`] those without stream-K are chosen. Of

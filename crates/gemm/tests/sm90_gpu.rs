@@ -272,8 +272,8 @@ fn a_captured_gemm_is_replayed() {
     }
 }
 
-/// A framework captures in a mode in which the driver refuses what may synchronise: what is prepared meanwhile
-/// is prepared all the same, and the capture goes on.
+/// A framework captures in a mode in which the driver refuses what may synchronise: what is prepared
+/// meanwhile is prepared all the same, and the capture goes on.
 #[test]
 #[ignore = "needs a Hopper GPU and the feature `nvcc`"]
 fn gemms_are_prepared_while_a_stream_is_captured() {

@@ -122,7 +122,8 @@ impl Protocol {
     /// Everything is pulled.
     pub const PULL: Protocol = Protocol::Rendezvous { pushed: 0 };
 
-    /// Stagings of a rank, one after the other, between which calls alternate: each has the rows of A.
+    /// Stagings of a rank, [`staging_stride`](AllGatherOperands::staging_stride) apart, between which calls
+    /// alternate: each has the rows of A.
     pub fn stagings(self) -> usize {
         match self {
             Protocol::Rendezvous { .. } => 1,

@@ -23,8 +23,8 @@ use crate::{Error, GemmBatch, GemmOperands, GemmProblem, Layout, Provider};
 /// Hopper.
 pub const WORKSPACE_LIMIT: usize = 64 << 20;
 
-/// Rows of the problem that a batch-invariant algorithm is proposed for: between those of decoding and of long
-/// prompts.
+/// Rows of the problem that a batch-invariant algorithm is proposed for: between those of decoding and of
+/// long prompts.
 pub const CANONICAL_ROWS: usize = 256;
 
 /// A cuBLASLt context of the CUDA context that was current when it was made. Any thread may use it.
@@ -236,8 +236,8 @@ impl Matmul {
 
     /// The one algorithm for all problems that differ in m and batch alone, which adds up the products of an
     /// element in one sequence: what the heuristics propose for [`CANONICAL_ROWS`] rows, if it serves this
-    /// problem too. `cublasLt.h` says of `CUBLASLT_REDUCTION_SCHEME_NONE` that the dot product is performed in
-    /// one sequence.
+    /// problem too. `cublasLt.h` says of `CUBLASLT_REDUCTION_SCHEME_NONE` that the dot product is performed
+    /// in one sequence.
     ///
     /// `workspace` and `alignment` as for [`heuristics`](Self::heuristics).
     ///
@@ -255,7 +255,7 @@ impl Matmul {
             return Err(unsupported("A must be row-major"));
         }
         let rows = (problem.lda | problem.ldb) * problem.dtype.size();
-        let rows = rows | problem.ldc * problem.out.size() | 16;
+        let rows = rows | (problem.ldc * problem.out.size()) | 16;
         if alignment != 1 << rows.trailing_zeros() {
             let why = "the strides of a batch must be aligned as the rows are";
             return Err(unsupported(why));

@@ -145,8 +145,8 @@ unsafe fn copy<T: Element>(gemm: &Launch<'_>, group: &Group, from: DevicePtr, to
     }
 }
 
-/// The sums of an own group over all ranks: the partials, this rank's rounded as the others' are, in the order
-/// of ranks, and the bias.
+/// The sums of an own group over all ranks: the partials, this rank's rounded as the others' are, in the
+/// order of ranks, and the bias.
 ///
 /// # Safety
 /// The parts of all others have been pulled, and nothing writes them meanwhile.

@@ -220,9 +220,9 @@ impl MatmulReduce {
             ));
         }
         let slots = self.slots();
-        for (i, &(what, first, count)) in slots.iter().enumerate() {
+        for (i, &(what, first, count)) in slots.iter().flatten().enumerate() {
             let last = first.saturating_add(count);
-            for &(other, from, also) in &slots[..i] {
+            for &(other, from, also) in slots[..i].iter().flatten() {
                 if first < from.saturating_add(also) && from < last {
                     return refuse(format!("{other} and {what} share slots"));
                 }
@@ -232,16 +232,17 @@ impl MatmulReduce {
     }
 
     /// The slots of the pad that it uses: what for, the first, and how many.
-    fn slots(&self) -> Vec<(&'static str, usize, usize)> {
+    fn slots(&self) -> [Option<(&'static str, usize, usize)>; 3] {
         let ready = match self.c {
             ReduceOutput::Each => self.units().count(),
             _ => self.groups(),
         };
-        let mut slots = vec![("ready", self.ready, ready), ("done", self.done, 1)];
-        if self.c == ReduceOutput::Everyone {
-            slots.push(("summed", self.summed, ready));
-        }
-        slots
+        let everyone = self.c == ReduceOutput::Everyone;
+        [
+            Some(("ready", self.ready, ready)),
+            Some(("done", self.done, 1)),
+            everyone.then_some(("summed", self.summed, ready)),
+        ]
     }
 
     fn validate_shards(&self) -> Result<(), String> {
@@ -352,7 +353,7 @@ impl Launch<'_> {
             return refuse(format!("the pad is of rank {} of {}", pad.rank, pad.world));
         }
         let most = pad.slots as usize;
-        for (what, first, count) in self.slots() {
+        for (what, first, count) in self.slots().into_iter().flatten() {
             let last = first.saturating_add(count);
             if last > most {
                 return refuse(format!(

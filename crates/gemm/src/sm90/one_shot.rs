@@ -4,7 +4,9 @@ use warpweave_symm_mem::cuda::{CudaStream, Function, LaunchConfig};
 use warpweave_symm_mem::{Backend, Cuda, DevicePtr, PadView};
 
 use super::config::{self, CONFIGS, Family, SHARED_BYTES, STEP};
-use super::prepared::{Bias, boxes, check_compiled, launch_with, maps_of_a, refused, resident};
+use super::prepared::{
+    Bias, boxes, check_compiled, launch_with, maps_of_a, refused, resident, used_bias,
+};
 use super::requirements::check_reduction;
 use super::tensor_map::{Matrix, TensorMap};
 use super::{RANKS, Raster, check_device, reduce_tiling};
@@ -119,7 +121,11 @@ impl PreparedOneShot {
             c: gemm.own_sums(),
             staging: operands.staging,
             staging_stride: operands.staging_stride,
-            matrices: [operands.a, operands.b, operands.bias],
+            matrices: [
+                operands.a,
+                operands.b,
+                used_bias(&self.gemm.problem, operands.bias),
+            ],
         };
         let encode = || self.encode(&gemm);
         self.launches.with(&addresses, encode, |parameter| {

@@ -23,13 +23,17 @@ impl Bias {
     /// That of `problem` at `address`, if it has one.
     pub fn new(problem: &GemmProblem, address: DevicePtr) -> Self {
         Self {
-            elements: if problem.bias {
-                address
-            } else {
-                DevicePtr::NULL
-            },
+            elements: used_bias(problem, address),
             columns: problem.n as u32,
         }
+    }
+}
+
+/// The address of a bias, or null for a problem without one.
+pub(super) fn used_bias(problem: &GemmProblem, address: DevicePtr) -> DevicePtr {
+    match problem.bias {
+        true => address,
+        false => DevicePtr::NULL,
     }
 }
 
@@ -112,10 +116,7 @@ impl Prepared {
         operands: GemmOperands,
     ) -> Result<(), Error> {
         operands.check(&self.problem, |_| ADDRESS_ALIGNMENT)?;
-        let bias = match self.problem.bias {
-            true => operands.bias,
-            false => DevicePtr::NULL,
-        };
+        let bias = used_bias(&self.problem, operands.bias);
         let addresses = [operands.a, operands.b, operands.c, bias];
         let [along_m, along_n] = self.config.cluster;
         let cluster = along_m * along_n;

@@ -6,7 +6,9 @@ use warpweave_symm_mem::cuda::{CudaStream, Function, LaunchConfig};
 use warpweave_symm_mem::{Backend, Cuda, DevicePtr, PadView};
 
 use super::config::{self, CONFIGS, Family, PULLING_BYTES, STEP};
-use super::prepared::{Bias, boxes, check_compiled, launch_with, refused, resident, rows_of_box};
+use super::prepared::{
+    Bias, boxes, check_compiled, launch_with, refused, resident, rows_of_box, used_bias,
+};
 use super::requirements::check_reduction;
 use super::tensor_map::{BOX_COLUMNS, Matrix, TensorMap};
 use super::{RANKS, check_device, reduce_tiling};
@@ -132,7 +134,12 @@ impl PreparedReduction {
         let addresses = Addresses {
             c: operands.c,
             staging: operands.staging,
-            matrices: [operands.a, operands.b, operands.bias, operands.pulled],
+            matrices: [
+                operands.a,
+                operands.b,
+                used_bias(&self.gemm.problem, operands.bias),
+                operands.pulled,
+            ],
         };
         let encode = || self.encode(&gemm);
         self.launches.with(&addresses, encode, |parameter| {

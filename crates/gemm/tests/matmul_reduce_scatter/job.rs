@@ -272,9 +272,9 @@ impl<B: GemmReduceBackend> Job<B> {
         let from = self
             .inputs
             .add(input * self.a_bytes.next_multiple_of(256).max(256));
+        let mut operands = self.operands;
         // SAFETY: the ranges lie in the job's memory; all ranks launch as often as this one, and work on C is
         // on the stream of the launches.
-        let mut operands = self.operands;
         unsafe {
             match input % 2 {
                 0 => self

@@ -1,10 +1,10 @@
 //! The bits of a row of C depend on nothing but its row of A, and B: not on m, on the row's place, its owner,
 //! the tile, the protocol or the kernel. On the host, and on GPUs, one for each rank or all ranks on one.
 //!
-//! For every matrix B the whole of a tall A is multiplied once, by the simplest kernel. Then some of its rows,
-//! as many and from where chance wants, are multiplied by every family, and compared with these bits. Sums
-//! over ranks are compared with their definition: the ranks' partials, each rounded to the element type, added
-//! in f32 in the order of ranks from negative zero, then the bias, rounded once.
+//! For every matrix B the whole of a tall A is multiplied once, by the simplest kernel. Then some of its
+//! rows, as many and from where chance wants, are multiplied by every family, and compared with these bits.
+//! Sums over ranks are compared with their definition: the ranks' partials, each rounded to the element type,
+//! added in f32 in the order of ranks from negative zero, then the bias, rounded once.
 
 mod provider;
 mod rank;
@@ -60,6 +60,7 @@ fn play<B: Kernels>(
         for matrix in 0..matrices {
             rank.matrix::<bf16>(2 * matrix);
             rank.matrix::<f16>(2 * matrix + 1);
+            rank.varying::<bf16>(2 * matrices + matrix);
         }
         rank.close()
     };

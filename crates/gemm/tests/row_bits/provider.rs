@@ -163,7 +163,8 @@ fn on_a_gpu(provider: Provider) {
     assert!(problems > refused, "{:?}", player.counts);
     let time = start.elapsed();
     println!(
-        "row bits: all equal, {rows} rows of {problems} problems by {provider}, {refused} refused, in {time:.1?}"
+        "row bits: all equal, {rows} rows of {problems} problems by {provider}, \
+         {refused} refused, in {time:.1?}"
     );
 }
 

@@ -9,8 +9,8 @@ use warpweave_gemm::host::Element;
 use warpweave_gemm::matmul_reduce::{ReduceOutput, Units};
 use warpweave_gemm::sm90::{CONFIGS, Tiling};
 use warpweave_gemm::{
-    AllGatherMatmul, AllGatherOperands, GemmOperands, GemmProblem, Layout, MatmulReduce, Protocol,
-    ReduceOperands,
+    AllGatherMatmul, AllGatherOperands, GemmOperands, GemmProblem, Layout, MatmulReduce, Peers,
+    Protocol, ReduceOperands,
 };
 use warpweave_symm_mem::{DevicePtr, Exchange, Memory, SignalPad, SymmetricBuffer};
 
@@ -233,7 +233,7 @@ impl<B: Kernels> Rank<B> {
         let shared = SymmetricBuffer::new(&backend, &exchange, "row bits", end).unwrap();
         let mut pad = SignalPad::new(&backend, &exchange, "row bits", SLOTS).unwrap();
         pad.set_timeout(Duration::from_secs(10));
-        Self {
+        let rank = Self {
             stream: backend.stream(Default::default()).unwrap(),
             handle: backend.gemm_handle().unwrap(),
             pad,
@@ -252,7 +252,20 @@ impl<B: Kernels> Rank<B> {
             backend,
             exchange,
             limits,
+        };
+        // Code is loaded before any rank waits for another: a driver may wait for that until nothing runs.
+        rank.backend
+            .delay(&rank.stream, Duration::from_micros(1))
+            .unwrap();
+        // SAFETY: places of this rank's memory, which nothing uses yet.
+        unsafe {
+            let (to, from) = (rank.at.c, rank.at.first_a);
+            rank.backend.fill(&rank.stream, from, 0xff, 256).unwrap();
+            rank.backend.copy(&rank.stream, to, from, 256).unwrap();
         }
+        rank.synchronize();
+        rank.barrier("ready");
+        rank
     }
 
     fn barrier(&self, place: &str) {
@@ -279,8 +292,8 @@ impl<B: Kernels> Rank<B> {
     fn plain(&self, problem: &GemmProblem, a: DevicePtr, tiling: Tiling) {
         let prepared = self.backend.prepare_tiled(&self.handle, problem, tiling);
         let operands = GemmOperands::new(a, self.at.b, self.at.c).with_bias(self.at.bias);
-        // SAFETY: the matrices lie in this rank's memory, whose work is all on one stream; the kernel needs no
-        // workspace.
+        // SAFETY: the matrices lie in this rank's memory, whose work is all on one stream; the kernel needs
+        // no workspace.
         unsafe {
             self.backend
                 .gemm(&self.stream, &prepared, operands, DevicePtr::NULL)
@@ -292,12 +305,163 @@ impl<B: Kernels> Rank<B> {
 
     /// Plays the problems of a matrix.
     pub fn matrix<T: Element>(&mut self, number: u64) {
+        let random = &mut Random(number);
+        let matrix = self.make::<T>(number, random);
+        for _ in 0..self.limits.calls {
+            self.problem(&matrix, random);
+        }
+    }
+
+    /// Calls back to back, with nothing between them that waits on the host, of several numbers of rows:
+    /// they take two stagings by turns, by the eager protocol and in one shot.
+    pub fn varying<T: Element>(&mut self, number: u64) {
+        const PREPARED: usize = 4;
         let (rank, world) = (self.exchange.rank(), self.exchange.world());
         let random = &mut Random(number);
+        let matrix = self.make::<T>(number, random);
+        let GemmProblem { n, lda, .. } = matrix.problem;
+        let Limits {
+            rows, most, blocks, ..
+        } = self.limits;
+        let on_all = |offset: usize| -> Peers {
+            let all = self.shared.addresses().into_iter();
+            all.map(|address| address.add(offset)).collect()
+        };
+        let mut prepared = Vec::new();
+        for _ in 0..PREPARED {
+            let m = 1 + random.below(most);
+            let start = random.below(rows - m + 1);
+            let shards = shards(random, m, world);
+            let problem = GemmProblem {
+                m,
+                ..matrix.problem
+            };
+            let largest = shards.iter().map(Range::len).max().unwrap_or(0);
+            let own = start + shards[rank].start;
+            let eager = AllGatherMatmul {
+                problem,
+                shards,
+                chunk_rows: AllGatherMatmul::eager_chunk_rows(largest),
+                rank,
+                world,
+                ready: EAGER,
+                done: DONE,
+                protocol: Protocol::Eager,
+                tiling: None,
+                max_blocks: blocks,
+            };
+            let each = MatmulReduce {
+                problem,
+                shards: Vec::new(),
+                c: ReduceOutput::Each,
+                rank,
+                world,
+                ready: EACH,
+                summed: 0,
+                done: EACH + Units::MOST,
+                group_rows: 0,
+                tiling: None,
+                max_blocks: blocks,
+            };
+            // By the eager protocol nobody else reads A.
+            let a = std::iter::repeat_n(self.at.first_a.add(2 * own * lda), world);
+            let gathers = AllGatherOperands {
+                a: a.collect(),
+                staging: on_all(self.within.eager),
+                staging_stride: self.within.eager_stride,
+                b: self.at.b,
+                c: self.at.c,
+                bias: self.at.bias,
+                pad: self.pad.view(),
+            };
+            let reduces = ReduceOperands {
+                a: self.at.own_a.add(2 * start * lda),
+                b: self.at.b,
+                bias: self.at.bias,
+                c: self.at.c.into(),
+                staging: on_all(self.within.each),
+                staging_stride: self.within.each_stride,
+                pulled: self.at.pulled,
+                pad: self.pad.view(),
+            };
+            prepared.push((
+                start..start + m,
+                self.backend
+                    .prepare_all_gather(&self.handle, &eager)
+                    .unwrap(),
+                gathers,
+                self.backend.prepare_reduce(&self.handle, &each).unwrap(),
+                reduces,
+            ));
+        }
+        let calls: Vec<_> = (0..self.limits.calls)
+            .map(|_| (random.below(PREPARED), random.once_in(2)))
+            .collect();
+        let c_bytes = (2 * most * n).next_multiple_of(256);
+        let results = self.backend.allocate(calls.len() * c_bytes).unwrap();
+        let late = &mut Random(number ^ rank as u64);
+        self.synchronize();
+        self.barrier("prepared");
+        for (call, &(which, gathered)) in calls.iter().enumerate() {
+            let c = results.address().add(call * c_bytes);
+            let (_, eager, gathers, each, reduces) = &prepared[which];
+            if late.once_in(3) {
+                let time = Duration::from_micros(50 + late.below(200) as u64);
+                self.backend.delay(&self.stream, time).unwrap();
+            }
+            // SAFETY: all matrices are there until the stream is drained; all ranks launch the same.
+            unsafe {
+                match gathered {
+                    true => {
+                        let operands = AllGatherOperands { c, ..*gathers };
+                        self.backend
+                            .all_gather_matmul(&self.stream, eager, &operands)
+                    }
+                    false => {
+                        let operands = ReduceOperands {
+                            c: c.into(),
+                            ..*reduces
+                        };
+                        self.backend.matmul_reduce(&self.stream, each, &operands)
+                    }
+                }
+                .unwrap();
+            }
+        }
+        self.synchronize();
+        self.pad.check(&self.stream).unwrap();
+        for (call, &(which, gathered)) in calls.iter().enumerate() {
+            let rows = &prepared[which].0;
+            let wanted = match gathered {
+                true => &matrix.gathered,
+                false => &matrix.summed,
+            };
+            let from = results.address().add(call * c_bytes);
+            let got = self.download::<T>(from, rows.len() * n);
+            let is_equal =
+                |(got, wanted): (&T, &T)| got.to_f64().to_bits() == wanted.to_f64().to_bits();
+            let mut pairs = got.iter().zip(&wanted[rows.start * n..]);
+            assert!(
+                pairs.all(is_equal),
+                "rank {rank} of {world}, call {call} of rows {rows:?}, gathered: {gathered}"
+            );
+            let family = if gathered {
+                Family::Eager
+            } else {
+                Family::Each
+            };
+            self.counts.families[family as usize] += 1;
+            self.counts.rows += rows.len();
+        }
+        self.barrier("compared");
+    }
+
+    /// Uploads a matrix, and multiplies the whole of A.
+    fn make<T: Element>(&self, number: u64, random: &mut Random) -> Matrix<T> {
+        let (rank, world) = (self.exchange.rank(), self.exchange.world());
         let Limits {
             rows,
             extents: [n, k],
-            calls,
             ..
         } = self.limits;
         let n = (1 + random.below(n)).next_multiple_of(8);
@@ -341,14 +505,11 @@ impl<B: Kernels> Rank<B> {
             .all_gather("partials", bytes(&partial))
             .unwrap();
         let partials: Vec<Vec<T>> = partials.iter().map(|bytes| elements(bytes)).collect();
-        let matrix = Matrix {
+        assert_eq!(partials.len(), world);
+        Matrix {
             problem: with_bias,
             gathered,
             summed: sum(&partials, biased.then_some(&bias[..])),
-        };
-        assert_eq!(partials.len(), world);
-        for _ in 0..calls {
-            self.problem(&matrix, random);
         }
     }
 

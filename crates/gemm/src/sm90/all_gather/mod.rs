@@ -9,7 +9,7 @@ use warpweave_symm_mem::{Backend, Cuda, DevicePtr};
 
 use self::parameters::{Eager, Gathering, Maps, TileSchedule, slices};
 use super::config::{self, CONFIGS, Family, PULLING_BYTES};
-use super::prepared::{check_compiled, launch_with, resident};
+use super::prepared::{check_compiled, launch_with, resident, used_bias};
 use super::{RANKS, check_device, check_problem, select};
 use crate::all_gather_matmul::{AllGatherMatmul, AllGatherOperands, Launch, Protocol, groups};
 use crate::cuda::{CudaGemm, Relaxed, Table};
@@ -140,8 +140,15 @@ impl PreparedAllGather {
         let addresses = Addresses {
             a: operands.a,
             staging: operands.staging,
-            staging_stride: operands.staging_stride,
-            matrices: [operands.b, operands.c, operands.bias],
+            staging_stride: match self.gemm.protocol {
+                Protocol::Rendezvous { .. } => 0,
+                Protocol::Eager => operands.staging_stride,
+            },
+            matrices: [
+                operands.b,
+                operands.c,
+                used_bias(&self.gemm.problem, operands.bias),
+            ],
         };
         let (function, launch) = (&self.function, self.launch);
         let encode = || self.encode(&gemm);
