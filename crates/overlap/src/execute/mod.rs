@@ -20,7 +20,7 @@
 //! [`check`](crate::check::check()), and the ranks agree that they have the same.
 //!
 //! ```
-//! use std::sync::Arc;
+//! use std::sync::{Arc, OnceLock};
 //! use warpweave_overlap::Checked;
 //! use warpweave_overlap::execute::Executor;
 //! use warpweave_overlap::plan::Problem;
@@ -78,7 +78,7 @@ mod validate;
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{HashMap, HashSet};
 use std::hash::{Hash, Hasher};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use warpweave_gemm::{
     AllGatherGemmBackend, ChunkedGemmBackend, Gemm, GemmBackend, GemmProblem, GemmReduceBackend,
@@ -124,15 +124,28 @@ pub trait ExecuteBackend:
     /// # Errors
     /// What the kernel needs and this plan or machine lacks.
     fn bind_kernel(kernel: &dyn Kernel, with: &Binding<'_, Self>) -> Result<BoxedLaunch<Self>>;
+
+    /// What tells the device from others, also of other processes; `None` where ranks that share one do not
+    /// take blocks from each other.
+    fn device_identity(&self) -> Option<Vec<u8>>;
 }
 
 impl ExecuteBackend for Host {
+    fn device_identity(&self) -> Option<Vec<u8>> {
+        None
+    }
+
     fn bind_kernel(kernel: &dyn Kernel, with: &Binding<'_, Self>) -> Result<BoxedLaunch<Self>> {
         kernel.on_host(with)
     }
 }
 
 impl ExecuteBackend for Cuda {
+    fn device_identity(&self) -> Option<Vec<u8>> {
+        let uuid = self.context().uuid().ok()?;
+        Some(uuid.bytes.iter().map(|&byte| byte as u8).collect())
+    }
+
     fn bind_kernel(kernel: &dyn Kernel, with: &Binding<'_, Self>) -> Result<BoxedLaunch<Self>> {
         kernel.on_cuda(with)
     }
@@ -155,6 +168,9 @@ struct Shared<B: ExecuteBackend> {
     groups: Mutex<HashMap<Round, Arc<ProcessGroup<B>>>>,
     tuned: Mutex<HashSet<(GemmProblem, Provider)>>,
     arenas: Mutex<Arenas<B>>,
+    /// Blocks of launches whose blocks wait for each other: the device's SMs, divided by its ranks. `None`
+    /// within for all; not known before something was bound.
+    most_blocks: OnceLock<Option<u32>>,
     /// Held while a call is enqueued: calls do not mix on streams and events.
     calls: Mutex<()>,
     pads: Mutex<Pads<B>>,
@@ -175,6 +191,7 @@ impl<B: ExecuteBackend> Executor<B> {
             groups: Mutex::new(Default::default()),
             tuned: Mutex::new(Default::default()),
             arenas: Mutex::new(Default::default()),
+            most_blocks: OnceLock::new(),
             calls: Mutex::new(Default::default()),
             pads: Mutex::new(Default::default()),
         })))
@@ -242,6 +259,7 @@ impl<B: ExecuteBackend> Executor<B> {
 
         let valid = validate::validate(&plan, exchange.rank(), exchange.world());
         agree(exchange, "plan validation", valid)?;
+        self.most_blocks()?;
         let interfaces = same_interface(exchange, &plan)?;
 
         let own = self.own_part(&plan);
@@ -287,6 +305,22 @@ impl<B: ExecuteBackend> Executor<B> {
             backend: self.0.backend.clone(),
             node,
         })
+    }
+
+    /// See [`Shared::most_blocks`]. Collective the first time.
+    fn most_blocks(&self) -> Result<Option<u32>> {
+        if let Some(known) = self.0.most_blocks.get() {
+            return Ok(*known);
+        }
+        let most = match self.0.backend.device_identity() {
+            None => None,
+            Some(mine) => {
+                let all = self.0.exchange.all_gather("device identity", &mine)?;
+                let ranks = all.iter().filter(|theirs| **theirs == mine).count() as u32;
+                (ranks > 1).then(|| (self.0.backend.device().sms / ranks).max(1))
+            }
+        };
+        Ok(*self.0.most_blocks.get_or_init(|| most))
     }
 
     fn own_part(&self, plan: &Plan) -> Result<OwnPart<B>> {

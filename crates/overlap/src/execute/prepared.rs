@@ -104,6 +104,7 @@ impl<B: ExecuteBackend> Executor<B> {
         let largest = self.largest(schedule);
         let largest = agree(exchange.as_ref(), "proof of a schedule", largest)?;
         same(exchange.as_ref(), "schedule", format!("{schedule:?}"))?;
+        self.most_blocks()?;
         let plan = largest[0].1.plan(rank).clone();
         if world != plan.world {
             return Err(validate::wrong_ranks(&plan, rank, world));

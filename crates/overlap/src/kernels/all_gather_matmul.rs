@@ -444,7 +444,7 @@ impl AllGatherMatmul {
             done,
             protocol,
             tiling: None,
-            max_blocks: None,
+            max_blocks: with.max_blocks(),
         };
         Ok(Box::new(Prepared::<B> {
             kernel: *self,

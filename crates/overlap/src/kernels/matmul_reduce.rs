@@ -247,7 +247,7 @@ impl MatmulReduce {
             done: self.done.0,
             group_rows: self.rows,
             tiling: None,
-            max_blocks: None,
+            max_blocks: with.max_blocks(),
         };
         Ok(Box::new(Prepared::<B, _> {
             kernel: *self,

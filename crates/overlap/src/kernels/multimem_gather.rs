@@ -103,7 +103,7 @@ impl Kernel for MultimemGatherMatmul {
 }
 
 impl MultimemGatherMatmul {
-    fn launch<B: ExecuteBackend>(&self, _: &Binding<'_, B>) -> Result<BoxedLaunch<B>> {
+    fn launch<B: ExecuteBackend>(&self, with: &Binding<'_, B>) -> Result<BoxedLaunch<B>> {
         Ok(Box::new(Gather {
             shape: self.shape,
             mode: Mode::Multimem {
@@ -114,6 +114,7 @@ impl MultimemGatherMatmul {
             staging: self.staging,
             gemm: Some((self.b, self.c)),
             ready: self.ready,
+            max_blocks: with.max_blocks(),
         }))
     }
 }
@@ -154,7 +155,7 @@ impl Kernel for MultimemGather {
 }
 
 impl MultimemGather {
-    fn launch<B: ExecuteBackend>(&self, _: &Binding<'_, B>) -> Result<BoxedLaunch<B>> {
+    fn launch<B: ExecuteBackend>(&self, with: &Binding<'_, B>) -> Result<BoxedLaunch<B>> {
         Ok(Box::new(Gather {
             shape: self.shape,
             mode: Mode::Multimem {
@@ -165,6 +166,7 @@ impl MultimemGather {
             staging: self.staging,
             gemm: None,
             ready: self.ready,
+            max_blocks: with.max_blocks(),
         }))
     }
 }

@@ -91,29 +91,42 @@ impl Kernel for NaiveRemoteRead {
 }
 
 impl NaiveRemoteRead {
-    fn launch<B: ExecuteBackend>(&self, _: &Binding<'_, B>) -> Result<BoxedLaunch<B>> {
-        Ok(Box::new(*self))
+    fn launch<B: ExecuteBackend>(&self, with: &Binding<'_, B>) -> Result<BoxedLaunch<B>> {
+        Ok(Box::new(Ready {
+            kernel: *self,
+            max_blocks: with.max_blocks(),
+        }))
     }
+}
 
+/// Ready to be launched.
+#[derive(Debug)]
+struct Ready {
+    kernel: NaiveRemoteRead,
+    max_blocks: Option<u32>,
+}
+
+impl Ready {
     fn at(&self, at: &Addresses<'_>) -> Result<Descriptor> {
-        let KernelShape { m, n, k, dtype } = self.shape;
+        let kernel = &self.kernel;
+        let KernelShape { m, n, k, dtype } = kernel.shape;
         Ok(Descriptor {
-            a_peers: at.table(self.a)?,
-            b: at.own(self.b),
-            c: at.own(self.c),
+            a_peers: at.table(kernel.a)?,
+            b: at.own(kernel.b),
+            c: at.own(kernel.c),
             m,
             n,
             k,
             dtype,
             pad: at.pad()?,
-            ready: self.ready.0,
-            done: self.done.0,
-            max_blocks: None,
+            ready: kernel.ready.0,
+            done: kernel.done.0,
+            max_blocks: self.max_blocks,
         })
     }
 }
 
-impl<B: ExecuteBackend> Launch<B> for NaiveRemoteRead {
+impl<B: ExecuteBackend> Launch<B> for Ready {
     unsafe fn enqueue(&self, backend: &B, stream: &B::Stream, at: &Addresses<'_>) -> Result<()> {
         // SAFETY: the caller's obligation; sizes were checked against the buffers.
         unsafe { backend.naive_remote_read(stream, &self.at(at)?)? };

@@ -213,7 +213,7 @@ impl OneShotMatmul {
             ready: self.ready.0,
             done: self.calls.0,
             tiling: None,
-            max_blocks: None,
+            max_blocks: with.max_blocks(),
             // What only owners of rows have.
             shards: Vec::new(),
             summed: self.calls.0,

@@ -103,7 +103,7 @@ impl Kernel for ThreadloadGatherMatmul {
 }
 
 impl ThreadloadGatherMatmul {
-    fn launch<B: ExecuteBackend>(&self, _: &Binding<'_, B>) -> Result<BoxedLaunch<B>> {
+    fn launch<B: ExecuteBackend>(&self, with: &Binding<'_, B>) -> Result<BoxedLaunch<B>> {
         Ok(Box::new(Gather {
             shape: self.shape,
             mode: Mode::ThreadLoad { done: self.done },
@@ -111,6 +111,7 @@ impl ThreadloadGatherMatmul {
             staging: self.staging,
             gemm: Some((self.b, self.c)),
             ready: self.ready,
+            max_blocks: with.max_blocks(),
         }))
     }
 }
@@ -155,7 +156,7 @@ impl Kernel for ThreadloadGather {
 }
 
 impl ThreadloadGather {
-    fn launch<B: ExecuteBackend>(&self, _: &Binding<'_, B>) -> Result<BoxedLaunch<B>> {
+    fn launch<B: ExecuteBackend>(&self, with: &Binding<'_, B>) -> Result<BoxedLaunch<B>> {
         Ok(Box::new(Gather {
             shape: self.shape,
             mode: Mode::ThreadLoad { done: self.done },
@@ -163,6 +164,7 @@ impl ThreadloadGather {
             staging: self.staging,
             gemm: None,
             ready: self.ready,
+            max_blocks: with.max_blocks(),
         }))
     }
 }
@@ -177,6 +179,7 @@ pub(super) struct Gather {
     /// B and C, where it also multiplies.
     pub gemm: Option<(BufferId, BufferId)>,
     pub ready: SlotId,
+    pub max_blocks: Option<u32>,
 }
 
 /// How a gather gets its rows.
@@ -219,7 +222,7 @@ impl Gather {
             dtype,
             pad: at.pad()?,
             ready: self.ready.0,
-            max_blocks: None,
+            max_blocks: self.max_blocks,
         })
     }
 }

@@ -1,17 +1,18 @@
 //! Schedules on the host: every algorithm, with the caller's own operands and another M on each call, on one
 //! arena.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::fixtures::{Rank, on_ranks};
 use crate::gathers::stored;
 use crate::host;
+use warpweave_overlap::Checked;
 use warpweave_overlap::algorithms::{self, Configuration};
 use warpweave_overlap::execute::{DeviceSlice, ExecuteBackend, ExecuteError, Operands, Prepared};
 use warpweave_overlap::operation::Matrix;
 use warpweave_overlap::plan::{Problem, Role};
 use warpweave_overlap::schedule::Schedule;
-use warpweave_symm_mem::{Backend, DType, Host, Memory, SymmetricBuffer};
+use warpweave_symm_mem::{Backend, Cuda, DType, Host, Memory, SymmetricBuffer};
 
 /// The memory of the operands of a call, by name, each of exactly the bytes that it needs.
 pub struct Call<B: Backend> {
@@ -375,6 +376,133 @@ fn steps_of_more_ms_than_are_kept_are_made_anew() {
             prepared.run(rank.stream(), &call.operands(), m).unwrap();
             rank.executor.synchronize(rank.stream()).unwrap();
             assert!(call.is_right(&rank), "M = {m}");
+        }
+    });
+}
+
+/// Ranks as threads of the first GPU, which divide its SMs.
+fn one_gpu(_: usize) -> Cuda {
+    Cuda::new(0).unwrap()
+}
+
+/// What ranks of one GPU can run: no NCCL, and no GEMM that fills the device while peers wait.
+fn of_one_gpu() -> Vec<Configuration> {
+    let names = [
+        "naiveRemoteRead",
+        "threadloadGatherScalarCompute",
+        "fusedAllGather",
+        "fusedAllGather:protocol=eager",
+        "fusedColumnParallelLinear",
+        "fusedReduceScatter",
+        "fusedAllReduce",
+        "fusedAllReduce:shots=1",
+        "fusedRowParallelLinear",
+        "fusedRowParallelLinear:shots=1",
+        "ringPut",
+        "reduceScatterPipeline",
+    ];
+    names.map(|name| algorithms::find(name).unwrap()).to_vec()
+}
+
+#[test]
+#[ignore = "needs a GPU of compute capability 9.0 and the feature `nvcc`"]
+fn gpus_compute_at_any_m_with_the_callers_operands() {
+    for world in [1, 2] {
+        // Rows of 16 bytes, for tensor maps.
+        let problem = Problem::new(300, 64, 128, DType::Bf16);
+        let wrong = on_ranks(world, one_gpu, |rank| {
+            let stream = rank.stream();
+            let prepared: Vec<_> = of_one_gpu()
+                .into_iter()
+                .map(|configuration| {
+                    let schedule = Schedule::new(configuration, world, problem).unwrap();
+                    rank.executor.prepare(&schedule.batch_invariant()).unwrap()
+                })
+                .collect();
+            let ms = [300, 1, 9, 128, 2, 129, 64, 257];
+            let mut wrong = Vec::new();
+            for round in 0..ms.len() {
+                let calls: Vec<_> = prepared
+                    .iter()
+                    .enumerate()
+                    .map(|(index, one)| {
+                        let m = ms[(round + index) % ms.len()];
+                        (
+                            one,
+                            Call::new(&rank, one.schedule(), m, round * 100 + index),
+                        )
+                    })
+                    .collect();
+                rank.exchange.barrier("inputs").unwrap();
+                let enqueue = || {
+                    for (one, call) in &calls {
+                        one.run(stream, &call.operands(), call.m).unwrap();
+                    }
+                    Ok(())
+                };
+                match round % 2 {
+                    0 => enqueue().unwrap(),
+                    _ => {
+                        let graph = rank.backend().capture(stream, enqueue).unwrap();
+                        // SAFETY: what was captured lives until the stream is synchronised.
+                        unsafe { rank.backend().launch_graph(&graph, stream).unwrap() };
+                    }
+                }
+                rank.executor.synchronize(stream).unwrap();
+                let bad = calls.iter().filter(|(_, call)| !call.is_right(&rank));
+                wrong.extend(bad.map(|(one, call)| format!("{one:?} at M = {}", call.m)));
+            }
+            rank.exchange.barrier("end").unwrap();
+            wrong
+        });
+        let wrong: Vec<_> = wrong.concat();
+        assert!(wrong.is_empty(), "{world} ranks: {}", wrong.join("; "));
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU of compute capability 9.0 and the feature `nvcc`"]
+fn a_call_costs_the_host_little_more_than_its_launches() {
+    on_ranks(1, one_gpu, |rank| {
+        let problem = Problem::new(64, 4096, 4096, DType::Bf16);
+        let stream = rank.stream();
+        for name in [
+            "fusedAllGather",
+            "rowParallelLinear",
+            "columnParallelLinear:chunks=1:streams=1",
+        ] {
+            let configuration = algorithms::find(name).unwrap();
+            let checked = Checked::prove(configuration.plans(1, &problem).unwrap()).unwrap();
+            let bound = rank.executor.bind(&checked, stream).unwrap();
+            let schedule = Schedule::new(configuration, 1, problem).unwrap();
+            let prepared = rank.executor.prepare(&schedule).unwrap();
+            let calls: Vec<_> = (1..=64)
+                .map(|m| Call::new(&rank, prepared.schedule(), m, 0))
+                .collect();
+            prepared.warm(stream, 1..=64).unwrap();
+            let median = |call: &dyn Fn(usize)| {
+                let mut times: Vec<_> = (0..640)
+                    .map(|i| {
+                        rank.executor.synchronize(stream).unwrap();
+                        let start = Instant::now();
+                        call(i);
+                        start.elapsed()
+                    })
+                    .skip(64)
+                    .collect();
+                times.sort();
+                times[times.len() / 2].as_secs_f64() * 1e6
+            };
+            let bare = median(&|_| bound.run().unwrap());
+            let same = median(&|_| prepared.run(stream, &calls[63].operands(), 64).unwrap());
+            let other = median(&|i| {
+                let m = 1 + i * 29 % 64;
+                prepared.run(stream, &calls[m - 1].operands(), m).unwrap();
+            });
+            println!(
+                "{name}: host time of a call {bare:.2} us bound, {same:.2} prepared, {other:.2} at another m"
+            );
+            assert!(other < bare + 5.0, "{name}: {bare} and {other} us");
         }
     });
 }

@@ -19,6 +19,7 @@ use crate::plan::{Plan, Region};
 pub struct Binding<'a, B: GemmBackend> {
     gemm: &'a Gemm<B>,
     plan: &'a Plan,
+    max_blocks: Option<u32>,
 }
 
 impl<B: GemmBackend> Binding<'_, B> {
@@ -30,6 +31,12 @@ impl<B: GemmBackend> Binding<'_, B> {
     /// What the GEMMs of the device share.
     pub fn gemm(&self) -> &B::GemmHandle {
         self.gemm.handle()
+    }
+
+    /// The most blocks of a launch whose blocks wait for each other or for those of peers: for ranks that
+    /// share a GPU. `None` for all that can be resident.
+    pub fn max_blocks(&self) -> Option<u32> {
+        self.max_blocks
     }
 
     /// This rank.
@@ -89,7 +96,13 @@ impl<B: ExecuteBackend> Binder<'_, B> {
     pub(super) fn kernel(&self, kernel: &AnyKernel) -> Result<Action<B>> {
         let (gemm, plan) = (&self.executor.0.gemm, self.plan);
         let backend = gemm.backend();
-        let launch = B::bind_kernel(&**kernel, &Binding { gemm, plan })?;
+        let max_blocks = self.executor.most_blocks()?;
+        let with = Binding {
+            gemm,
+            plan,
+            max_blocks,
+        };
+        let launch = B::bind_kernel(&**kernel, &with)?;
         if self.probe {
             let stream = backend.setup_stream()?;
             let nowhere = Nowhere::of(plan, self.pad);

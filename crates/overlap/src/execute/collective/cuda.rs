@@ -8,6 +8,7 @@ use warpweave_comm::{NcclComm, NcclLibrary, NcclOptions};
 use warpweave_symm_mem::{Backend, Cuda, DevicePtr, Exchange, agree};
 
 use super::{CollectiveBackend, NcclCall};
+use crate::execute::ExecuteBackend;
 use crate::execute::error::{ExecuteError, Result};
 use crate::plan::Collective;
 
@@ -46,10 +47,8 @@ fn options(cuda: &Cuda) -> NcclOptions {
 /// NCCL has no communicator whose ranks share a device.
 fn own_device(cuda: &Cuda, exchange: &dyn Exchange) -> Result<()> {
     // An identity that cannot be had is like no other.
-    let identity = match cuda.context().uuid() {
-        Ok(uuid) => uuid.bytes.iter().map(|&byte| byte as u8).collect(),
-        Err(_) => format!("rank {}", exchange.rank()).into_bytes(),
-    };
+    let identity = cuda.device_identity();
+    let identity = identity.unwrap_or_else(|| format!("rank {}", exchange.rank()).into_bytes());
     let all = exchange.all_gather("device identity", &identity)?;
     let rank = exchange.rank();
     match (0..all.len()).find(|&peer| peer != rank && all[peer] == identity) {
