@@ -1,12 +1,138 @@
 //! The blocked GEMM and the reference of the host against a triple loop written out: any shape, layout, type,
 //! leading dimension, bias and batch.
 
+use std::ops::Range;
+
 use half::{bf16, f16};
 use proptest::prelude::*;
 use proptest::test_runner::Config;
 use warpweave_gemm::host::{Element, multiply_with_bias, reference_with_bias};
 use warpweave_gemm::{GemmBatch, GemmProblem, Layout};
 use warpweave_symm_mem::DType;
+
+/// Reals of size one at most, whose sums depend on their order.
+fn reals<T: Element>(len: usize, seed: u32) -> Vec<T> {
+    let mut state = seed;
+    let wide: Vec<f32> = (0..len)
+        .map(|_| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 8) as f32 / (1 << 23) as f32 - 1.0
+        })
+        .collect();
+    let mut values = vec![T::default(); len];
+    T::round(&wide, &mut values);
+    values
+}
+
+/// A problem, and a box of its C.
+#[derive(Clone, Debug)]
+struct Part {
+    problem: GemmProblem,
+    rows: Range<usize>,
+    columns: Range<usize>,
+}
+
+/// Sums that are long enough to be blocked, some rows and columns of them: one row, what a panel has, more.
+fn part(dtype: DType, out: DType) -> impl Strategy<Value = Part> {
+    let m = prop_oneof![2 => 1..20usize, 1 => 120..300usize];
+    let n = prop_oneof![4 => 1..40usize, 1 => 505..530usize];
+    let k = prop_oneof![2 => 1..40usize, 2 => 200..700usize];
+    let places = prop::array::uniform4(any::<prop::sample::Index>());
+    let shape = (m, n, k, any::<bool>(), any::<bool>());
+    (shape, places).prop_map(move |((m, n, k, is_one, bias), places)| {
+        let range = |most: usize, from: usize, count: usize| {
+            let start = places[from].index(most);
+            start..start + 1 + places[count].index(most - start)
+        };
+        let rows = range(m, 0, 1);
+        let problem = GemmProblem::new(m, n, k, dtype).with_output(out);
+        Part {
+            problem: GemmProblem { bias, ..problem },
+            rows: match is_one {
+                true => rows.start..rows.start + 1,
+                false => rows,
+            },
+            columns: range(n, 2, 3),
+        }
+    })
+}
+
+/// The part alone has the bits that it has in the whole, with B stored either way.
+fn same_bits<T: Element, O: Element>(part: &Part, seed: u32) -> Result<(), TestCaseError> {
+    let Part {
+        problem: p,
+        rows,
+        columns,
+    } = part;
+    let (a, b) = (reals::<T>(p.a_len(), seed), reals::<T>(p.b_len(), seed ^ 1));
+    let bias = reals::<O>(p.bias_len(), seed ^ 2);
+    let mut whole = vec![O::default(); p.c_len()];
+    multiply_with_bias(p, &a, &b, &bias, &mut whole).unwrap();
+
+    let transposed: Vec<T> = columns
+        .clone()
+        .flat_map(|j| (0..p.k).map(move |l| (l, j)))
+        .map(|(l, j)| b[l * p.n + j])
+        .collect();
+    let a = &a[rows.start * p.k..rows.end * p.k];
+    let bias = &bias[if p.bias { columns.clone() } else { 0..0 }];
+    let (m, n) = (rows.len(), columns.len());
+    for (layout, ldb, b) in [
+        (Layout::RowMajor, p.n, &b[columns.start..]),
+        (Layout::Transposed, p.k, &transposed[..]),
+    ] {
+        let alone = GemmProblem::new(m, n, p.k, p.dtype)
+            .with_output(p.out)
+            .with_layouts(Layout::RowMajor, layout)
+            .with_leading_dimensions(p.k, ldb, n);
+        let alone = GemmProblem {
+            bias: p.bias,
+            ..alone
+        };
+        let mut c = vec![O::default(); m * n];
+        multiply_with_bias(&alone, a, b, bias, &mut c).unwrap();
+        for (i, j) in (0..m).flat_map(|i| (0..n).map(move |j| (i, j))) {
+            let got = c[i * n + j].to_f64();
+            let wanted = whole[(rows.start + i) * p.n + columns.start + j].to_f64();
+            prop_assert_eq!(
+                got.to_bits(),
+                wanted.to_bits(),
+                "({}, {}) of {}",
+                i,
+                j,
+                alone
+            );
+        }
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(Config { cases: 96, failure_persistence: None, ..Config::default() })]
+
+    #[test]
+    fn rows_of_f16_have_their_bits_in_any_box(part in part(DType::F16, DType::F16), seed: u32) {
+        same_bits::<f16, f16>(&part, seed)?;
+    }
+
+    #[test]
+    fn rows_of_bf16_stored_as_f32_have_their_bits_in_any_box(
+        part in part(DType::Bf16, DType::F32),
+        seed: u32,
+    ) {
+        same_bits::<bf16, f32>(&part, seed)?;
+    }
+
+    #[test]
+    fn rows_of_bf16_have_their_bits_in_any_box(part in part(DType::Bf16, DType::Bf16), seed: u32) {
+        same_bits::<bf16, bf16>(&part, seed)?;
+    }
+
+    #[test]
+    fn rows_of_f32_have_their_bits_in_any_box(part in part(DType::F32, DType::F32), seed: u32) {
+        same_bits::<f32, f32>(&part, seed)?;
+    }
+}
 
 /// A value that no sum of the tests reaches, and that every type holds.
 const POISON: f32 = -16384.0;

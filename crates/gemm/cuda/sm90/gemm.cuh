@@ -16,7 +16,7 @@
 //           wait for the stage
 //           wgmma into the accumulators
 //           release the stage
-//         [add the partial tiles of the other ranks]
+//         [add up the partial tiles of all ranks]
 //         round to shared memory; TMA stores, of this warpgroup or of a store warp)
 //   [end the call]                      the last block waits for the peers, advances counters
 //

@@ -34,7 +34,8 @@
 // reading what it got two calls before, and signals nothing: its own waits for its own partials fail too.
 //
 // **Bits.** All partials are rounded to the element type, this rank's too, and added in f32 in the order of
-// ranks, then a bias; the result is rounded once. So all ranks have the same bits, in every run.
+// ranks, from negative zero, then a bias; the result is rounded once. So all ranks have the same bits, in
+// every run, and those of `reduction.cu`.
 //
 // All blocks are resident, since each has partials that others wait for. No cycle of waits: storing partials
 // waits for nothing. The launch is not programmatic: it reads the counter first.
@@ -191,7 +192,9 @@ __device__ __forceinline__ void reduce_box(const OneShotParams& p, uint32_t call
 #pragma unroll
     for (uint32_t j = 0; j < kAtATime; ++j) {
       if (!is_row[j]) continue;
-      float d[kPack] = {};
+      float d[kPack];
+#pragma unroll
+      for (float& sum : d) sum = -0.0f;
 #pragma unroll
       for (uint32_t rank = 0; rank < kMostRanks; ++rank) {
         if (rank < world) add_pack<T>(loaded[j][rank], d);

@@ -7,8 +7,8 @@
 //   warp 0      one thread loads tiles by TMA, as in `gemm.cuh`. After the operands of an own tile it loads
 //               the partials that were pulled from the other ranks, when they are here. Then it acquires a
 //               stage for the epilogue
-//   consumers   wgmma; an own tile adds the partials in f32, in the order of ranks; accumulators to the
-//               epilogue's stage
+//   consumers   wgmma; of an own tile the sum of all partials in f32, in the order of ranks; accumulators to
+//               the epilogue's stage
 //   warps 1, 2  the store warps, one for each consumer: one thread stores a partial into staging, a result
 //               into C. It waits until the stores are complete and signals, while the consumer multiplies
 //               again
@@ -51,9 +51,9 @@
 // out only after a notice on this pad, which the host then finds: the failed wait of another pad keeps this
 // rank from signalling, not from ending what it can end.
 //
-// **Bits.** A partial is rounded to the element type when it is stored. The owner's own is not: the others'
-// are added to its f32 accumulators, then a bias, and the result is rounded once. That depends on neither
-// time nor grid: every run gives the same bits.
+// **Bits.** All partials are rounded to the element type, the owner's too, and added in f32 in the order of
+// ranks, from negative zero, then a bias; the result is rounded once. That depends neither on time and grid
+// nor on who owns a row: a row has the same bits in every run, at any place and in C of any height.
 //
 // The launch is not programmatic: where ranks share a GPU, blocks of a rank's next call would take SMs that
 // blocks of this call still need.
@@ -228,27 +228,48 @@ __device__ __forceinline__ void load_partials(const ReductionParams& p, const Gr
   }
 }
 
-// A warpgroup: adds the partials of 64 columns to its accumulators, in the order of ranks.
+// A warpgroup: replaces its accumulators of 64 columns, this rank's partial, by the sum of the partials of
+// all ranks, in their order. Negative zero is the neutral element.
 template <class Tile>
-__device__ __forceinline__ void add_partials(const PadView& pad, const Pipeline<Tile>& pipeline,
-                                             typename Pipeline<Tile>::Cursor& at, uint32_t consumer,
-                                             float (&accumulators)[kBox / 2]) {
+__device__ __forceinline__ void reduce_partials(const PadView& pad, const Pipeline<Tile>& pipeline,
+                                                typename Pipeline<Tile>::Cursor& at, uint32_t consumer,
+                                                float (&accumulators)[kBox / 2]) {
+  using Element = typename Tile::Element;
   using Stages = PartialStages<Tile>;
   const MatrixLane lane;
   const uint32_t others = pad.world - 1;
+  // This rank's, rounded as the others' are.
+  uint32_t own[kBox / 4];
+#pragma unroll
+  for (uint32_t i = 0; i < kBox / 4; ++i) {
+    own[i] = round_pair<Element>(accumulators[2 * i], accumulators[2 * i + 1]);
+  }
+#pragma unroll
+  for (float& sum : accumulators) sum = -0.0f;
+  const auto add_own = [&] {
+#pragma unroll
+    for (uint32_t i = 0; i < kBox / 4; ++i) {
+      const float2 pair = widen_pair<Element>(own[i]);
+      accumulators[2 * i] += pair.x;
+      accumulators[2 * i + 1] += pair.y;
+    }
+  };
+  // Ranks before this one whose partials have not been added.
+  uint32_t before = pad.rank;
 #pragma unroll 1
   for (uint32_t first = 0; first < others; first += Stages::kPartials, at.advance()) {
     pipeline.wait_full(at);
     const char* box = pipeline.memory.stages[at.stage].a + consumer * 64 * kSwizzledRow;
 #pragma unroll 1
     for (uint32_t left = min(others - first, Stages::kPartials); left != 0; --left, box += Stages::kBytes) {
+      if (before-- == 0) add_own();
 #pragma unroll
       for (uint32_t column = 0; column < kBox; column += 16) {
         uint32_t matrices[4];
         load_matrices(lane.at(box, column), matrices);
 #pragma unroll
         for (uint32_t i = 0; i < 4; ++i) {
-          const float2 pair = widen_pair<typename Tile::Element>(matrices[i]);
+          const float2 pair = widen_pair<Element>(matrices[i]);
           accumulators[column / 2 + 2 * i] += pair.x;
           accumulators[column / 2 + 2 * i + 1] += pair.y;
         }
@@ -259,6 +280,7 @@ __device__ __forceinline__ void add_partials(const PadView& pad, const Pipeline<
     __syncwarp();
     pipeline.release(at.stage);
   }
+  if (before == 0) add_own();
 }
 
 __device__ __forceinline__ void signal_peers(const PadView& pad, uint32_t slot, uint32_t epoch) {
@@ -426,7 +448,7 @@ __device__ __forceinline__ void reduce_gemm(const ReductionParams& p) {
           const bool own = tile.owner == pad.rank;
 #pragma unroll
           for (uint32_t box = 0; own && box < Tile::kBoxesC; ++box) {
-            add_partials<Tile>(pad, pipeline, at, consumer, accumulators[box]);
+            reduce_partials<Tile>(pad, pipeline, at, consumer, accumulators[box]);
             p.bias.add<typename Tile::Element>(tile.column + box * kBox, accumulators[box]);
           }
           staging.put(at, accumulators);

@@ -145,15 +145,23 @@ unsafe fn copy<T: Element>(gemm: &Launch<'_>, group: &Group, from: DevicePtr, to
     }
 }
 
-/// The sums of an own group over all ranks: to `partial`, this rank's, those of the others are added in their
-/// order, and the bias.
+/// The sums of an own group over all ranks: the partials, this rank's rounded as the others' are, in the order
+/// of ranks, and the bias.
 ///
 /// # Safety
 /// The parts of all others have been pulled, and nothing writes them meanwhile.
 unsafe fn sum<T: Element>(gemm: &Launch<'_>, group: &Group, partial: Vec<f32>) -> Vec<f32> {
     let n = gemm.problem.n;
-    let mut sums = partial;
-    for source in (0..gemm.world).filter(|&source| source != gemm.rank) {
+    let mut own = vec![T::default(); partial.len()];
+    T::round(&partial, &mut own);
+    let mut sums = partials::none(partial.len());
+    for source in 0..gemm.world {
+        if source == gemm.rank {
+            let rows = own.chunks_exact_mut(n).map(<[T]>::as_mut_ptr);
+            // SAFETY: rows of n elements of this function's own.
+            unsafe { partials::add_rows(&mut sums, n, rows) };
+            continue;
+        }
         let rows = rows_at::<T>(gemm, gemm.pulled(source), group);
         // SAFETY: rows of n elements, by the caller's obligation.
         unsafe { partials::add_rows(&mut sums, n, rows) };

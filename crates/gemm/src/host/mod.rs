@@ -8,6 +8,7 @@ mod one_shot;
 mod panels;
 mod partials;
 mod reference;
+mod tile;
 
 use crate::Error;
 

@@ -81,7 +81,7 @@ unsafe fn store<T: Element>(gemm: &Launch<'_>, base: DevicePtr, place: &Tile, pa
 unsafe fn sum<T: Element>(gemm: &Launch<'_>, parity: usize, place: &Tile) {
     let [rows, columns] = place;
     let width = columns.len();
-    let mut sums = vec![0.0f32; rows.len() * width];
+    let mut sums = partials::none(rows.len() * width);
     for source in 0..gemm.world {
         let parts = gemm.left(source, gemm.rank, parity);
         // SAFETY: `width` elements of each row, by the caller's obligation.

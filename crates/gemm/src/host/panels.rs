@@ -1,14 +1,12 @@
-//! A blocked GEMM: panels of A and B are widened to f32, multiplied by the `gemm` crate, and each element of
-//! C is rounded once.
-//!
-//! The `gemm` crate's own f16 GEMM stores partial sums as f16 between blocks of K, which the GPU kernels do
-//! not.
+//! A blocked GEMM: panels of A and B are widened to f32 and multiplied tile by tile, and each element of C is
+//! rounded once.
 
 use half::{bf16, f16};
 use warpweave_symm_mem::DType;
 use warpweave_symm_mem::host::record;
 
 use super::Element;
+use super::tile::{COLUMNS, ROWS, tile};
 use crate::{Error, GemmOperands, GemmProblem, Layout};
 
 /// Rows of C computed together: the widened panel of A stays in the L2 cache for K up to a few thousand.
@@ -123,14 +121,14 @@ pub(super) fn check_len(
     })
 }
 
-/// A panel widened to f32, with the strides between its logical rows and columns.
-struct Panel {
+/// Rows of A widened to f32, with the strides between logical rows and columns.
+struct PanelA {
     data: Vec<f32>,
-    row_stride: isize,
-    col_stride: isize,
+    row_stride: usize,
+    col_stride: usize,
 }
 
-impl Panel {
+impl PanelA {
     fn with_capacity(elements: usize) -> Self {
         Self {
             data: vec![0.0; elements],
@@ -139,19 +137,19 @@ impl Panel {
         }
     }
 
-    /// Widens the logical box of `rows` × `cols` at (`row`, `col`) of a stored matrix.
+    /// Widens `rows` rows of `k` elements from `row` on.
     ///
     /// # Safety
-    /// The box lies inside the matrix at `from`, whose elements nothing writes meanwhile.
+    /// They lie inside the matrix at `from`, whose elements nothing writes meanwhile.
     unsafe fn load<T: Element>(
         &mut self,
         (from, layout, ld): (*const T, Layout, usize),
         (row, rows): (usize, usize),
-        (col, cols): (usize, usize),
+        k: usize,
     ) {
         let ((first, count), (offset, len)) = match layout {
-            Layout::RowMajor => ((row, rows), (col, cols)),
-            Layout::Transposed => ((col, cols), (row, rows)),
+            Layout::RowMajor => ((row, rows), (0, k)),
+            Layout::Transposed => ((0, k), (row, rows)),
         };
         for (i, to) in self.data.chunks_exact_mut(len).take(count).enumerate() {
             // SAFETY: stored row `first + i` holds `len` elements from `offset` on, inside the matrix.
@@ -159,9 +157,74 @@ impl Panel {
             T::widen(stored, to);
         }
         (self.row_stride, self.col_stride) = match layout {
-            Layout::RowMajor => (len as isize, 1),
-            Layout::Transposed => (1, len as isize),
+            Layout::RowMajor => (len, 1),
+            Layout::Transposed => (1, len),
         };
+    }
+
+    /// The elements of `rows` rows from `row` on, by k. The lanes of rows beyond keep what they had.
+    fn lanes(&self, (row, rows): (usize, usize), lanes: &mut [[f32; ROWS]]) {
+        for r in 0..rows {
+            let elements = &self.data[(row + r) * self.row_stride..];
+            for (lane, element) in lanes
+                .iter_mut()
+                .zip(elements.iter().step_by(self.col_stride))
+            {
+                lane[r] = *element;
+            }
+        }
+    }
+}
+
+/// Columns of B widened to f32: `[columns / COLUMNS][k][COLUMNS]`.
+struct PanelB {
+    data: Vec<[f32; COLUMNS]>,
+    /// A stored row of the panel.
+    wide: Vec<f32>,
+}
+
+impl PanelB {
+    fn with_capacity((k, cols): (usize, usize)) -> Self {
+        Self {
+            data: vec![[0.0; COLUMNS]; cols.div_ceil(COLUMNS) * k],
+            wide: vec![0.0; cols.max(k)],
+        }
+    }
+
+    /// Widens `cols` columns of `k` elements from `col` on. Columns of the last block beyond them keep what
+    /// they had.
+    ///
+    /// # Safety
+    /// They lie inside the matrix at `from`, whose elements nothing writes meanwhile.
+    unsafe fn load<T: Element>(
+        &mut self,
+        (from, layout, ld): (*const T, Layout, usize),
+        (col, cols): (usize, usize),
+        k: usize,
+    ) {
+        let ((first, count), (offset, len)) = match layout {
+            Layout::RowMajor => ((0, k), (col, cols)),
+            Layout::Transposed => ((col, cols), (0, k)),
+        };
+        let wide = &mut self.wide[..len];
+        for i in 0..count {
+            // SAFETY: stored row `first + i` holds `len` elements from `offset` on, inside the matrix.
+            let stored = unsafe { record::read(from.add((first + i) * ld + offset), len) };
+            T::widen(stored, wide);
+            match layout {
+                Layout::RowMajor => {
+                    for (block, columns) in wide.chunks(COLUMNS).enumerate() {
+                        self.data[block * k + i][..columns.len()].copy_from_slice(columns);
+                    }
+                }
+                Layout::Transposed => {
+                    let block = &mut self.data[i / COLUMNS * k..][..k];
+                    for (to, element) in block.iter_mut().zip(&*wide) {
+                        to[i % COLUMNS] = *element;
+                    }
+                }
+            }
+        }
     }
 }
 
@@ -218,56 +281,41 @@ unsafe fn blocked<T: Element, O: Element>(
 ) {
     let rows_max = PANEL_ROWS.min(p.m);
     let cols_max = PANEL_COLS.min(p.n);
-    let mut a_panel = Panel::with_capacity(rows_max * p.k);
-    let mut b_panel = Panel::with_capacity(cols_max * p.k);
-    let mut sums = vec![0.0f32; rows_max * cols_max];
+    let mut a_panel = PanelA::with_capacity(rows_max * p.k);
+    let mut b_panel = PanelB::with_capacity((p.k, cols_max));
+    let mut lanes = vec![[0.0f32; ROWS]; p.k];
+    let mut sums = vec![0.0f32; ROWS * cols_max];
     for col in (0..p.n).step_by(PANEL_COLS) {
         let cols = PANEL_COLS.min(p.n - col);
         // SAFETY: columns `col..col + cols` exist in B.
-        unsafe { b_panel.load((b, p.b_layout, p.ldb), (0, p.k), (col, cols)) };
+        unsafe { b_panel.load((b, p.b_layout, p.ldb), (col, cols), p.k) };
         for row in (0..p.m).step_by(PANEL_ROWS) {
             let rows = PANEL_ROWS.min(p.m - row);
             // SAFETY: rows `row..row + rows` exist in A.
-            unsafe { a_panel.load((a, p.a_layout, p.lda), (row, rows), (0, p.k)) };
-            gemm(&a_panel, &b_panel, &mut sums, (rows, cols, p.k));
-            for (i, sum) in sums.chunks_exact_mut(cols).take(rows).enumerate() {
-                for (sum, bias) in sum.iter_mut().zip(bias.iter().skip(col)) {
-                    *sum += bias;
+            unsafe { a_panel.load((a, p.a_layout, p.lda), (row, rows), p.k) };
+            for first in (0..rows).step_by(ROWS) {
+                let count = ROWS.min(rows - first);
+                a_panel.lanes((first, count), &mut lanes);
+                for (block, b) in b_panel.data.chunks_exact(p.k).enumerate() {
+                    let from = block * COLUMNS;
+                    let Some(width) = cols.checked_sub(from).filter(|&left| left > 0) else {
+                        break;
+                    };
+                    let width = width.min(COLUMNS);
+                    for (i, tile) in tile(&lanes, b).iter().enumerate() {
+                        sums[i * cols + from..][..width].copy_from_slice(&tile[..width]);
+                    }
                 }
-                // SAFETY: row `row + i` of C holds `cols` elements from `col` on, which are ours alone.
-                let to = unsafe { record::write(c.add((row + i) * p.ldc + col), cols) };
-                O::round(sum, to);
+                for (i, sum) in sums.chunks_exact_mut(cols).take(count).enumerate() {
+                    for (sum, bias) in sum.iter_mut().zip(bias.iter().skip(col)) {
+                        *sum += bias;
+                    }
+                    let at = (row + first + i) * p.ldc + col;
+                    // SAFETY: this row of C holds `cols` elements from `col` on, which are ours alone.
+                    O::round(sum, unsafe { record::write(c.add(at), cols) });
+                }
             }
         }
-    }
-}
-
-fn gemm(a: &Panel, b: &Panel, c: &mut [f32], (m, n, k): (usize, usize, usize)) {
-    assert!(a.data.len() >= m * k && b.data.len() >= k * n && c.len() >= m * n);
-    // SAFETY: the panels hold m·k and k·n elements at their strides and `c` m·n contiguous ones, as just
-    // checked; C is not read, so its old contents do not matter.
-    unsafe {
-        gemm::gemm(
-            m,
-            n,
-            k,
-            c.as_mut_ptr(),
-            1,
-            n as isize,
-            false,
-            a.data.as_ptr(),
-            a.col_stride,
-            a.row_stride,
-            b.data.as_ptr(),
-            b.col_stride,
-            b.row_stride,
-            0.0,
-            1.0,
-            false,
-            false,
-            false,
-            gemm::Parallelism::None,
-        );
     }
 }
 

@@ -25,6 +25,12 @@ pub(super) fn partial(gemm: &Launch<'_>, rows: &Range<usize>) -> Result<Vec<f32>
     Ok(sums)
 }
 
+/// Sums to which nothing has been added: negative zero is the neutral element, since positive zero would lose
+/// the sign of a sum of negative zeros.
+pub(super) fn none(elements: usize) -> Vec<f32> {
+    vec![-0.0; elements]
+}
+
 /// Rounds `values` into rows.
 ///
 /// # Safety

@@ -13,7 +13,7 @@
 //! `ready` + group, and so do its results, in slot `summed` + group. [`order()`] is the order in which a rank
 //! takes the groups. In a call rank r
 //! - for each group of another rank: stores its partial into its staging and signals `ready` to the owner;
-//! - for each group of its own: waits for `ready` of all others, pulls their partials, adds them to its own
+//! - for each group of its own: waits for `ready` of all others, pulls their partials, adds them and its own
 //!   in the order of ranks, stores the result and, where everyone gets it, signals `summed` to all others;
 //! - where everyone gets the result: waits for `summed` of each group of each other rank, and pulls its rows;
 //! - once it has pulled everything: signals `done` to all others, and ends after their `done`.
@@ -40,10 +40,11 @@
 //!
 //! # Rounding
 //!
-//! A partial is rounded to the element type when it is stored. The owner's own partial is not: the others'
-//! partials are added to its f32 accumulators in the order of ranks, then the bias, and the result is rounded
-//! once. In one shot the own partial is rounded too and takes its place among the others, so that all ranks
-//! get the same bits. Every run gives the same bits.
+//! Every rank's partial is rounded to the element type, that of the rank that reduces too. The partials are
+//! added in f32 in the order of ranks, from negative zero, then the bias, and the result is rounded once.
+//! So the bits of a row depend on nothing but its rows of A, B and the bias: not on who owns it, on m, or on
+//! which of the two protocols reduces it, and a GEMM followed by a reduction in the order of ranks, as
+//! `warpweave-kernels`' `LocalReduce` and `warpweave-comm`'s direct collectives do it, gives the same.
 
 mod backend;
 mod order;

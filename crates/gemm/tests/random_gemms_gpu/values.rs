@@ -110,27 +110,20 @@ impl Problem {
         let rows = self.rows_of_c(rank);
         match self.operation {
             Operation::AllGatherMatmul => self.gemm::<T, T>(rank, call, &rows),
-            Operation::MatmulReduceScatter => self.sums(Some(rank), call, &rows),
-            Operation::MatmulAllReduce => {
-                let owners = self.shards.iter().enumerate();
-                owners
-                    .flat_map(|(owner, rows)| self.sums(Some(owner), call, rows))
-                    .collect()
-            }
-            Operation::OneShotAllReduce => self.sums(None, call, &rows),
+            Operation::MatmulReduceScatter
+            | Operation::MatmulAllReduce
+            | Operation::OneShotAllReduce => self.sums(call, &rows),
         }
     }
 
-    /// Rows of C: parts are rounded when they are stored, but for that of the owner if there is one.
-    fn sums<T: Element>(&self, owner: Option<usize>, call: usize, rows: &Range<usize>) -> Vec<T> {
+    /// Rows of C: every rank's part is rounded.
+    fn sums<T: Element>(&self, call: usize, rows: &Range<usize>) -> Vec<T> {
         let len = rows.len() * self.gemms[0].n;
-        let (mut total, mut sums) = (vec![0.0; len], vec![T::default(); len]);
+        let (mut total, mut sums) = (vec![-0.0; len], vec![T::default(); len]);
         for source in 0..self.shards.len() {
             let mut part: Vec<f32> = self.gemm::<T, f32>(source, call, rows);
-            if owner != Some(source) {
-                T::round(&part, &mut sums);
-                T::widen(&sums, &mut part);
-            }
+            T::round(&part, &mut sums);
+            T::widen(&sums, &mut part);
             for (total, part) in total.iter_mut().zip(part) {
                 *total += part;
             }
