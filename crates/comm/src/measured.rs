@@ -28,6 +28,10 @@ pub enum Figures {
     Costs,
     /// The machine of simulations, in TOML.
     Machine,
+    /// Times of schedules, by which layers choose theirs.
+    Schedules,
+    /// Times of schedules whose GEMMs are batch-invariant.
+    InvariantSchedules,
 }
 
 impl Figures {
@@ -35,6 +39,8 @@ impl Figures {
         match self {
             Figures::Costs => "costs.tsv",
             Figures::Machine => "machine.toml",
+            Figures::Schedules => "schedules.tsv",
+            Figures::InvariantSchedules => "invariant-schedules.tsv",
         }
     }
 }

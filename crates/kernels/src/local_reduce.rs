@@ -13,7 +13,8 @@ pub const MAX_PARTIALS: usize = 8;
 pub struct Strided {
     /// The first element, aligned to an element. May lie in a peer's memory, as mapped here.
     pub address: DevicePtr,
-    /// Elements from the start of a row to the start of the next: at least the columns of the box.
+    /// Elements from the start of a row to the start of the next: at least the columns of the box, or 0 for a
+    /// partial whose one row is added to every row of the result, as a bias is.
     pub row_stride: usize,
 }
 
@@ -28,7 +29,8 @@ impl Strided {
 /// Adds boxes of `rows` × `cols` elements in the given order, in f32 starting from negative zero, and rounds
 /// once.
 ///
-/// The destination may be one of the partials, or disjoint from all of them. A launch does not wait: the
+/// The destination may be one of the partials, or disjoint from all of them; it is disjoint from a partial of
+/// one row that is added to every row. A launch does not wait: the
 /// caller ensures that the partials, including those of peers, are ready.
 #[derive(Clone, Copy, Debug)]
 pub struct LocalReduce {
@@ -152,7 +154,8 @@ impl LocalReduce {
                 );
                 return refuse(what, why);
             }
-            if self.rows > 1 && b.row_stride < self.cols {
+            let repeated = what == "partials" && b.row_stride == 0;
+            if self.rows > 1 && b.row_stride < self.cols && !repeated {
                 let why = format!("rows of {} elements every {}", self.cols, b.row_stride);
                 return refuse(what, why);
             }

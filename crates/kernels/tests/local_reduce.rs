@@ -18,10 +18,20 @@ struct Case {
     boxes: Vec<(usize, usize)>,
     /// The index of the partial that the result replaces, if any.
     in_place: Option<usize>,
+    /// The index of the partial whose first row is added to every row, if any: not that one.
+    repeated: Option<usize>,
     seed: u64,
 }
 
 impl Case {
+    /// Elements from a row of a box to the next.
+    fn stride(&self, of: usize) -> usize {
+        match self.repeated == Some(of) && of != self.written() {
+            true => 0,
+            false => self.cols + self.boxes[of].1,
+        }
+    }
+
     fn partials(&self) -> usize {
         self.boxes.len() - 1
     }
@@ -76,7 +86,7 @@ impl Case {
         let (pattern, size) = (self.pattern(), self.dtype.size());
         let mut after = self.before();
         let starts = self.starts();
-        let row_of = |of: usize, row| starts[of] + row * (self.cols + self.boxes[of].1);
+        let row_of = |of: usize, row| starts[of] + row * self.stride(of);
         for row in 0..self.rows {
             let to = row_of(self.written(), row) * size;
             let mut totals = vec![0f64; self.cols];
@@ -97,10 +107,10 @@ impl Case {
         let boxes: Vec<Strided> = self
             .starts()
             .iter()
-            .zip(&self.boxes)
-            .map(|(start, (_, gap))| Strided {
+            .enumerate()
+            .map(|(of, start)| Strided {
                 address: memory.add(start * size),
-                row_stride: self.cols + gap,
+                row_stride: self.stride(of),
             })
             .collect();
         let (dst, shape) = (boxes[self.written()], (self.rows, self.cols));
@@ -158,13 +168,14 @@ fn case() -> impl Strategy<Value = Case> {
         length(1100),
         boxes,
         any::<u64>(),
-        any::<Option<prop::sample::Index>>(),
+        any::<[Option<prop::sample::Index>; 2]>(),
     )
-        .prop_map(|(dtype, rows, cols, boxes, seed, index)| Case {
+        .prop_map(|(dtype, rows, cols, boxes, seed, [index, repeated])| Case {
             dtype,
             rows,
             cols,
             in_place: index.map(|index| index.index(boxes.len() - 1)),
+            repeated: repeated.map(|index| index.index(boxes.len() - 1)),
             boxes,
             seed,
         })
@@ -192,6 +203,7 @@ fn a_gpu_adds_boxes_of_any_shape() {
                 cols,
                 boxes: vec![(0, gap); partials + 1],
                 in_place: None,
+                repeated: (partials > 1).then_some(partials - 1),
                 seed: partials as u64,
             };
             case.is_right_on(&device);
@@ -253,6 +265,11 @@ fn inconsistent_descriptors_are_refused() {
     assert_eq!(refused(launch(odd, good, (1, 1))), "partials");
     assert_eq!(refused(launch(good, odd, (1, 1))), "dst");
     assert_eq!(refused(launch(good, good, (2, 5))), "partials");
+    let repeated = Strided {
+        row_stride: 0,
+        ..good
+    };
+    assert_eq!(refused(launch(good, repeated, (2, 4))), "dst");
     assert_eq!(refused(launch(good, good, (usize::MAX, 2))), "size");
     for count in [0, MAX_PARTIALS + 1] {
         let many = vec![good; count];

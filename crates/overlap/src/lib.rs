@@ -6,6 +6,7 @@ pub mod error;
 pub mod execute;
 mod former;
 pub mod kernels;
+pub mod layers;
 pub mod operation;
 pub mod plan;
 pub mod schedule;

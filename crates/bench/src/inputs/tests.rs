@@ -132,6 +132,7 @@ fn only_sums_over_ranks_are_sparse() {
             Operation::MatmulReduceScatter
                 | Operation::MatmulAllReduce
                 | Operation::RowParallelLinear
+                | Operation::LinearReduceScatter
         );
         let many = matrices(operation, 4, problem);
         assert_eq!(many.summands, if reduces { 4 } else { 1 }, "{operation}");

@@ -4,7 +4,7 @@ use super::{Algorithm, Capabilities, Value};
 use crate::error::PlanError;
 use crate::former;
 use crate::operation::{Operand, Operation};
-use crate::plan::{Plan, Problem};
+use crate::plan::{OpKind, Plan, Problem, Provider};
 use std::fmt;
 
 /// An algorithm with a value for each of its parameters. Its name is the algorithm's, followed by the
@@ -137,7 +137,26 @@ impl Configuration {
         problem.validate(rank, world)?;
         let mut plan = (self.algorithm.build)(&self.options, rank, world, problem)?;
         plan.name = self.name();
+        if problem.batch_invariant {
+            keep_rows_apart(&mut plan);
+        }
         Ok(plan)
+    }
+
+    /// Whether the bits of a row of C depend on nothing but the row and the weight, for problems that
+    /// [ask for it](Problem::batch_invariant): not on M, the row's place, or which of these configurations of
+    /// an operation runs. Their GEMMs are so by their provider; reductions add partials that were rounded to
+    /// the element type, in the order of ranks, in f32, and round once.
+    pub fn is_batch_invariant(&self) -> bool {
+        matches!(
+            self.algorithm.name,
+            "columnParallelLinear"
+                | "fusedColumnParallelLinear"
+                | "rowParallelLinearPipeline"
+                | "fusedRowParallelLinear"
+                | "linearReduceScatterPipeline"
+                | "fusedLinearReduceScatter"
+        )
     }
 
     /// The plans of all ranks.
@@ -169,6 +188,17 @@ impl Configuration {
             .rows
             .map(|rows| rows(&self.options, rank, world, problem));
         self.operation().operands((rank, world), problem, rows)
+    }
+}
+
+/// Gives the GEMMs of a plan a provider that computes each row alike, whatever else is multiplied.
+fn keep_rows_apart(plan: &mut Plan) {
+    for op in &mut plan.ops {
+        if let OpKind::Gemm { a, provider, .. } = &mut op.kind
+            && plan.buffers[a.buffer.0].dtype.size() == 2
+        {
+            *provider = Provider::Sm90;
+        }
     }
 }
 

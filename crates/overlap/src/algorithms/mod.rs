@@ -3,6 +3,7 @@
 pub mod all_gather_matmul;
 pub mod column_parallel_linear;
 mod configuration;
+pub mod linear_reduce_scatter;
 pub mod matmul_all_reduce;
 pub mod matmul_overlapping_all_gather;
 pub mod matmul_reduce_scatter;
@@ -97,6 +98,7 @@ const REGISTRY: &[&[Algorithm]] = &[
     matmul_reduce_scatter::ALGORITHMS,
     matmul_all_reduce::ALGORITHMS,
     row_parallel_linear::ALGORITHMS,
+    linear_reduce_scatter::ALGORITHMS,
 ];
 
 /// Every algorithm, by operation.

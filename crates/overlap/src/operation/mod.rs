@@ -27,6 +27,8 @@ pub enum Operation {
     /// [`Operation::MatmulAllReduce`] as a linear layer: x\[t, 4h/d\] · W\[h, 4h/d\]ᵀ, with M = t, N = h, K =
     /// 4h and the weight stored N × K.
     RowParallelLinear,
+    /// [`Operation::MatmulReduceScatter`] as a linear layer, with the weight stored N × K.
+    LinearReduceScatter,
     /// [`Operation::AllGatherMatmul`] as a linear layer with a bias: A · Wᵀ + bias, with the weight stored N
     /// × K.
     ColumnParallelLinear,
@@ -37,11 +39,12 @@ pub enum Operation {
 
 impl Operation {
     /// All of them.
-    pub const ALL: [Operation; 6] = [
+    pub const ALL: [Operation; 7] = [
         Operation::AllGatherMatmul,
         Operation::MatmulReduceScatter,
         Operation::MatmulAllReduce,
         Operation::RowParallelLinear,
+        Operation::LinearReduceScatter,
         Operation::ColumnParallelLinear,
         Operation::MatmulOverlappingAllGather,
     ];
@@ -53,6 +56,7 @@ impl Operation {
             Operation::MatmulReduceScatter => "matmul-reduce-scatter",
             Operation::MatmulAllReduce => "matmul-all-reduce",
             Operation::RowParallelLinear => "row-parallel-linear",
+            Operation::LinearReduceScatter => "linear-reduce-scatter",
             Operation::ColumnParallelLinear => "column-parallel-linear",
             Operation::MatmulOverlappingAllGather => "matmul-overlapping-all-gather",
         }
@@ -100,6 +104,11 @@ impl Operation {
                 operand("b", b, mine(k), 0..n).transposed(),
                 operand("c", c, 0..m, 0..n),
             ],
+            Operation::LinearReduceScatter => vec![
+                operand("a", a, 0..m, mine(k)),
+                operand("b", b, mine(k), 0..n).transposed(),
+                operand("c", c, mine(m), 0..n),
+            ],
             Operation::ColumnParallelLinear => vec![
                 shard_of_a(),
                 operand("b", b, 0..k, 0..n).transposed(),
@@ -125,7 +134,7 @@ impl Operation {
         };
         match self {
             Operation::AllGatherMatmul | Operation::ColumnParallelLinear => others(m, k),
-            Operation::MatmulReduceScatter => others(m, n),
+            Operation::MatmulReduceScatter | Operation::LinearReduceScatter => others(m, n),
             Operation::MatmulAllReduce | Operation::RowParallelLinear => 2.0 * others(m, n),
             Operation::MatmulOverlappingAllGather => others(world * gathered_rows(problem), k),
         }
@@ -139,6 +148,7 @@ impl Operation {
             | Operation::ColumnParallelLinear
             | Operation::MatmulOverlappingAllGather => (m, n, k),
             Operation::MatmulReduceScatter
+            | Operation::LinearReduceScatter
             | Operation::MatmulAllReduce
             | Operation::RowParallelLinear => (m, n, k.div_ceil(world.max(1))),
         }

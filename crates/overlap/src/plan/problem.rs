@@ -21,6 +21,11 @@ pub struct Problem {
     /// Whether an algorithm that does not need multicast may use it. Off unless the machine has it and the
     /// user asked.
     pub multicast: bool,
+    /// Whether the bits of a row of C must not depend on M or on the row's place: the GEMMs of plans then have
+    /// a provider whose kernels see to that. Which configurations do,
+    /// [`Configuration::is_batch_invariant`](crate::Configuration::is_batch_invariant) says.
+    #[serde(default)]
+    pub batch_invariant: bool,
 }
 
 impl Problem {
@@ -32,6 +37,15 @@ impl Problem {
             k,
             dtype,
             multicast: false,
+            batch_invariant: false,
+        }
+    }
+
+    /// The same problem, where the bits of a row may depend on M, or not.
+    pub fn with_batch_invariance(self, batch_invariant: bool) -> Self {
+        Problem {
+            batch_invariant,
+            ..self
         }
     }
 

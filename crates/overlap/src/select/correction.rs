@@ -39,10 +39,12 @@ const RANKS: f64 = 6.0;
 
 /// Algorithms with the same schedule, which differ only in how a weight is stored and in a bias: the second
 /// of each pair stands for both.
-const SAME_SCHEDULE: [(&str, &str); 3] = [
+const SAME_SCHEDULE: [(&str, &str); 5] = [
     ("rowParallelLinearPipeline", "allReducePipeline"),
     ("fusedRowParallelLinear", "fusedAllReduce"),
     ("fusedColumnParallelLinear", "fusedAllGather"),
+    ("linearReduceScatterPipeline", "reduceScatterPipeline"),
+    ("fusedLinearReduceScatter", "fusedReduceScatter"),
 ];
 
 /// On what an expectation rests.
@@ -212,6 +214,7 @@ fn gemm_of(operation: Operation) -> Operation {
     match operation {
         Operation::RowParallelLinear => Operation::MatmulAllReduce,
         Operation::ColumnParallelLinear => Operation::AllGatherMatmul,
+        Operation::LinearReduceScatter => Operation::MatmulReduceScatter,
         other => other,
     }
 }

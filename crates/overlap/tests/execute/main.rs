@@ -8,6 +8,7 @@ mod fixtures;
 mod fused;
 mod gathers;
 mod late;
+mod layers;
 mod local_reduce;
 mod nodes;
 mod pool;

@@ -21,6 +21,7 @@ fn every() -> Vec<Configuration> {
             Operation::MatmulReduceScatter
                 | Operation::MatmulAllReduce
                 | Operation::RowParallelLinear
+                | Operation::LinearReduceScatter
         )
     });
     // Shards of several groups, at these sizes.

@@ -18,6 +18,7 @@ const PROBLEM: Problem = Problem {
     k: 33,
     dtype: DType::Bf16,
     multicast: false,
+    batch_invariant: false,
 };
 
 /// The timeline of a call between others, and what the calls after it computed.

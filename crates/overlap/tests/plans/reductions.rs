@@ -9,10 +9,11 @@ use warpweave_overlap::plan::{
 use warpweave_overlap::{Machine, Operation, PlanError, check, show, simulate};
 use warpweave_symm_mem::DType;
 
-const OPERATIONS: [Operation; 3] = [
+const OPERATIONS: [Operation; 4] = [
     Operation::MatmulReduceScatter,
     Operation::MatmulAllReduce,
     Operation::RowParallelLinear,
+    Operation::LinearReduceScatter,
 ];
 
 fn every() -> Vec<Configuration> {

@@ -114,6 +114,7 @@ fn every_algorithm_computes_its_operation() {
             "fusedAllGather",
             "fusedAllReduce",
             "fusedColumnParallelLinear",
+            "fusedLinearReduceScatter",
             "fusedReduceScatter",
             "fusedRowParallelLinear",
             "multimemGatherScalarCompute",

@@ -1,0 +1,41 @@
+//! `linearReduceScatterPipeline`: [`reduceScatterPipeline`](crate::algorithms::matmul_reduce_scatter::pipeline)
+//! with the weight as it is stored.
+
+use crate::algorithms::reduction::{CHUNKS, Reach, STREAMS, Stored, by_owner};
+use crate::algorithms::{Algorithm, Capabilities, Options};
+use crate::error::PlanError;
+use crate::operation::Operation;
+use crate::plan::{Plan, Problem};
+
+/// Multiplies one owner's rows after the other's, starting with the next rank's and ending with its own. Each
+/// chunk is pushed into its owner's staging as soon as it is multiplied, by copy engine on one stream, after
+/// a credit: the owner has reduced what the previous call left there. Owners reduce each chunk once all its
+/// partials are there, in the order of ranks, so that after the last GEMM only the last chunk's reduction
+/// remains.
+pub const ALGORITHM: Algorithm = Algorithm {
+    name: "linearReduceScatterPipeline",
+    operation: Operation::LinearReduceScatter,
+    summary: "GEMMs by owner, partials pushed to it by copy engine and reduced in the order of ranks",
+    needs: Capabilities::NONE,
+    parameters: &[STREAMS, CHUNKS],
+    build,
+    rows: None,
+    redundant: None,
+};
+
+fn build(
+    options: &Options,
+    rank: usize,
+    world: usize,
+    problem: &Problem,
+) -> Result<Plan, PlanError> {
+    let (name, place) = (ALGORITHM.name, (rank, world));
+    by_owner(
+        name,
+        options,
+        place,
+        problem,
+        Stored::Transposed,
+        Reach::Owner,
+    )
+}

@@ -1,0 +1,104 @@
+//! Why a layer cannot be made or called.
+
+use crate::execute::ExecuteError;
+use crate::schedule::ScheduleError;
+use crate::select::SelectError;
+use thiserror::Error;
+use warpweave_symm_mem::{DType, ExchangeError};
+
+/// Result of making and calling layers.
+pub type Result<T, E = LayerError> = std::result::Result<T, E>;
+
+/// Why a layer cannot be made or called.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum LayerError {
+    /// The ranks made layers that do not belong together.
+    #[error(
+        "layers differ between ranks: `{mine}` on rank {rank}, `{theirs}` on rank {peer}; all ranks make the \
+         same layers in the same order"
+    )]
+    Disagreement {
+        /// This rank.
+        rank: usize,
+        /// Its layer.
+        mine: String,
+        /// The other rank.
+        peer: usize,
+        /// The layer there.
+        theirs: String,
+    },
+    /// No schedule of the layer runs on this machine.
+    #[error("no schedule of `{layer}` runs here: {}", reasons.join("; "))]
+    NothingRuns {
+        /// The layer.
+        layer: String,
+        /// Why each schedule was left out.
+        reasons: Vec<String>,
+    },
+    /// There is no batch-invariant GEMM of this element type on GPUs.
+    #[error(
+        "GPUs have no batch-invariant GEMM of {dtype}: take f16 or bf16, or give it up by Reproducible::No"
+    )]
+    NotReproducible {
+        /// The element type.
+        dtype: DType,
+    },
+    /// A schedule that was asked for and is none of this layer's.
+    #[error("`{schedule}` is no schedule of `{layer}`; there are {}", known.join(", "))]
+    UnknownSchedule {
+        /// The layer.
+        layer: String,
+        /// What was asked for.
+        schedule: String,
+        /// What there is.
+        known: Vec<String>,
+    },
+    /// M is 0 or more than the layer was made for.
+    #[error("`{layer}` takes M from 1 to {most}, not {m}: make it with a larger maximum")]
+    OutOfRange {
+        /// The layer.
+        layer: String,
+        /// What was asked for.
+        m: usize,
+        /// The largest M.
+        most: usize,
+    },
+    /// A bias for a layer without one, none for a layer with one, or one that is too short or in the result.
+    #[error("bias of `{layer}`: {why}")]
+    Bias {
+        /// The layer.
+        layer: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// No configuration could be chosen.
+    #[error(transparent)]
+    Select(#[from] SelectError),
+    /// An error of the execution, among them [`ExecuteError::Stopped`] after a fault.
+    #[error(transparent)]
+    Execute(#[from] ExecuteError),
+    /// The exchange with the peers failed.
+    #[error(transparent)]
+    Exchange(#[from] ExchangeError),
+}
+
+impl From<ScheduleError> for LayerError {
+    fn from(error: ScheduleError) -> Self {
+        LayerError::Execute(error.into())
+    }
+}
+
+impl From<warpweave_symm_mem::Error> for LayerError {
+    fn from(error: warpweave_symm_mem::Error) -> Self {
+        LayerError::Execute(error.into())
+    }
+}
+
+impl LayerError {
+    /// Whether a wait of this device has failed earlier, so that nothing was enqueued: see
+    /// [`Executor::recover`](crate::execute::Executor::recover).
+    pub fn is_stopped(&self) -> bool {
+        matches!(self, LayerError::Execute(ExecuteError::Stopped { .. }))
+    }
+}

@@ -1,0 +1,351 @@
+//! What both layers are made of: a shape, and schedules by ranges of M.
+
+use super::choice::{self, Class};
+use super::{LayerError, Layers, Options, Reproducible, Result, place};
+use crate::algorithms::Configuration;
+use crate::execute::{DeviceSlice, ExecuteBackend, ExecuteError, Executor, Operands, Prepared};
+use crate::operation::Operation;
+use crate::plan::Problem;
+use crate::schedule::Schedule;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+/// What computes a layer at some values of M.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Choice {
+    /// The values.
+    pub ms: RangeInclusive<usize>,
+    /// The schedule.
+    pub configuration: Configuration,
+}
+
+/// A layer without its bias after the reduction.
+pub(super) struct Linear<B: ExecuteBackend> {
+    pub layers: Layers<B>,
+    name: String,
+    pub operation: Operation,
+    /// Of the largest M.
+    pub problem: Problem,
+    pub options: Options,
+    /// Whether it runs on this rank alone.
+    alone: bool,
+    pub candidates: Vec<Configuration>,
+    schedules: Vec<Prepared<B>>,
+    /// Of each class of M the last, and its schedule.
+    classes: Vec<(usize, usize)>,
+    /// In place of a bias, where the operation has one and the layer has none.
+    pub zeros: Option<Arc<B::Memory>>,
+}
+
+impl<B: ExecuteBackend> Linear<B> {
+    /// Collective. `what` is the layer but for its numbers.
+    pub fn new(
+        layers: &Layers<B>,
+        (what, operation): (&str, Operation),
+        problem: &Problem,
+        options: &Options,
+        alone: bool,
+    ) -> Result<Self> {
+        let reproducible = options.reproducible == Reproducible::Yes;
+        let problem = problem.with_batch_invariance(reproducible);
+        let name = format!(
+            "{what} {}x{} {} up to M = {}",
+            problem.n, problem.k, problem.dtype, problem.m
+        );
+        agreed(layers, &format!("{name}, {options:?}"))?;
+        let is_gpu = B::KIND == warpweave_symm_mem::BackendKind::Cuda;
+        if reproducible && is_gpu && problem.dtype.size() != 2 {
+            return Err(LayerError::NotReproducible {
+                dtype: problem.dtype,
+            });
+        }
+        let mut candidates = choice::candidates(operation, options.reproducible);
+        if let Some(only) = &options.schedule {
+            let known = candidates.iter().map(Configuration::name).collect();
+            // A configuration with other numbers than those worth trying is one of the layer's too.
+            let is_one = candidates.iter().any(|c| c.algorithm() == only.algorithm());
+            if !is_one || only.options().choice("sharding") == "cyclic" {
+                return Err(LayerError::UnknownSchedule {
+                    layer: name,
+                    schedule: only.name(),
+                    known,
+                });
+            }
+            candidates = vec![only.clone()];
+        } else if alone {
+            // All of them are one GEMM.
+            candidates.truncate(1);
+        }
+        let mut linear = Linear {
+            layers: layers.clone(),
+            name,
+            operation,
+            problem,
+            options: options.clone(),
+            alone,
+            candidates,
+            schedules: Vec::new(),
+            classes: Vec::new(),
+            zeros: None,
+        };
+        linear.choose()?;
+        Ok(linear)
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn executor(&self) -> &Executor<B> {
+        match self.alone {
+            true => &self.layers.0.alone,
+            false => &self.layers.0.executor,
+        }
+    }
+
+    pub fn world(&self) -> usize {
+        self.executor().exchange().world()
+    }
+
+    /// The classes of M with their rankings, by what is known now.
+    pub fn rankings(&self) -> Result<Vec<Class>> {
+        let figures = self.layers.figures(self.options.reproducible);
+        let world = self.world();
+        Ok(choice::classes(
+            self.operation,
+            world,
+            &self.problem,
+            &self.candidates,
+            &figures,
+        )?)
+    }
+
+    /// Prepares the best schedule of each class, or the next where one cannot run here. Collective.
+    pub fn choose(&mut self) -> Result<()> {
+        let rankings = self.rankings()?;
+        let mut refused: Vec<(Configuration, String)> = Vec::new();
+        loop {
+            let chosen = rankings.iter().map(|class| {
+                let runs = |c: &&Configuration| refused.iter().all(|(refused, _)| refused != *c);
+                let best = class.ranking.iter().find(runs).cloned();
+                best.map(|best| (class.last, best))
+            });
+            let Some(chosen) = chosen.collect::<Option<Vec<_>>>() else {
+                return Err(LayerError::NothingRuns {
+                    layer: self.name.clone(),
+                    reasons: refused
+                        .into_iter()
+                        .map(|(c, why)| format!("{c}: {why}"))
+                        .collect(),
+                });
+            };
+            // The classes come in order, so the last of a configuration has its largest M.
+            let mut largest: Vec<(Configuration, usize)> = Vec::new();
+            for (last, configuration) in &chosen {
+                match largest.iter_mut().find(|(known, _)| known == configuration) {
+                    Some((_, most)) => *most = *last,
+                    None => largest.push((configuration.clone(), *last)),
+                }
+            }
+            let mut missing = None;
+            for (configuration, most) in &largest {
+                if let Err(why) = self.prepare(configuration, *most)? {
+                    missing = Some((configuration.clone(), why));
+                    break;
+                }
+            }
+            if let Some(missing) = missing {
+                refused.push(missing);
+                continue;
+            }
+            // Peers may still read what is no longer chosen.
+            self.executor().exchange().barrier("layers.chosen")?;
+            self.schedules.retain(|one| {
+                largest
+                    .iter()
+                    .any(|(c, _)| c == one.schedule().configuration())
+            });
+            let at = |c: &Configuration| {
+                self.schedules
+                    .iter()
+                    .position(|one| one.schedule().configuration() == c)
+            };
+            self.classes = chosen
+                .iter()
+                .filter_map(|(last, configuration)| Some((*last, at(configuration)?)))
+                .collect();
+            return Ok(());
+        }
+    }
+
+    /// Makes sure that a configuration is prepared up to `most`. Says why it cannot be, where others may be.
+    pub fn prepare(
+        &mut self,
+        configuration: &Configuration,
+        most: usize,
+    ) -> Result<Result<(), String>> {
+        let place = self.prepared(configuration);
+        if place.is_some_and(|place| self.schedules[place].schedule().problem().m >= most) {
+            return Ok(Ok(()));
+        }
+        let problem = Problem {
+            m: most,
+            ..self.problem
+        };
+        let executor = self.executor();
+        let schedule = Schedule::new(configuration.clone(), self.world(), problem);
+        let prepared = schedule
+            .map_err(ExecuteError::from)
+            .and_then(|schedule| executor.prepare(&schedule));
+        match (prepared, place) {
+            (Ok(prepared), None) => self.schedules.push(prepared),
+            (Ok(prepared), Some(place)) => self.schedules[place] = prepared,
+            // Both are the same on all ranks.
+            (Err(error), _)
+                if error.is_unavailable() || matches!(error, ExecuteError::Schedule(_)) =>
+            {
+                return Ok(Err(error.to_string()));
+            }
+            (Err(error), _) => return Err(error.into()),
+        }
+        Ok(Ok(()))
+    }
+
+    /// The place of a configuration among what is prepared.
+    pub fn prepared(&self, configuration: &Configuration) -> Option<usize> {
+        let is_it = |one: &Prepared<B>| one.schedule().configuration() == configuration;
+        self.schedules.iter().position(is_it)
+    }
+
+    pub fn schedule(&self, place: usize) -> &Prepared<B> {
+        &self.schedules[place]
+    }
+
+    /// What computes `m` rows.
+    pub fn at(&self, m: usize) -> Result<&Prepared<B>> {
+        let place = self.classes.partition_point(|(last, _)| *last < m);
+        match self.classes.get(place) {
+            Some((_, schedule)) if m > 0 => Ok(&self.schedules[*schedule]),
+            _ => Err(LayerError::OutOfRange {
+                layer: self.name.clone(),
+                m,
+                most: self.problem.m,
+            }),
+        }
+    }
+
+    pub fn run(&self, stream: &B::Stream, operands: &Operands<'_>, m: usize) -> Result<()> {
+        Ok(self.at(m)?.run(stream, operands, m)?)
+    }
+
+    pub fn warm(&self, stream: &B::Stream, ms: impl IntoIterator<Item = usize>) -> Result<()> {
+        ms.into_iter()
+            .try_for_each(|m| Ok(self.at(m)?.warm(stream, [m])?))
+    }
+
+    pub fn synchronize(&self, stream: &B::Stream) -> Result<()> {
+        self.schedules
+            .iter()
+            .try_for_each(|one| Ok(one.synchronize(stream)?))
+    }
+
+    /// The bias of a call, if it is as the layer was made.
+    pub fn bias<'a>(&self, given: Option<DeviceSlice<'a>>) -> Result<Option<DeviceSlice<'a>>> {
+        let wrong = |why: String| {
+            Err(LayerError::Bias {
+                layer: self.name.clone(),
+                why,
+            })
+        };
+        let bytes = self.problem.n * self.problem.dtype.size();
+        match given {
+            Some(_) if !self.options.bias => {
+                wrong("the layer was made without: Options::with_bias".into())
+            }
+            None if self.options.bias => {
+                wrong("it is missing, and the layer was made with one".into())
+            }
+            Some(bias) if bias.bytes() < bytes => {
+                wrong(format!("{} bytes, and {bytes} are needed", bias.bytes()))
+            }
+            given => Ok(given),
+        }
+    }
+
+    /// What computes which M, neighbours of one schedule together.
+    pub fn choices(&self) -> Vec<Choice> {
+        let mut choices: Vec<Choice> = Vec::new();
+        let mut first = 1;
+        for &(last, place) in &self.classes {
+            let configuration = self.schedules[place].schedule().configuration();
+            match choices.last_mut() {
+                Some(choice) if choice.configuration == *configuration => {
+                    choice.ms = *choice.ms.start()..=last;
+                }
+                _ => choices.push(Choice {
+                    ms: first..=last,
+                    configuration: configuration.clone(),
+                }),
+            }
+            first = last + 1;
+        }
+        choices
+    }
+
+    pub fn own_bytes(&self) -> usize {
+        self.schedules.iter().map(Prepared::own_bytes).sum()
+    }
+
+    /// Adds what was measured to what is known, in place of what was known of it, and keeps it.
+    pub fn learn(&self, found: &[crate::select::Measurement]) {
+        use super::Kept;
+        let shared = &self.layers.0;
+        let figures = match self.options.reproducible {
+            Reproducible::Yes => Kept::InvariantSchedules,
+            Reproducible::No => Kept::Schedules,
+        };
+        let merged = |known: crate::select::Measurements| {
+            let mut all = known.filtered(|one| {
+                !found.iter().any(|new| {
+                    new.configuration == one.configuration
+                        && choice::is_of(one, new.world, &new.problem)
+                })
+            });
+            found.iter().for_each(|new| all.push(new.clone()));
+            all
+        };
+        let mut measurements = shared.measurements.lock();
+        let known = &mut measurements[place(self.options.reproducible)];
+        *known = merged(std::mem::take(known));
+        drop(measurements);
+        let Some(kept) = shared
+            .kept
+            .as_ref()
+            .filter(|_| shared.executor.exchange().rank() == 0)
+        else {
+            return;
+        };
+        // Another job may have measured since this one began.
+        let of_file = kept.read(figures, crate::select::Measurements::from_text);
+        let text = merged(of_file.unwrap_or_default()).to_string();
+        match kept.write(figures, &text) {
+            Ok(path) => tracing::info!("{}: times of `{}`", path.display(), self.name),
+            Err(error) => tracing::warn!("{error}; the times are known to this job alone"),
+        }
+    }
+}
+
+/// Makes sure that all ranks make the same layer.
+fn agreed<B: ExecuteBackend>(layers: &Layers<B>, mine: &str) -> Result<()> {
+    let exchange = layers.executor().exchange();
+    let all = exchange.all_gather("layer", mine.as_bytes())?;
+    match all.iter().position(|theirs| theirs != mine.as_bytes()) {
+        None => Ok(()),
+        Some(peer) => Err(LayerError::Disagreement {
+            rank: exchange.rank(),
+            mine: mine.to_owned(),
+            peer,
+            theirs: String::from_utf8_lossy(&all[peer]).into_owned(),
+        }),
+    }
+}

@@ -1,0 +1,453 @@
+//! Linear layers on the host: their results, and that the bits of a row depend on the row alone.
+
+use crate::fixtures::{Rank, encode, on_ranks};
+use crate::host;
+use proptest::prelude::*;
+use std::ops::Range;
+use warpweave_overlap::algorithms::{self, Configuration};
+use warpweave_overlap::execute::{DeviceSlice, ExecuteError};
+use warpweave_overlap::layers::{
+    ColumnParallelLinear, Input, LayerError, Layers, Options, Output, Reproducible,
+    RowParallelLinear, choice,
+};
+use warpweave_overlap::plan::{Problem, shard};
+use warpweave_overlap::{Machine, Operation};
+use warpweave_symm_mem::{Backend, DType, Host, Memory};
+
+type HostMemory = <Host as Backend>::Memory;
+
+/// What a layer is, in one type for both.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    Replicated,
+    Gathered,
+    Reduced,
+    Scattered,
+}
+
+const KINDS: [Kind; 4] = [
+    Kind::Replicated,
+    Kind::Gathered,
+    Kind::Reduced,
+    Kind::Scattered,
+];
+
+impl Kind {
+    fn operation(self) -> Operation {
+        match self {
+            Kind::Replicated | Kind::Gathered => Operation::ColumnParallelLinear,
+            Kind::Reduced => Operation::RowParallelLinear,
+            Kind::Scattered => Operation::LinearReduceScatter,
+        }
+    }
+
+    /// Columns of x and of the weight that a rank has.
+    fn depth(self, k: usize, (rank, world): (usize, usize)) -> Range<usize> {
+        match self {
+            Kind::Replicated | Kind::Gathered => 0..k,
+            Kind::Reduced | Kind::Scattered => shard(k, rank, world),
+        }
+    }
+
+    fn rows_of_x(self, m: usize, (rank, world): (usize, usize)) -> Range<usize> {
+        match self {
+            Kind::Gathered => shard(m, rank, world),
+            _ => 0..m,
+        }
+    }
+
+    fn rows_of_y(self, m: usize, (rank, world): (usize, usize)) -> Range<usize> {
+        match self {
+            Kind::Scattered => shard(m, rank, world),
+            _ => 0..m,
+        }
+    }
+}
+
+enum Layer {
+    Column(ColumnParallelLinear<Host>),
+    Row(RowParallelLinear<Host>),
+}
+
+/// A layer with its weight, and memory for the largest M.
+struct Subject<'a> {
+    rank: &'a Rank<Host>,
+    kind: Kind,
+    shape: Problem,
+    layer: Layer,
+    weight: HostMemory,
+    bias: Option<HostMemory>,
+    x: HostMemory,
+    y: HostMemory,
+}
+
+/// Element `i` of `which`: a number with all its bits, near 1.
+fn real(which: usize, i: usize) -> f32 {
+    let mixed = (which * 1_000_003 + i).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    ((mixed >> 40) as f32 / (1 << 23) as f32) - 1.0
+}
+
+/// Small integers, whose sums are exact.
+fn integer(which: usize, i: usize) -> f32 {
+    (real(which, i) * 3.0).round()
+}
+
+fn upload(rank: &Rank<Host>, bytes: &[u8]) -> HostMemory {
+    let memory = rank.backend().allocate(bytes.len().max(1)).unwrap();
+    // SAFETY: the memory is as large and nobody else knows it.
+    unsafe {
+        rank.backend()
+            .upload(rank.stream(), memory.address(), bytes)
+            .unwrap()
+    };
+    memory
+}
+
+const WEIGHT: usize = 1;
+const BIAS: usize = 2;
+const X: usize = 3;
+
+impl<'a> Subject<'a> {
+    fn new(
+        rank: &'a Rank<Host>,
+        layers: &Layers<Host>,
+        kind: Kind,
+        shape: Problem,
+        options: &Options,
+        value: fn(usize, usize) -> f32,
+    ) -> Self {
+        let layer = match kind {
+            Kind::Replicated | Kind::Gathered => {
+                let input = match kind {
+                    Kind::Gathered => Input::SequenceSharded,
+                    _ => Input::Replicated,
+                };
+                Layer::Column(ColumnParallelLinear::new(layers, &shape, input, options).unwrap())
+            }
+            Kind::Reduced | Kind::Scattered => {
+                let output = match kind {
+                    Kind::Scattered => Output::Scattered,
+                    _ => Output::Reduced,
+                };
+                Layer::Row(RowParallelLinear::new(layers, &shape, output, options).unwrap())
+            }
+        };
+        let Problem { m, n, k, dtype, .. } = shape;
+        let encoded = |values: &mut dyn Iterator<Item = f32>| -> Vec<u8> {
+            values.flat_map(|value| encode(dtype, value)).collect()
+        };
+        let depth = kind.depth(k, rank.place());
+        let mut weight =
+            (0..n).flat_map(|row| depth.clone().map(move |col| value(WEIGHT, row * k + col)));
+        let weight = upload(rank, &encoded(&mut weight));
+        let bias = options
+            .bias
+            .then(|| upload(rank, &encoded(&mut (0..n).map(|col| value(BIAS, col)))));
+        let bytes = |elements: usize| vec![0xff; elements * dtype.size()];
+        Subject {
+            x: upload(rank, &bytes(m * k)),
+            y: upload(rank, &bytes(m * n)),
+            rank,
+            kind,
+            shape,
+            layer,
+            weight,
+            bias,
+        }
+    }
+
+    /// Calls it with rows `rows` of X, and returns this rank's rows of y, with their places in the call.
+    fn call(&self, rows: &[usize], value: fn(usize, usize) -> f32) -> Vec<(usize, Vec<u8>)> {
+        let Problem { n, k, dtype, .. } = self.shape;
+        let (place, m) = (self.rank.place(), rows.len());
+        let depth = self.kind.depth(k, place);
+        let x: Vec<u8> = rows[self.kind.rows_of_x(m, place)]
+            .iter()
+            .flat_map(|&row| depth.clone().map(move |col| value(X, row * k + col)))
+            .flat_map(|value| encode(dtype, value))
+            .collect();
+        let (backend, stream) = (self.rank.backend(), self.rank.stream());
+        // SAFETY: x has room for the largest M.
+        unsafe { backend.upload(stream, self.x.address(), &x).unwrap() };
+        let [x, w, y] = [&self.x, &self.weight, &self.y].map(DeviceSlice::of);
+        let bias = self.bias.as_ref().map(DeviceSlice::of);
+        match &self.layer {
+            Layer::Column(layer) => layer.forward(stream, x, w, bias, y, m).unwrap(),
+            Layer::Row(layer) => layer.forward(stream, x, w, bias, y, m).unwrap(),
+        }
+        let mine = self.kind.rows_of_y(m, place);
+        let mut got = vec![0; mine.len() * n * dtype.size()];
+        // SAFETY: y has room for the largest M.
+        unsafe {
+            backend
+                .download(stream, self.y.address(), &mut got)
+                .unwrap()
+        };
+        match &self.layer {
+            Layer::Column(layer) => layer.synchronize(stream).unwrap(),
+            Layer::Row(layer) => layer.synchronize(stream).unwrap(),
+        }
+        let rows = got.chunks(n * dtype.size()).map(<[u8]>::to_vec);
+        mine.zip(rows).collect()
+    }
+}
+
+#[test]
+fn layers_are_their_definition() {
+    for world in 1..=4 {
+        on_ranks(world, host, |rank| {
+            let layers = Layers::new(&rank.executor).unwrap();
+            for kind in KINDS {
+                for biased in [false, true] {
+                    let shape = Problem::new(20, 6, 10, DType::F32);
+                    let options = Options::default();
+                    let options = if biased { options.with_bias() } else { options };
+                    let subject = Subject::new(&rank, &layers, kind, shape, &options, integer);
+                    for m in [20, 1, 7, 2, 13] {
+                        let rows: Vec<usize> = (0..m).map(|row| row + m).collect();
+                        for (at, got) in subject.call(&rows, integer) {
+                            let wanted: Vec<u8> = (0..6)
+                                .flat_map(|col| {
+                                    let terms = (0..10).map(|i| {
+                                        integer(X, rows[at] * 10 + i)
+                                            * integer(WEIGHT, col * 10 + i)
+                                    });
+                                    let bias = if biased { integer(BIAS, col) } else { 0.0 };
+                                    (terms.sum::<f32>() + bias).to_ne_bytes()
+                                })
+                                .collect();
+                            // −0 and 0 are both right.
+                            let floats = |bytes: &[u8]| -> Vec<f32> {
+                                let (values, _) = bytes.as_chunks::<4>();
+                                values.iter().map(|v| f32::from_ne_bytes(*v)).collect()
+                            };
+                            let right = floats(&got) == floats(&wanted);
+                            assert!(right, "{kind:?}, world {world}, m = {m}, row {at}");
+                        }
+                    }
+                }
+            }
+            rank.exchange.barrier("end").unwrap();
+        });
+    }
+}
+
+/// How many different rows of x there are in the tests of bits.
+const ROWS: usize = 9;
+
+/// Compares the rows of calls with those of calls of one row. On some rank every row is.
+fn rows_are_alike(subject: &Subject<'_>, alone: &[Option<Vec<u8>>], rows: &[usize]) {
+    for (at, got) in subject.call(rows, real) {
+        if let Some(alone) = &alone[rows[at]] {
+            let (kind, m) = (subject.kind, rows.len());
+            assert!(got == *alone, "{kind:?}: row {} at {at} of {m}", rows[at]);
+        }
+    }
+}
+
+/// Each row alone. Where y is scattered only the first rank gets it: the exchange gives it to all.
+fn rows_alone(subject: &Subject<'_>) -> Vec<Option<Vec<u8>>> {
+    let alone = |row| {
+        let mine = subject.call(&[row], real).pop().map(|(_, bytes)| bytes);
+        let bytes = mine.clone().unwrap_or_default();
+        let all = subject.rank.exchange.all_gather("row", &bytes).unwrap();
+        all.into_iter().find(|bytes| !bytes.is_empty())
+    };
+    (0..ROWS).map(alone).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 6, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn the_bits_of_a_row_depend_on_the_row_alone(
+        world in 1usize..=4,
+        dtype in prop::sample::select(vec![DType::F32, DType::F16, DType::Bf16]),
+        (n, k) in (1usize..40, 1usize..90),
+        bias in any::<bool>(),
+        calls in prop::collection::vec(prop::collection::vec(0..ROWS, 1..=70), 3..6),
+    ) {
+        on_ranks(world, host, |rank| {
+            let layers = Layers::new(&rank.executor).unwrap();
+            let shape = Problem::new(70, n, k, dtype);
+            let options = Options::default();
+            let options = if bias { options.with_bias() } else { options };
+            for kind in KINDS {
+                let subject = Subject::new(&rank, &layers, kind, shape, &options, real);
+                let alone = rows_alone(&subject);
+                for rows in &calls {
+                    rows_are_alike(&subject, &alone, rows);
+                }
+            }
+            rank.exchange.barrier("end").unwrap();
+        });
+    }
+}
+
+#[test]
+fn the_bits_of_a_row_do_not_depend_on_the_schedule() {
+    for (world, dtype) in [(2, DType::F16), (3, DType::Bf16), (4, DType::F32)] {
+        on_ranks(world, host, |rank| {
+            let layers = Layers::new(&rank.executor).unwrap();
+            let shape = Problem::new(40, 12, 50, dtype);
+            for kind in [Kind::Gathered, Kind::Reduced, Kind::Scattered] {
+                let mut alone = None;
+                for schedule in variations(kind) {
+                    let options = Options::default().with_bias().with_schedule(schedule);
+                    let subject = Subject::new(&rank, &layers, kind, shape, &options, real);
+                    let alone = alone.get_or_insert_with(|| rows_alone(&subject));
+                    for m in [40, 5, 1] {
+                        let rows: Vec<usize> = (0..m).map(|at| (at * 5 + m) % ROWS).collect();
+                        rows_are_alike(&subject, alone, &rows);
+                    }
+                }
+            }
+            rank.exchange.barrier("end").unwrap();
+        });
+    }
+}
+
+/// Each reproducible algorithm with each of its parameters varied.
+fn variations(kind: Kind) -> Vec<Configuration> {
+    let candidates = choice::candidates(kind.operation(), Reproducible::Yes);
+    let mut every = algorithms::every();
+    every.retain(|c| candidates.contains(c));
+    assert!(every.len() > 3, "{kind:?}");
+    every
+}
+
+#[test]
+fn what_is_not_reproducible_is_no_candidate() {
+    for (operation, name) in [
+        (Operation::RowParallelLinear, "rowParallelLinear"),
+        (
+            Operation::RowParallelLinear,
+            "rowParallelLinear:reduce=symmetric",
+        ),
+    ] {
+        let has = |reproducible| {
+            let all = choice::candidates(operation, reproducible);
+            all.iter().any(|c| c.name() == name)
+        };
+        assert!(has(Reproducible::No) && !has(Reproducible::Yes), "{name}");
+    }
+}
+
+#[test]
+fn choices_cover_every_m_and_a_tuning_takes_the_fastest() {
+    on_ranks(2, host, |rank| {
+        let layers = Layers::new(&rank.executor).unwrap();
+        let shape = Problem::new(33, 8, 16, DType::F32);
+        let options = Options::default();
+        let mut layer = RowParallelLinear::new(&layers, &shape, Output::Reduced, &options).unwrap();
+        let covered = |layer: &RowParallelLinear<Host>| {
+            let ms: Vec<usize> = layer.choices().into_iter().flat_map(|c| c.ms).collect();
+            assert_eq!(ms, (1..=33).collect::<Vec<_>>());
+        };
+        covered(&layer);
+        let [x, w, y] = [33 * 8, 8 * 8, 33 * 8].map(|n| upload(&rank, &vec![0; 4 * n]));
+        let [xs, ws, ys] = [&x, &w, &y].map(DeviceSlice::of);
+        let trials = layer.tune(rank.stream(), xs, ws, ys).unwrap();
+        covered(&layer);
+        let all = rank
+            .exchange
+            .all_gather("trials", format!("{trials:?}").as_bytes())
+            .unwrap();
+        assert_eq!(all[0], all[1], "all ranks know the same times");
+        for m in [1, 2, 4, 8, 16, 32, 33] {
+            let of_m: Vec<_> = trials.iter().filter(|t| t.m == m).collect();
+            assert!(of_m.len() >= 2, "m = {m}: {trials:?}");
+            let fastest = of_m.iter().map(|t| t.us).fold(f64::INFINITY, f64::min);
+            let chosen = layer
+                .choices()
+                .into_iter()
+                .find(|c| c.ms.contains(&m))
+                .unwrap();
+            let chosen = of_m
+                .iter()
+                .find(|t| t.configuration == chosen.configuration);
+            assert_eq!(chosen.map(|t| t.us), Some(fastest), "m = {m}");
+        }
+        rank.exchange.barrier("end").unwrap();
+    });
+}
+
+#[test]
+fn the_choice_is_pure_and_measured_times_count() {
+    let problem = Problem::new(600, 1024, 4096, DType::Bf16).with_batch_invariance(true);
+    let operation = Operation::RowParallelLinear;
+    let candidates = choice::candidates(operation, Reproducible::Yes);
+    let mut figures = choice::Figures {
+        machine: Machine::named("h200x4").unwrap(),
+        capabilities: algorithms::Capabilities::SM90,
+        measurements: Default::default(),
+    };
+    let classes = |figures: &choice::Figures| {
+        choice::classes(operation, 4, &problem, &candidates, figures).unwrap()
+    };
+    let by_model = classes(&figures);
+    assert_eq!(by_model, classes(&figures));
+    assert_eq!(by_model.len(), 11);
+    // The slowest of the model, as if it were measured at 64: it is the best there, and nowhere else.
+    let last = by_model[6].ranking.last().unwrap().clone();
+    figures
+        .measurements
+        .push(warpweave_overlap::select::Measurement {
+            configuration: last.clone(),
+            world: 4,
+            problem: Problem { m: 64, ..problem },
+            us: 5.0,
+        });
+    let measured = classes(&figures);
+    assert_eq!(measured[6].ranking[0], last);
+    assert_eq!(measured[5], by_model[5]);
+}
+
+#[test]
+fn errors_say_what_to_do() {
+    on_ranks(2, host, |rank| {
+        let layers = Layers::new(&rank.executor).unwrap();
+        let shape = Problem::new(8, 4, 6, DType::F32);
+        let plain = Options::default();
+        let make = |shape: &Problem, options: &Options| {
+            ColumnParallelLinear::new(&layers, shape, Input::SequenceSharded, options)
+        };
+        let layer = make(&shape, &plain).unwrap();
+        let [x, w, b, y] = [24, 24, 4, 32].map(|n| upload(&rank, &vec![0; 4 * n]));
+        let [x, w, b, y] = [&x, &w, &b, &y].map(DeviceSlice::of);
+        let stream = rank.stream();
+        for m in [0, 9] {
+            let error = layer.forward(stream, x, w, None, y, m).unwrap_err();
+            assert!(
+                matches!(error, LayerError::OutOfRange { most: 8, .. }),
+                "{error}"
+            );
+        }
+        let error = layer.forward(stream, x, w, Some(b), y, 8).unwrap_err();
+        assert!(error.to_string().contains("Options::with_bias"), "{error}");
+        let error = layer.forward(stream, x, b, None, y, 8).unwrap_err();
+        assert!(
+            matches!(&error, LayerError::Execute(ExecuteError::Operand { operand, .. }) if operand == "b"),
+            "{error}"
+        );
+        // The ranks make different layers.
+        let other = Problem {
+            n: 4 + rank.place().0,
+            ..shape
+        };
+        let error = make(&other, &plain).unwrap_err();
+        assert!(matches!(error, LayerError::Disagreement { .. }), "{error}");
+        let foreign = algorithms::find("rowParallelLinearPipeline").unwrap();
+        let error = make(&shape, &plain.clone().with_schedule(foreign)).unwrap_err();
+        assert!(
+            error.to_string().contains("columnParallelLinear"),
+            "{error}"
+        );
+        // A bias in the result.
+        let row = RowParallelLinear::new(&layers, &shape, Output::Reduced, &plain.with_bias());
+        let row = row.unwrap();
+        let inside = y.slice(16, 16).unwrap();
+        let error = row.forward(stream, x, w, Some(inside), y, 8).unwrap_err();
+        assert!(error.to_string().contains("overlaps y"), "{error}");
+        rank.exchange.barrier("end").unwrap();
+    });
+}
