@@ -244,9 +244,7 @@ impl<B: ExecuteBackend> Linear<B> {
     }
 
     pub fn synchronize(&self, stream: &B::Stream) -> Result<()> {
-        self.schedules
-            .iter()
-            .try_for_each(|one| Ok(one.synchronize(stream)?))
+        Ok(self.executor().synchronize(stream)?)
     }
 
     /// The bias of a call, if it is as the layer was made.

@@ -33,7 +33,7 @@ macro_rules! linear_methods {
                 self.linear().warm(stream, ms)
             }
 
-            /// Waits until everything on `stream` has ended, and reports what went wrong in this layer's calls.
+            /// Waits until everything on `stream` has ended, and reports what went wrong in it.
             ///
             /// # Errors
             /// Waits for peers that timed out, and what the backend reports.

@@ -105,7 +105,7 @@ impl<B: ExecuteBackend> Linear<B> {
                     backend.record(&from, stream)?;
                     (0..CALLS).try_for_each(|_| one.run(stream, operands, m))?;
                     backend.record(&to, stream)?;
-                    one.synchronize(stream)?;
+                    one.executor().synchronize(stream)?;
                     Ok(backend.elapsed(&from, &to)?.as_secs_f64() * 1e6 / CALLS as f64)
                 };
                 let us = agree(exchange, "a call of a tuning", sample())?;

@@ -49,7 +49,6 @@ pub struct Schedule {
     world: usize,
     problem: Problem,
     symmetric: BTreeSet<&'static str>,
-    batch_invariant: bool,
 }
 
 /// Plans of all ranks with staging, and how many copies each has.
@@ -74,7 +73,6 @@ impl Schedule {
             world,
             problem,
             symmetric: BTreeSet::new(),
-            batch_invariant: false,
         })
     }
 
@@ -109,14 +107,14 @@ impl Schedule {
     #[must_use]
     pub fn batch_invariant(self) -> Self {
         Schedule {
-            batch_invariant: true,
+            problem: self.problem.with_batch_invariance(true),
             ..self
         }
     }
 
     /// Whether its GEMMs are [batch-invariant](Schedule::batch_invariant).
     pub fn is_batch_invariant(&self) -> bool {
-        self.batch_invariant
+        self.problem.batch_invariant
     }
 
     /// The configuration.
