@@ -192,7 +192,7 @@ impl<B: ExecuteBackend> Executor<B> {
             tuned: Mutex::new(Default::default()),
             arenas: Mutex::new(Default::default()),
             most_blocks: OnceLock::new(),
-            calls: Mutex::new(Default::default()),
+            calls: Mutex::new(()),
             pads: Mutex::new(Default::default()),
         })))
     }
