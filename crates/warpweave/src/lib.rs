@@ -10,3 +10,8 @@ pub use warpweave_symm_mem as symm_mem;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guides/cudarc-and-candle.md")]
 struct CudarcAndCandle;
+
+/// As above.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guides/layers.md")]
+struct LayersInAnEngine;

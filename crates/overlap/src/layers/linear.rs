@@ -178,14 +178,14 @@ impl<B: ExecuteBackend> Linear<B> {
         }
     }
 
-    /// Makes sure that a configuration is prepared up to `most`. Says why it cannot be, where others may be.
+    /// Makes sure that a configuration is prepared for `most` rows at most. Says why it cannot be, where others may be.
     pub fn prepare(
         &mut self,
         configuration: &Configuration,
         most: usize,
     ) -> Result<Result<(), String>> {
         let place = self.prepared(configuration);
-        if place.is_some_and(|place| self.schedules[place].schedule().problem().m >= most) {
+        if place.is_some_and(|place| self.schedules[place].schedule().problem().m == most) {
             return Ok(Ok(()));
         }
         let problem = Problem {

@@ -83,6 +83,14 @@ fn reductions_are_found_by_their_exact_names() {
             "fusedRowParallelLinear:rows=256",
             "fusedRowParallelLinear:rows=1024",
             "fusedRowParallelLinear:shots=1",
+            "linearReduceScatterPipeline",
+            "linearReduceScatterPipeline:streams=2",
+            "linearReduceScatterPipeline:chunks=1",
+            "linearReduceScatterPipeline:chunks=4",
+            "linearReduceScatterPipeline:chunks=8",
+            "fusedLinearReduceScatter",
+            "fusedLinearReduceScatter:rows=256",
+            "fusedLinearReduceScatter:rows=1024",
         ]
     );
     for name in names {

@@ -130,6 +130,7 @@ fn calls_are_closed_by_what_they_need() {
                 "columnParallelLinear:gather=push",
                 "reduceScatterPipeline",
                 "reduceScatterRing",
+                "linearReduceScatterPipeline",
             ],
         ),
     ];

@@ -15,7 +15,7 @@ mod stream;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::backend::{
@@ -50,6 +50,7 @@ struct Inner {
     setup: Mutex<Option<HostStream>>,
     /// Both [`StopFlags`]: the device is the host.
     stopped: AtomicU32,
+    allocations: AtomicU64,
 }
 
 impl Inner {
@@ -84,7 +85,15 @@ impl Host {
             streams: stream::Registry::default(),
             setup: Mutex::default(),
             stopped: AtomicU32::new(0),
+            allocations: AtomicU64::new(0),
         }))
+    }
+}
+
+impl Host {
+    /// How many times device memory was allocated so far, that of the rank alone and segments to be shared.
+    pub fn allocations(&self) -> u64 {
+        self.0.allocations.load(Ordering::Relaxed)
     }
 }
 
@@ -163,6 +172,7 @@ impl Backend for Host {
     }
 
     fn create_segment(&self, bytes: usize) -> Result<HostSegment> {
+        self.0.allocations.fetch_add(1, Ordering::Relaxed);
         HostSegment::create(bytes)
     }
 
@@ -179,6 +189,7 @@ impl Backend for Host {
     }
 
     fn allocate(&self, bytes: usize) -> Result<HostMemory> {
+        self.0.allocations.fetch_add(1, Ordering::Relaxed);
         HostMemory::new(self, bytes)
     }
 
