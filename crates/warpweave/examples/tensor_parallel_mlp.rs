@@ -59,7 +59,8 @@ fn rank<B: Activation>(device: B, exchange: Arc<dyn Exchange>) -> Outcome<String
     let stream = device.stream(Default::default())?;
     let executor = Executor::new(&device, &exchange)?;
 
-    // The layers are shapes. N of the first is this rank's part of the hidden layer, K of the second all of it.
+    // The layers are shapes. N of the first is this rank's part of the hidden layer, K of the second all of
+    // it.
     let layers = Layers::new(&executor)?;
     let options = B::options().with_bias();
     let first = Problem::new(TOKENS, hidden.len(), MODEL, DType::F32);
@@ -131,7 +132,8 @@ fn rank<B: Activation>(device: B, exchange: Arc<dyn Exchange>) -> Outcome<String
     }
     exchange.barrier("done")?; // nobody frees what a peer still reads
     Ok(format!(
-        "rank {me} of {world} on {}: {STEPS} steps of {tokens} tokens, all {} elements of y as on one rank; {}",
+        "rank {me} of {world} on {}: {STEPS} steps of {tokens} tokens, all {} elements of y as on one \
+         rank; {}",
         device.device().name,
         tokens * MODEL,
         B::RELU,
@@ -183,7 +185,8 @@ impl Activation for Cuda {
             *value = f32::from_ne_bytes(*value).max(0.0).to_ne_bytes();
         }
         // SAFETY: as above.
-        Ok(unsafe { self.upload(stream, at, &bytes)? })
+        unsafe { self.upload(stream, at, &bytes)? };
+        Ok(())
     }
 }
 

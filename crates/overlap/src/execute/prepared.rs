@@ -219,7 +219,7 @@ impl<B: ExecuteBackend> Executor<B> {
     /// Waits until everything on `stream` has ended, and reports what went wrong in it.
     ///
     /// # Errors
-    /// [`SignalFault`](warpweave_symm_mem::SignalFault) naming the peer whose signal did not come in time;
+    /// [`SignalFault`] naming the peer whose signal did not come in time;
     /// [`ExecuteError::CollectiveTimeout`]; what the stream and the collectives report.
     pub fn synchronize(&self, stream: &B::Stream) -> Result<()> {
         let groups: Vec<_> = self.0.groups.lock().values().cloned().collect();

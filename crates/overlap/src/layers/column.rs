@@ -18,15 +18,15 @@ pub enum Input {
 
 /// y = x · Wᵀ + bias, where each rank has its rows of W, and gets its columns of y.
 ///
-/// W is `n` × `k` as safetensors stores weights, `n` being this rank's and the same on all ranks; the bias has
-/// `n` elements, y is m × `n`. Everything is row-major without gaps, of the layer's element type.
+/// W is `n` × `k` as safetensors stores weights, `n` being this rank's and the same on all ranks; the bias
+/// has `n` elements, y is m × `n`. Everything is row-major without gaps, of the layer's element type.
 ///
 /// A layer without a bias adds zeros: a sum of −0 becomes 0.
 pub struct ColumnParallelLinear<B: ExecuteBackend>(Linear<B>);
 
 impl<B: ExecuteBackend> ColumnParallelLinear<B> {
-    /// The layer for `shape.m` rows at most, over all ranks. Collective: all ranks make the same layer, and an
-    /// error on one is one on all.
+    /// The layer for `shape.m` rows at most, over all ranks. Collective: all ranks make the same layer, and
+    /// an error on one is one on all.
     ///
     /// # Errors
     /// The ranks disagree, no schedule runs here, there is no batch-invariant GEMM; what the preparation of
@@ -61,8 +61,8 @@ impl<B: ExecuteBackend> ColumnParallelLinear<B> {
     /// for, so the call can be captured in a graph. All ranks make the same calls in the same order.
     ///
     /// # Errors
-    /// `m` is out of range; a bias that is not as the layer was made; an operand that is too small or overlaps
-    /// y; [`ExecuteError::Stopped`](crate::execute::ExecuteError::Stopped) after a fault.
+    /// `m` is out of range; a bias that is not as the layer was made; an operand that is too small or
+    /// overlaps y; [`ExecuteError::Stopped`](crate::execute::ExecuteError::Stopped) after a fault.
     pub fn forward(
         &self,
         stream: &B::Stream,

@@ -178,7 +178,8 @@ impl<B: ExecuteBackend> Linear<B> {
         }
     }
 
-    /// Makes sure that a configuration is prepared for `most` rows at most. Says why it cannot be, where others may be.
+    /// Makes sure that a configuration is prepared for `most` rows at most. Says why it cannot be, where
+    /// others may be.
     pub fn prepare(
         &mut self,
         configuration: &Configuration,

@@ -12,8 +12,8 @@
 //! Schedules whose GEMMs or reductions are otherwise are left out, NCCL's reductions among them.
 //! [`Reproducible::No`] takes the fastest.
 //!
-//! **Choice.** All ranks choose alike: by the figures of the machine that `doctor --measure` keeps, or those of
-//! a known one, and by what [`ColumnParallelLinear::tune`] has measured. Rank 0 reads them for all.
+//! **Choice.** All ranks choose alike: by the figures of the machine that `doctor --measure` keeps, or those
+//! of a known one, and by what [`ColumnParallelLinear::tune`] has measured. Rank 0 reads them for all.
 //!
 //! Ranks make the same layers in the same order, and call them in the same order with the same M.
 
@@ -21,7 +21,8 @@
 macro_rules! linear_methods {
     ($layer:ident) => {
         impl<B: ExecuteBackend> $layer<B> {
-            /// Does the host work of first calls at these M: from then on a call only enqueues. Not collective.
+            /// Does the host work of first calls at these M: from then on a call only enqueues. Not
+            /// collective.
             ///
             /// # Errors
             /// An M out of range; what the preparation of its steps reports.
@@ -157,8 +158,8 @@ struct Shared<B: ExecuteBackend> {
 }
 
 impl<B: ExecuteBackend> Layers<B> {
-    /// Prepares for layers over the ranks of `executor`. Collective: rank 0 reads the figures of this machine,
-    /// where `doctor --measure` or a tuning has kept some, and gives them to all.
+    /// Prepares for layers over the ranks of `executor`. Collective: rank 0 reads the figures of this
+    /// machine, where `doctor --measure` or a tuning has kept some, and gives them to all.
     ///
     /// # Errors
     /// Errors of the exchange, and of the preparation of GEMMs.

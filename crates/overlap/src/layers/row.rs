@@ -18,12 +18,12 @@ pub enum Output {
 
 /// y = Σ xᵣ · Wᵣᵀ + bias over the ranks r, where each rank has its columns of x and of W.
 ///
-/// W is `n` × K as safetensors stores weights; a rank has its [shard](crate::plan::shard) of the `k` columns of
-/// all ranks, x m × as many. The bias has `n` elements and is the same on all ranks. Everything is row-major
-/// without gaps, of the layer's element type.
+/// W is `n` × K as safetensors stores weights; a rank has its [shard](crate::plan::shard) of the `k` columns
+/// of all ranks, x m × as many. The bias has `n` elements and is the same on all ranks. Everything is
+/// row-major without gaps, of the layer's element type.
 ///
-/// The bias is added once, to the reduced and rounded y, by the rank that has the row: so every schedule gives
-/// the same bits.
+/// The bias is added once, to the reduced and rounded y, by the rank that has the row: so every schedule
+/// gives the same bits.
 pub struct RowParallelLinear<B: ExecuteBackend> {
     linear: Linear<B>,
     output: Output,
@@ -59,8 +59,8 @@ impl<B: ExecuteBackend> RowParallelLinear<B> {
     /// for, so the call can be captured in a graph. All ranks make the same calls in the same order.
     ///
     /// # Errors
-    /// `m` is out of range; a bias that is not as the layer was made; an operand that is too small or overlaps
-    /// y; [`ExecuteError::Stopped`] after a fault.
+    /// `m` is out of range; a bias that is not as the layer was made; an operand that is too small or
+    /// overlaps y; [`ExecuteError::Stopped`] after a fault.
     pub fn forward(
         &self,
         stream: &B::Stream,
@@ -78,8 +78,8 @@ impl<B: ExecuteBackend> RowParallelLinear<B> {
         self.linear.run(stream, &Operands::new(x, weight, y), m)?;
         if let Some(add) = add {
             let backend = self.linear.executor().backend();
-            // SAFETY: y is as large as the schedule, which has accepted it, says; the bias is as long as a row
-            // and apart from y. `DeviceSlice` promises that both live until the work has ended.
+            // SAFETY: y is as large as the schedule, which has accepted it, says; the bias is as long as a
+            // row and apart from y. `DeviceSlice` promises that both live until the work has ended.
             unsafe {
                 backend
                     .local_reduce(stream, &add)
@@ -132,7 +132,8 @@ impl<B: ExecuteBackend> RowParallelLinear<B> {
 
     /// Measures what could compute the layer, in each range of M, with these operands, which are as large as
     /// the largest M takes; chooses the fastest, and keeps the times for later jobs on this machine. y is
-    /// overwritten. Collective: the slowest rank counts. The bias, which all schedules add alike, is left out.
+    /// overwritten. Collective: the slowest rank counts. The bias, which all schedules add alike, is left
+    /// out.
     ///
     /// # Errors
     /// As [`RowParallelLinear::forward`] and [`RowParallelLinear::new`].

@@ -21,8 +21,8 @@ pub struct Problem {
     /// Whether an algorithm that does not need multicast may use it. Off unless the machine has it and the
     /// user asked.
     pub multicast: bool,
-    /// Whether the bits of a row of C must not depend on M or on the row's place: the GEMMs of plans then have
-    /// a provider whose kernels see to that. Which configurations do,
+    /// Whether the bits of a row of C must not depend on M or on the row's place: the GEMMs of plans then
+    /// have a provider whose kernels see to that. Which configurations do,
     /// [`Configuration::is_batch_invariant`](crate::Configuration::is_batch_invariant) says.
     #[serde(default)]
     pub batch_invariant: bool,

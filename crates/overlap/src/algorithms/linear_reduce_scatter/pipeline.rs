@@ -1,5 +1,6 @@
-//! `linearReduceScatterPipeline`: [`reduceScatterPipeline`](crate::algorithms::matmul_reduce_scatter::pipeline)
-//! with the weight as it is stored.
+//! `linearReduceScatterPipeline`:
+//! [`reduceScatterPipeline`](crate::algorithms::matmul_reduce_scatter::pipeline) with the weight as it is
+//! stored.
 
 use crate::algorithms::reduction::{CHUNKS, Reach, STREAMS, Stored, by_owner};
 use crate::algorithms::{Algorithm, Capabilities, Options};
