@@ -462,7 +462,7 @@ fn gpus_compute_at_any_m_with_the_callers_operands() {
 
 #[test]
 #[ignore = "needs a GPU of compute capability 9.0 and the feature `nvcc`"]
-fn a_call_costs_the_host_little_more_than_its_launches() {
+fn gpus_cost_the_host_little_more_than_their_launches() {
     on_ranks(1, one_gpu, |rank| {
         let problem = Problem::new(64, 4096, 4096, DType::Bf16);
         let stream = rank.stream();
