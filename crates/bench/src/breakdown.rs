@@ -37,6 +37,7 @@ pub fn parts(rows: &[Entrant<'_>]) -> Vec<Implementation> {
 fn all_parts() -> [Implementation; 4] {
     let part = |name: &str, operands, plan: Build| Implementation {
         name: name.to_owned(),
+        scheduled: None,
         operands,
         plan,
     };
@@ -47,6 +48,7 @@ fn all_parts() -> [Implementation; 4] {
         part("handshake alone", nothing(), Rc::new(handshake_plan)),
         Implementation {
             name: "gather alone".into(),
+            scheduled: None,
             operands: Rc::new(shard_of_a),
             plan: Rc::new(gather_plan),
         },

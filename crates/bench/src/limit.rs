@@ -30,6 +30,7 @@ pub fn gemm_alone(name: &str, provider: Provider, operation: Option<Operation>) 
     let plan_name = name.to_owned();
     Implementation {
         name: name.to_owned(),
+        scheduled: None,
         operands: Rc::new(move |_, world, problem| {
             let mut operands = gemm_operands(operation, world, problem);
             if gemm_of(operation, world, problem).2 < problem.k {

@@ -9,7 +9,7 @@ use crate::metadata::{cargo, root};
 const PROGRAM: &str = r#"
 use std::sync::Arc;
 use warpweave_overlap::execute::Executor;
-use warpweave_overlap::{Problem, algorithms, check};
+use warpweave_overlap::{Checked, Problem, algorithms, check};
 use warpweave_symm_mem::{Backend, DType, Exchange, Host, SymmetricBuffer, ThreadExchange};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -23,7 +23,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let stream = device.stream(Default::default())?;
     let buffer = SymmetricBuffer::new(&device, &exchange, "buffer", 100)?;
     let executor = Executor::new(&device, &exchange)?;
-    let plan = executor.bind(ring.plan(0, 1, &problem)?, &stream)?;
+    let checked = Checked::prove(ring.plans(1, &problem)?)?;
+    let plan = executor.bind(&checked, &stream)?;
     plan.write("a", &[1.0f32; 8].map(f32::to_ne_bytes).concat())?;
     plan.write("b", &[3.0f32; 2].map(f32::to_ne_bytes).concat())?;
     plan.run()?;

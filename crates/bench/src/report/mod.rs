@@ -253,6 +253,12 @@ pub struct Row {
     pub back_to_back_ms: Option<Spread>,
     /// One of several graph launches back to back.
     pub graph_ms: Option<Spread>,
+    /// Suite `layers`: µs that a call takes the host to enqueue on an idle stream, on the slowest rank.
+    #[serde(default)]
+    pub enqueue_us: Option<Spread>,
+    /// The same where M changes from call to call.
+    #[serde(default)]
+    pub enqueue_changing_us: Option<Spread>,
     /// Twice the multiply-adds of a rank over the median of `single_ms`.
     pub tflops: Option<f64>,
     /// `single_ms` of the baseline in the same group over this one's.

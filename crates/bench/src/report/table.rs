@@ -197,7 +197,7 @@ impl Grid {
 /// A column of the rows of a problem, and its cell.
 type Column = (&'static str, fn(&Row, &Outcome) -> String);
 
-const COLUMNS: [Column; 13] = [
+const COLUMNS: [Column; 15] = [
     ("implementation", |row, _| row.implementation.clone()),
     ("ms", |row, _| median(row.single_ms)),
     ("p10–p90", |row, _| {
@@ -217,6 +217,10 @@ const COLUMNS: [Column; 13] = [
     ("published", |row, _| optional(row.published_ms, ms)),
     ("back to back", |row, _| median(row.back_to_back_ms)),
     ("graph", |row, _| median(row.graph_ms)),
+    ("host µs", |row, _| optional(row.enqueue_us, microseconds)),
+    ("host µs, M changes", |row, _| {
+        optional(row.enqueue_changing_us, microseconds)
+    }),
     ("launches", |row, _| {
         optional(row.launches, |n| n.to_string())
     }),
@@ -235,6 +239,10 @@ const OF_SUMMARY: [&str; 8] = [
     "eff.",
     "check",
 ];
+
+fn microseconds(spread: Spread) -> String {
+    format!("{:.1}", spread.median)
+}
 
 fn check(row: &Row) -> String {
     match (row.status, &row.verification) {

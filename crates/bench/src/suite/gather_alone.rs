@@ -15,6 +15,7 @@ const OPERATION: Operation = Operation::MatmulOverlappingAllGather;
 pub(super) fn gather_alone() -> Implementation {
     Implementation {
         name: "allGatherAlone".into(),
+        scheduled: None,
         operands: Rc::new(gathered),
         plan: Rc::new(gather_plan),
     }

@@ -8,7 +8,7 @@ use warpweave_symm_mem::{BackendKind, DType};
 
 use crate::error::{BenchError, Result};
 use crate::limit::gemm_alone;
-use crate::plans::Implementation;
+use crate::plans::{Implementation, Scheduled};
 use crate::report::Name;
 use crate::session::ExecuteBackend;
 use crate::shape::Shape;
@@ -16,6 +16,7 @@ use crate::statistics::distinct;
 
 mod gather_alone;
 mod groups;
+mod layers;
 mod means;
 mod problem;
 mod run;
@@ -81,6 +82,15 @@ impl Entry {
             told: (algorithm.name, format!("{}{choices}", algorithm.summary)),
             operation: Some(configuration.operation()),
             implementation: configuration.into(),
+        }
+    }
+
+    /// The same, as a schedule.
+    fn scheduled(scheduled: Scheduled) -> Self {
+        let configured = Self::configured(scheduled.configuration.clone());
+        Self {
+            implementation: scheduled.into(),
+            ..configured
         }
     }
 
@@ -184,9 +194,18 @@ impl Suite {
             if self.operations.is_empty() {
                 return unknown(String::new());
             }
-            match algorithms::find(name) {
+            let (configuration, suffix) = match name.split_once('/') {
+                Some((configuration, suffix)) => (configuration, Some(suffix)),
+                None => (name.as_str(), None),
+            };
+            match algorithms::find(configuration) {
                 Ok(found) if self.operations.contains(&found.operation()) => {
-                    Ok(Entry::configured(found))
+                    let Some(suffix) = suffix else {
+                        return Ok(Entry::configured(found));
+                    };
+                    let scheduled = Scheduled::parse(found, suffix).map(Entry::scheduled);
+                    let known = "; what may follow a name is /prepared[/symmetric][/invariant]";
+                    scheduled.map_or_else(|| unknown(known.into()), Ok)
                 }
                 Ok(found) => unknown(format!(", and `{name}` computes {}", found.operation())),
                 Err(error) => unknown(format!("; {error}")),
@@ -198,6 +217,16 @@ impl Suite {
     /// The problems that the suite is about among `world` ranks.
     pub fn problems(&self, kind: BackendKind, world: usize) -> Vec<Sizes> {
         (self.problems)(kind, world)
+    }
+
+    /// Whether a problem of its own, of this shape, is measured for an operation.
+    fn has(&self, operation: Operation, shape: Shape) -> bool {
+        !self.measures_enqueuing() || layers::has(operation, shape)
+    }
+
+    /// Whether it measures what calls take the host to enqueue.
+    fn measures_enqueuing(&self) -> bool {
+        self.name == layers::LAYERS.name
     }
 
     /// What others published of a problem.

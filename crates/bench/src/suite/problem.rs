@@ -5,6 +5,7 @@ use std::rc::Rc;
 use warpweave_overlap::Operation;
 use warpweave_overlap::operation::Matrix;
 use warpweave_overlap::plan::{Problem, Provider, Role};
+use warpweave_symm_mem::BackendKind;
 
 use super::groups::{budget, divide};
 use super::stage::{Run, Stage};
@@ -17,6 +18,7 @@ use crate::limit::{gemm_alone, gemm_of, limit, tflops};
 use crate::plans::{Implementation, PlanCandidate};
 use crate::report::{Breakdown, Group, Limit, Metric, Operands, Outcome, Row};
 use crate::session::ExecuteBackend;
+use crate::statistics::Spread;
 use crate::timing::Times;
 use crate::verification::reference::References;
 use crate::verification::{Batch, Verifier, batch};
@@ -137,12 +139,61 @@ impl<'a, B: ExecuteBackend> Bench<'a, B> {
 
     fn bind(&mut self, implementation: &Implementation) -> Result<Entrant<'a>> {
         let session = self.stage.run.session;
-        let mut made = PlanCandidate::bind(session, implementation, &self.problem)?;
+        let mut made = match &implementation.scheduled {
+            None => PlanCandidate::bind(session, implementation, &self.problem)?,
+            Some(scheduled) => {
+                let mut schedules = self.stage.run.schedules.borrow_mut();
+                match schedules.of(session, scheduled, &self.largest())? {
+                    Err(reason) => Err(reason),
+                    Ok(shared) => {
+                        let problem = &self.problem;
+                        Ok(PlanCandidate::of_schedule(
+                            session,
+                            implementation,
+                            shared,
+                            problem,
+                        )?)
+                    }
+                }
+            }
+        };
         if let Ok(candidate) = &mut made {
             candidate.take(&mut self.inputs)?;
             candidate.verified_by(&self.references);
         }
         Ok(PlanCandidate::entrant(&implementation.name, made))
+    }
+
+    /// The problem with the largest M among those of the run that have the same N, K and element type.
+    fn largest(&self) -> Problem {
+        let Problem { m, n, k, dtype, .. } = self.problem;
+        let all = self.stage.run.settings.problems.iter();
+        let same = all.filter(|(s, d)| (s.n, s.k, *d) == (n, k, dtype));
+        Problem {
+            m: same.map(|(shape, _)| shape.m).fold(m, usize::max),
+            ..self.problem
+        }
+    }
+
+    /// What a call of an entrant takes the host of the slowest rank to enqueue. Collective.
+    fn enqueue_us(&self, entrant: &Entrant<'_>) -> Result<[Option<Spread>; 2]> {
+        let Ok(candidate) = &entrant.candidate else {
+            return Ok([None; 2]);
+        };
+        self.stage.at(&format!("enqueuing {}", entrant.name));
+        let calls = match B::KIND {
+            BackendKind::Cuda => 100,
+            BackendKind::Host => 10,
+        };
+        let step = format!("enqueuing {}", entrant.name);
+        let mine = candidate.enqueue_us(calls).map(|times| times.concat());
+        let ranks = self.stage.run.session.agree_numbers(&step, mine)?;
+        let spread = |from: usize| {
+            let of_rank = |all: &Vec<f64>| Spread::of(all.get(from..from + calls)?);
+            let ranks = ranks.iter().filter_map(of_rank);
+            ranks.max_by(|a, b| a.median.total_cmp(&b.median))
+        };
+        Ok([spread(0), spread(calls)])
     }
 
     /// A part of the breakdown, of which only single calls are timed.
@@ -207,11 +258,18 @@ impl<'a, B: ExecuteBackend> Bench<'a, B> {
             limit_ms: limit.as_ref().map(|limit| limit.ms),
         };
         let places = (first..parts).filter(|place| Some(*place) != alone);
+        let mut enqueue_us = vec![[None; 2]; parts];
+        if self.stage.run.settings.suite.measures_enqueuing() {
+            for place in places.clone() {
+                enqueue_us[place] = self.enqueue_us(&entrants[place])?;
+            }
+        }
         let rows: Vec<_> = places
             .map(|place| {
                 let mut row = entrants[place].row(times[place].as_ref());
                 self.classify(&mut row);
                 row.group = Some(number);
+                [row.enqueue_us, row.enqueue_changing_us] = enqueue_us[place];
                 row.compare(&group);
                 row
             })

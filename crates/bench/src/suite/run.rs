@@ -3,6 +3,7 @@
 use warpweave_comm::collective::Operation;
 use warpweave_symm_mem::{BackendKind, DType};
 
+use super::layers;
 use super::means::means;
 use super::stage::Run;
 use super::{Case, GEMM, Sizes, Suite, problem};
@@ -98,6 +99,7 @@ pub fn run<B: NcclBackend>(
         true => Vec::new(),
         false => suite.cases(&settings.implementations)?,
     };
+    let has_own_problems = settings.problems.is_empty();
     let mut settings = settings.clone();
     if is_of_collectives {
         settings.sizes = settings.sizes_on(kind);
@@ -120,6 +122,7 @@ pub fn run<B: NcclBackend>(
         effort,
         links: None,
         progress: Progress::new(session.rank()),
+        schedules: Default::default(),
     };
     run.progress.at(0, 1, "links");
     if is_of_collectives || cases.iter().any(|case| case.operation.is_some()) {
@@ -151,15 +154,20 @@ pub fn run<B: NcclBackend>(
     report.notes.extend(peers.map(|by| {
         format!("Rows torch-*: {by}, in a run of its own; what they compute is not verified here.")
     }));
-    let all = settings.problems.len() * cases.len();
-    for &sizes in &settings.problems {
-        for case in &cases {
-            let place = (report.results.len(), all);
-            let outcome = problem::measure(&run, case, sizes, place)?;
-            report.results.push(outcome);
-            each(&report)?;
-        }
+    let has = |case: &Case, (shape, _): Sizes| match case.operation {
+        Some(operation) if has_own_problems => suite.has(operation, shape),
+        _ => true,
+    };
+    let pairs = settings.problems.iter();
+    let pairs = pairs.flat_map(|&sizes| cases.iter().map(move |case| (case, sizes)));
+    let pairs: Vec<_> = pairs.filter(|&(case, sizes)| has(case, sizes)).collect();
+    for &(case, sizes) in &pairs {
+        let place = (report.results.len(), pairs.len());
+        let outcome = problem::measure(&run, case, sizes, place)?;
+        report.results.push(outcome);
+        each(&report)?;
     }
+    report.notes.extend(layers::notes(&report.results));
     if suite.name == GEMM.name {
         report.means = means(&report.results);
     }

@@ -1,9 +1,12 @@
 //! Entrants from their first calls to their rows, the same for plans and collectives.
 
+use std::cell::RefCell;
+
 use crate::candidate::{Candidate, Entrant, first_reason};
 use crate::clock::Clock;
 use crate::error::{BenchError, Result};
 use crate::limit::Links;
+use crate::plans::Schedules;
 use crate::progress::Progress;
 use crate::session::{ExecuteBackend, Session};
 use crate::suite::Settings;
@@ -18,6 +21,8 @@ pub(crate) struct Run<'a, B: ExecuteBackend> {
     pub effort: Effort,
     pub links: Option<Links>,
     pub progress: Progress,
+    /// What candidates of several M share.
+    pub schedules: RefCell<Schedules<B>>,
 }
 
 /// A part of a run whose entrants are called, verified and timed together.

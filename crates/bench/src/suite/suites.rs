@@ -6,17 +6,19 @@ use warpweave_overlap::plan::Provider;
 use warpweave_symm_mem::{BackendKind, DType};
 
 use super::gather_alone::gather_alone;
+use super::layers::LAYERS;
 use super::{Against, Entry, Figure, Sizes, Suite};
 use crate::limit::tflops;
 use crate::shape::Shape;
 
 /// All suites, the one that runs without a name first.
-pub const ALL: [&Suite; 11] = [
+pub const ALL: [&Suite; 12] = [
     &FUSED_MATMUL,
     &RECIPES,
     &PIPELINE,
     &ROW_PARALLEL,
     &COLUMN_PARALLEL,
+    &LAYERS,
     &MATMUL_REDUCE_SCATTER,
     &MATMUL_ALL_REDUCE,
     &OVERLAP_ALL_GATHER,

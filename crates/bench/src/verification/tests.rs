@@ -143,6 +143,7 @@ fn turned(transposed: bool) -> Implementation {
     };
     Implementation {
         name: "turned".into(),
+        scheduled: None,
         operands: Rc::new(operands),
         plan: Rc::new(move |rank, world, problem| {
             let operands = operands(rank, world, problem);
@@ -167,6 +168,7 @@ fn cyclic(dealt: bool) -> Implementation {
     };
     Implementation {
         name: "cyclic".into(),
+        scheduled: None,
         operands: Rc::new(operands),
         plan: Rc::new(move |rank, world, problem| {
             let Problem { m, n, k, dtype, .. } = *problem;
@@ -199,6 +201,7 @@ fn with_all_gather(gathers: bool) -> Implementation {
     };
     Implementation {
         name: "with all-gather".into(),
+        scheduled: None,
         operands: Rc::new(operands),
         plan: Rc::new(move |rank, world, problem| {
             plan((rank, world), &operands(rank, world, problem), |plan| {
@@ -286,6 +289,7 @@ fn a_buffer_of_another_shape_than_its_operand_is_an_error() {
 fn stuck() -> Implementation {
     Implementation {
         name: "stuck".into(),
+        scheduled: None,
         plan: Rc::new(|rank, world, problem| {
             let operands = turned(true).operands;
             plan((rank, world), &operands(rank, world, problem), |plan| {
@@ -324,6 +328,7 @@ fn a_plan_whose_first_call_fails_is_taken_out_and_the_others_go_on() {
                     effort,
                     links: None,
                     progress: Progress::new(rank),
+                    schedules: Default::default(),
                 };
                 let stage = Stage {
                     run: &run,

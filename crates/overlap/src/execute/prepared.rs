@@ -103,7 +103,7 @@ impl<B: ExecuteBackend> Executor<B> {
 
         let largest = self.largest(schedule);
         let largest = agree(exchange.as_ref(), "proof of a schedule", largest)?;
-        same(exchange.as_ref(), "schedule", format!("{schedule:?}"))?;
+        same(exchange.as_ref(), "schedule", described(schedule))?;
         self.most_blocks()?;
         let plan = largest[0].1.plan(rank).clone();
         if world != plan.world {
@@ -300,6 +300,20 @@ impl<B: ExecuteBackend> Executor<B> {
     pub fn arena_bytes(&self) -> (usize, usize) {
         self.0.arenas.lock().bytes()
     }
+}
+
+/// All that a schedule is of, alike in all processes: the algorithm by its name, as the addresses of its
+/// functions differ.
+fn described(schedule: &Schedule) -> String {
+    let (name, world) = (schedule.configuration().name(), schedule.world());
+    let problem = schedule.problem();
+    let operands = schedule.configuration().operands(0, world, problem);
+    let names = operands.iter().map(|operand| operand.buffer);
+    let symmetric: Vec<_> = names.filter(|name| schedule.is_symmetric(name)).collect();
+    let invariant = schedule.is_batch_invariant();
+    format!(
+        "{name} of {world} ranks, {problem:?}, symmetric {symmetric:?}, batch-invariant {invariant}"
+    )
 }
 
 /// That the plan of some M needs more than those that `prepare` looked at.

@@ -1,14 +1,17 @@
 //! Plans as candidates: what binds and runs them. No other module of the bench does.
 
+mod prepared;
+
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::time::Instant;
 
-use warpweave_overlap::execute::Bound;
+use warpweave_overlap::execute::{Bound, Prepared};
 pub use warpweave_overlap::execute::{
     CollectiveBackend, ExecuteBackend, ExecuteError, Executor, NcclGroup,
 };
 use warpweave_overlap::operation::{Matrix, Operand};
-use warpweave_overlap::plan::{Plan, Problem, Role};
+use warpweave_overlap::plan::{Buffer, Plan, Problem, Role};
 use warpweave_overlap::{Checked, Configuration, PlanError, Timeline};
 use warpweave_symm_mem::{DevicePtr, Memory};
 
@@ -20,6 +23,9 @@ use crate::session::Session;
 use crate::transport;
 use crate::verification::comparison::{Comparison, WrongElement};
 use crate::verification::reference::References;
+
+use self::prepared::Calls;
+pub use self::prepared::{Scheduled, Schedules};
 
 /// Builds the plan of a rank among a number of ranks.
 pub type Build = Rc<dyn Fn(usize, usize, &Problem) -> Result<Plan, PlanError>>;
@@ -36,6 +42,8 @@ pub struct Implementation {
     pub operands: Operands,
     /// Its plan for a rank.
     pub plan: Build,
+    /// Runs it as a schedule and not as a bound plan.
+    pub scheduled: Option<Scheduled>,
 }
 
 impl From<Configuration> for Implementation {
@@ -45,16 +53,102 @@ impl From<Configuration> for Implementation {
             name: configuration.name(),
             operands: Rc::new(move |rank, world, problem| same.operands(rank, world, problem)),
             plan: Rc::new(move |rank, world, problem| configuration.plan(rank, world, problem)),
+            scheduled: None,
         }
     }
 }
 
-/// A bound plan with its inputs and with what its outputs must be.
+impl From<Scheduled> for Implementation {
+    fn from(scheduled: Scheduled) -> Self {
+        Self {
+            name: scheduled.name(),
+            scheduled: Some(scheduled.clone()),
+            ..scheduled.configuration.into()
+        }
+    }
+}
+
+/// What runs the calls of a candidate, and has its operands.
+enum Runs<'a, B: ExecuteBackend> {
+    /// A bound plan, whose operands are its own.
+    Bound(Box<Bound<B>>),
+    /// A schedule, with operands of the candidate's.
+    Prepared(Box<Calls<'a, B>>),
+}
+
+impl<B: ExecuteBackend> Runs<'_, B> {
+    fn plan(&self) -> &Plan {
+        match self {
+            Runs::Bound(bound) => bound.plan(),
+            Runs::Prepared(calls) => calls.plan(),
+        }
+    }
+
+    fn buffer(&self, name: &str) -> Result<(&Buffer, DevicePtr)> {
+        match self {
+            Runs::Bound(bound) => Ok(bound.buffer(name)?),
+            Runs::Prepared(calls) => calls.buffer(name),
+        }
+    }
+
+    /// A call at M = `m`, which for a bound plan is its own.
+    fn run(&self, m: usize) -> Result<()> {
+        match self {
+            Runs::Bound(bound) => Ok(bound.run()?),
+            Runs::Prepared(calls) => calls.run(m),
+        }
+    }
+
+    fn tune(&mut self, executor: &Executor<B>) -> Result<()> {
+        match self {
+            Runs::Bound(bound) => Ok(bound.tune(executor)?),
+            Runs::Prepared(calls) => calls.tune(),
+        }
+    }
+
+    fn capture(&mut self) -> Result<()> {
+        match self {
+            Runs::Bound(bound) => Ok(bound.capture()?),
+            Runs::Prepared(calls) => calls.capture(),
+        }
+    }
+
+    fn replay(&self) -> Result<()> {
+        match self {
+            Runs::Bound(bound) => Ok(bound.replay()?),
+            Runs::Prepared(calls) => calls.replay(),
+        }
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        match self {
+            Runs::Bound(bound) => Ok(bound.synchronize()?),
+            Runs::Prepared(calls) => calls.synchronize(),
+        }
+    }
+
+    fn recover(&mut self) -> Result<()> {
+        match self {
+            Runs::Bound(bound) => Ok(bound.recover()?),
+            Runs::Prepared(calls) => calls.recover(),
+        }
+    }
+
+    fn algorithms(&self) -> Vec<String> {
+        match self {
+            Runs::Bound(bound) => bound.algorithms(),
+            Runs::Prepared(calls) => calls.algorithms(),
+        }
+    }
+}
+
+/// A plan that can be run, with its inputs and with what its outputs must be.
 pub struct PlanCandidate<'a, B: ExecuteBackend> {
     session: &'a Session<B>,
     name: String,
     operands: Vec<Operand>,
-    bound: Bound<B>,
+    runs: Runs<'a, B>,
+    m: usize,
     /// Those of each operand that goes in, for each kind of numbers.
     inputs: BTreeMap<(Numbers, &'static str), Rc<Stored<B>>>,
     references: Option<Rc<References>>,
@@ -79,12 +173,37 @@ impl<'a, B: ExecuteBackend> PlanCandidate<'a, B> {
             Ok(bound) => Ok(Ok(Self {
                 name: implementation.name.clone(),
                 operands: (implementation.operands)(rank, world, problem),
+                m: problem.m,
                 back_to_back: true,
                 ..bound
             })),
             Err(error) if error.is_unavailable() => Ok(Err(error.to_string())),
             Err(error) => Err(error),
         }
+    }
+
+    /// Calls `prepared` at the M of `problem`, with operands that are allocated for it. Collective.
+    ///
+    /// # Errors
+    /// What the backend reports; there is no plan for this M.
+    pub fn of_schedule(
+        session: &'a Session<B>,
+        implementation: &Implementation,
+        prepared: Rc<Prepared<B>>,
+        problem: &Problem,
+    ) -> Result<Self> {
+        let (rank, world) = (session.rank(), session.world());
+        let calls = Calls::new(session, prepared, problem.m)?;
+        Ok(Self {
+            session,
+            name: implementation.name.clone(),
+            operands: (implementation.operands)(rank, world, problem),
+            runs: Runs::Prepared(Box::new(calls)),
+            m: problem.m,
+            inputs: BTreeMap::new(),
+            references: None,
+            back_to_back: true,
+        })
     }
 
     /// Proves the plans of all ranks and binds that of this one. Their inputs do not matter, and only single
@@ -98,7 +217,8 @@ impl<'a, B: ExecuteBackend> PlanCandidate<'a, B> {
             session,
             name: checked.plan(session.rank()).name.clone(),
             operands: Vec::new(),
-            bound: session.executor.bind(&checked, &session.stream)?,
+            runs: Runs::Bound(Box::new(session.executor.bind(&checked, &session.stream)?)),
+            m: 0,
             inputs: BTreeMap::new(),
             references: None,
             back_to_back: false,
@@ -110,7 +230,7 @@ impl<'a, B: ExecuteBackend> PlanCandidate<'a, B> {
     /// # Errors
     /// What the executor reports.
     pub fn run(&self) -> Result<()> {
-        Ok(self.bound.run()?)
+        self.runs.run(self.m)
     }
 
     /// Takes the inputs of its operands out of `inputs`, which makes those that it lacks. What has no output
@@ -156,7 +276,13 @@ impl<'a, B: ExecuteBackend> PlanCandidate<'a, B> {
     /// # Errors
     /// What the executor reports.
     pub fn timeline(&self) -> Result<Timeline> {
-        Ok(self.session.executor.timeline(&self.bound)?)
+        match &self.runs {
+            Runs::Bound(bound) => Ok(self.session.executor.timeline(bound)?),
+            Runs::Prepared(_) => Err(BenchError::Usage(format!(
+                "{}: only bound plans have timelines",
+                self.name
+            ))),
+        }
     }
 
     /// Makes the first call and lets the plan choose its algorithms. Collective.
@@ -171,12 +297,12 @@ impl<'a, B: ExecuteBackend> PlanCandidate<'a, B> {
         })?;
         self.run()?;
         self.synchronize()?;
-        Ok(self.bound.tune(&self.session.executor)?)
+        self.runs.tune(&self.session.executor)
     }
 
     fn wrong(&self, operand: &Operand, why: String) -> BenchError {
         BenchError::Operand {
-            plan: self.bound.plan().name.clone(),
+            plan: self.runs.plan().name.clone(),
             buffer: operand.buffer.into(),
             why,
         }
@@ -185,7 +311,7 @@ impl<'a, B: ExecuteBackend> PlanCandidate<'a, B> {
     /// Where the buffer of `operand` begins, which has the operand's role, its columns, and at least its
     /// rows.
     fn address(&self, operand: &Operand) -> Result<DevicePtr> {
-        let (buffer, address) = self.bound.buffer(operand.buffer)?;
+        let (buffer, address) = self.runs.buffer(operand.buffer)?;
         let (rows, cols) = operand.stored();
         // A buffer of a rank without a share may have any shape.
         let fits = rows * cols == 0 || (rows <= buffer.rows && cols == buffer.cols);
@@ -245,16 +371,16 @@ impl<B: ExecuteBackend> Candidate for PlanCandidate<'_, B> {
 
     fn first_call(&mut self) -> Result<Option<String>> {
         self.tune()?;
-        self.bound.capture()?;
+        self.runs.capture()?;
         Ok(None)
     }
 
     fn capture(&mut self) -> Result<()> {
-        Ok(self.bound.capture()?)
+        self.runs.capture()
     }
 
     fn recover(&mut self) -> Option<Result<()>> {
-        Some(self.bound.recover().map_err(Into::into))
+        Some(self.runs.recover())
     }
 
     fn prepare(&self, numbers: Numbers) -> Result<()> {
@@ -269,18 +395,44 @@ impl<B: ExecuteBackend> Candidate for PlanCandidate<'_, B> {
         self.session.before_call()?;
         match how {
             Call::Run => self.run(),
-            Call::Replay => Ok(self.bound.replay()?),
+            Call::Replay => self.runs.replay(),
         }
     }
 
     fn synchronize(&self) -> Result<()> {
-        Ok(self.bound.synchronize()?)
+        self.runs.synchronize()
+    }
+
+    fn enqueue_us(&self, calls: usize) -> Result<[Vec<f64>; 2]> {
+        let time = |m: usize| {
+            self.synchronize()?;
+            let start = Instant::now();
+            self.runs.run(m)?;
+            Ok(start.elapsed().as_secs_f64() * 1e6)
+        };
+        let mut ms = vec![self.m];
+        if let Runs::Prepared(calls) = &self.runs {
+            // The operands are large enough for fewer rows.
+            ms.extend([self.m - self.m / 4, self.m / 2, self.m / 4]);
+            ms.retain(|&m| m > 0);
+            ms.dedup();
+            calls.warm(&ms)?;
+        }
+        let alike = (0..calls).map(|_| time(self.m)).collect::<Result<_>>()?;
+        let changing = match ms.len() {
+            1 => Vec::new(),
+            some => (0..calls)
+                .map(|call| time(ms[call % some]))
+                .collect::<Result<_>>()?,
+        };
+        self.synchronize()?;
+        Ok([alike, changing])
     }
 
     fn outputs(&self) -> Result<Vec<Output>> {
         let output = |operand: &Operand| -> Result<_> {
             let (rows, cols) = operand.stored();
-            let element = self.bound.buffer(operand.buffer)?.0.dtype.size();
+            let element = self.runs.buffer(operand.buffer)?.0.dtype.size();
             Ok(Output {
                 address: self.address(operand)?,
                 bytes: rows * cols * element,
@@ -308,10 +460,10 @@ impl<B: ExecuteBackend> Candidate for PlanCandidate<'_, B> {
     }
 
     fn describe(&self, row: &mut Row) {
-        let plan = self.bound.plan();
+        let plan = self.runs.plan();
         row.transport = transport::names(B::KIND, plan);
         row.launches = Some(plan.launches());
-        row.algorithms = self.bound.algorithms();
+        row.algorithms = self.runs.algorithms();
     }
 }
 

@@ -1,0 +1,364 @@
+//! Schedules as candidates: one [`Prepared`] for all M of a run, called with operands that a candidate
+//! allocates.
+
+use std::rc::Rc;
+
+use warpweave_overlap::execute::{DeviceSlice, ExecuteBackend, ExecuteError, Operands, Prepared};
+use warpweave_overlap::plan::{Buffer, Placement, Plan, Problem, Role};
+use warpweave_overlap::{Configuration, Schedule};
+use warpweave_symm_mem::{DType, DevicePtr, SymmetricBuffer};
+
+use crate::error::Result;
+use crate::session::Session;
+
+/// What begins the suffix of a name.
+const PREPARED: &str = "prepared";
+/// Says that operands are in symmetric memory.
+const SYMMETRIC: &str = "symmetric";
+/// Says that GEMMs are batch-invariant.
+const INVARIANT: &str = "invariant";
+
+/// A configuration that runs as a schedule, with the operands of each call. Its name is that of the
+/// configuration, then `/prepared`, then `/symmetric` and `/invariant` where they hold.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scheduled {
+    /// The algorithm with everything chosen.
+    pub configuration: Configuration,
+    /// Whether operands are in symmetric memory where the algorithm has them there, so that none is staged.
+    pub symmetric: bool,
+    /// Whether the bits of a row of C depend on nothing but that row of A and on B.
+    pub invariant: bool,
+}
+
+impl Scheduled {
+    /// With operands in local memory and the fastest GEMMs.
+    pub fn new(configuration: Configuration) -> Self {
+        Self {
+            configuration,
+            symmetric: false,
+            invariant: false,
+        }
+    }
+
+    /// The same configuration as the part of a name after its first `/` says; `None` if it says something
+    /// else.
+    pub fn parse(configuration: Configuration, suffix: &str) -> Option<Self> {
+        let mut words = suffix.split('/').peekable();
+        let mut has = |word| words.next_if_eq(&word).is_some();
+        let is_prepared = has(PREPARED);
+        let scheduled = Self {
+            configuration,
+            symmetric: has(SYMMETRIC),
+            invariant: has(INVARIANT),
+        };
+        (is_prepared && words.next().is_none()).then_some(scheduled)
+    }
+
+    /// The name in tables and on command lines.
+    pub fn name(&self) -> String {
+        let mut name = format!("{}/{PREPARED}", self.configuration.name());
+        for (holds, word) in [(self.symmetric, SYMMETRIC), (self.invariant, INVARIANT)] {
+            if holds {
+                name = format!("{name}/{word}");
+            }
+        }
+        name
+    }
+
+    /// The schedule of problems up to `largest`.
+    fn schedule(&self, world: usize, largest: &Problem) -> Result<Schedule, ExecuteError> {
+        let mut schedule = Schedule::new(self.configuration.clone(), world, *largest)?;
+        if self.symmetric {
+            let plan = self.configuration.plan(0, world, largest);
+            let plan = plan.map_err(warpweave_overlap::ScheduleError::from)?;
+            for buffer in &plan.buffers {
+                let is_operand = matches!(buffer.role, Role::Input | Role::Weight | Role::Output);
+                if is_operand && buffer.placement == Placement::Symmetric {
+                    schedule = schedule.symmetric(&buffer.name)?;
+                }
+            }
+        }
+        Ok(match self.invariant {
+            true => schedule.batch_invariant(),
+            false => schedule,
+        })
+    }
+}
+
+/// The schedules that the problems of one N, K and element type share, as an engine would hold them.
+pub struct Schedules<B: ExecuteBackend> {
+    of: Option<(usize, usize, DType)>,
+    /// By name; why there is none where this machine lacks something.
+    prepared: Vec<(String, Shared<B>)>,
+}
+
+/// A schedule that candidates of several M call, or why there is none.
+type Shared<B> = Result<Rc<Prepared<B>>, String>;
+
+impl<B: ExecuteBackend> Default for Schedules<B> {
+    fn default() -> Self {
+        Self {
+            of: None,
+            prepared: Vec::new(),
+        }
+    }
+}
+
+impl<B: ExecuteBackend> Schedules<B> {
+    /// The schedule of problems up to `largest`, prepared where it is not there yet; those of another N, K or
+    /// type are dropped. Collective.
+    ///
+    /// # Errors
+    /// Anything but a missing capability.
+    pub fn of(
+        &mut self,
+        session: &Session<B>,
+        scheduled: &Scheduled,
+        largest: &Problem,
+    ) -> Result<Shared<B>> {
+        let of = Some((largest.n, largest.k, largest.dtype));
+        if self.of != of {
+            self.prepared.clear();
+            self.of = of;
+        }
+        let name = scheduled.name();
+        if let Some((_, known)) = self.prepared.iter().find(|(own, _)| *own == name) {
+            return Ok(known.clone());
+        }
+        let schedule = scheduled.schedule(session.world(), largest)?;
+        let shared = match session.executor.prepare(&schedule) {
+            Ok(prepared) => Ok(Rc::new(prepared)),
+            Err(error) if error.is_unavailable() => Err(error.to_string()),
+            Err(error) => return Err(error.into()),
+        };
+        self.prepared.push((name, shared.clone()));
+        Ok(shared)
+    }
+}
+
+/// An operand of a candidate.
+enum Held<B: ExecuteBackend> {
+    Local(B::Memory),
+    Symmetric(SymmetricBuffer<B>),
+}
+
+/// A schedule at one M with operands of its own, and a graph of a call.
+pub(super) struct Calls<'a, B: ExecuteBackend> {
+    /// Those of the plan, by name. Dropped first, which waits for calls and launches.
+    held: Vec<(String, Held<B>)>,
+    graph: Option<B::Graph>,
+    prepared: Rc<Prepared<B>>,
+    session: &'a Session<B>,
+    /// At this M.
+    plan: Plan,
+    m: usize,
+}
+
+impl<'a, B: ExecuteBackend> Calls<'a, B> {
+    /// Allocates operands for calls at M = `m`. Collective where some are symmetric.
+    ///
+    /// # Errors
+    /// What the backend and the exchange report; there is no plan for this M.
+    pub fn new(session: &'a Session<B>, prepared: Rc<Prepared<B>>, m: usize) -> Result<Self> {
+        let plan = prepared.plan(m)?;
+        let schedule = prepared.schedule();
+        let operands = schedule.operands(session.rank(), m);
+        let operands = operands.map_err(ExecuteError::from)?;
+        let mut held = Vec::new();
+        for buffer in &plan.buffers {
+            if !operands.iter().any(|o| o.buffer == buffer.name) {
+                continue;
+            }
+            let bytes = buffer.bytes().max(1);
+            let memory = match buffer.placement {
+                Placement::Local => Held::Local(session.backend.allocate(bytes)?),
+                _ => Held::Symmetric(SymmetricBuffer::new(
+                    &session.backend,
+                    &session.exchange,
+                    &buffer.name,
+                    bytes,
+                )?),
+            };
+            held.push((buffer.name.clone(), memory));
+        }
+        Ok(Self {
+            held,
+            graph: None,
+            prepared,
+            session,
+            plan,
+            m,
+        })
+    }
+
+    /// The plan at the candidate's M.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// What the executor has of the buffer of this name, and where it is.
+    ///
+    /// # Errors
+    /// [`ExecuteError::Buffer`]: the schedule has no such operand.
+    pub fn buffer(&self, name: &str) -> Result<(&Buffer, DevicePtr)> {
+        let buffer = self.plan.buffers.iter().find(|buffer| buffer.name == name);
+        match (buffer, self.slice(name)) {
+            (Some(buffer), Some(slice)) => Ok((buffer, slice.address(self.session.rank()))),
+            _ => Err(ExecuteError::Buffer {
+                plan: self.plan.name.clone(),
+                buffer: name.into(),
+                why: "the schedule has no such operand".into(),
+            }
+            .into()),
+        }
+    }
+
+    /// Enqueues a call at an M that its operands are large enough for.
+    ///
+    /// # Errors
+    /// What the schedule reports.
+    pub fn run(&self, m: usize) -> Result<()> {
+        let (prepared, stream) = (&self.prepared, &self.session.stream);
+        Ok(prepared.run(stream, &self.operands()?, m)?)
+    }
+
+    /// Does the host work of first calls at these M.
+    ///
+    /// # Errors
+    /// What the schedule reports.
+    pub fn warm(&self, ms: &[usize]) -> Result<()> {
+        let ms = ms.iter().copied();
+        Ok(self.prepared.warm(&self.session.stream, ms)?)
+    }
+
+    /// Chooses the algorithm of each GEMM.
+    ///
+    /// # Errors
+    /// What the schedule reports.
+    pub fn tune(&self) -> Result<()> {
+        let (prepared, stream) = (&self.prepared, &self.session.stream);
+        Ok(prepared.tune(stream, &self.operands()?, self.m)?)
+    }
+
+    /// Captures a call in a graph of the candidate's.
+    ///
+    /// # Errors
+    /// What the backend reports; a former graph is gone then.
+    pub fn capture(&mut self) -> Result<()> {
+        self.graph = None;
+        let mut failed = None;
+        let Session {
+            backend, stream, ..
+        } = self.session;
+        let captured = backend.capture(stream, || {
+            self.run(self.m).map_err(|error| {
+                let cause = error.to_string();
+                failed = Some(error);
+                warpweave_symm_mem::Error::Stream {
+                    device: "capture".into(),
+                    cause,
+                }
+            })
+        });
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        self.graph = Some(captured?);
+        Ok(())
+    }
+
+    /// Launches the graph.
+    ///
+    /// # Errors
+    /// [`ExecuteError::NotCaptured`]; [`ExecuteError::Stopped`], as peers have not given their memory for a
+    /// call after a failed wait; what the backend reports.
+    pub fn replay(&self) -> Result<()> {
+        let plan = || self.plan.name.clone();
+        if self.prepared.executor().is_stopped() {
+            return Err(ExecuteError::Stopped { plan: plan() }.into());
+        }
+        let graph = self.graph.as_ref();
+        let graph = graph.ok_or_else(|| ExecuteError::NotCaptured { plan: plan() })?;
+        let Session {
+            backend, stream, ..
+        } = self.session;
+        // SAFETY: this device captured the graph, which holds one call. Its operands and its schedule are
+        // fields of this candidate, and the operands are dropped first, which waits for the launch; the
+        // executor, which the session has, keeps the arena of captured calls. All ranks launch theirs in the
+        // same place among calls on this one stream, as they do calls that are not captured.
+        Ok(unsafe { backend.launch_graph(graph, stream)? })
+    }
+
+    /// Waits until all that was enqueued has ended.
+    ///
+    /// # Errors
+    /// What went wrong in it.
+    pub fn synchronize(&self) -> Result<()> {
+        let executor = self.prepared.executor();
+        Ok(executor.synchronize(&self.session.stream)?)
+    }
+
+    /// Makes everything that was prepared usable again. Collective.
+    ///
+    /// # Errors
+    /// What the executor reports.
+    pub fn recover(&self) -> Result<()> {
+        let executor = self.prepared.executor();
+        Ok(executor.recover(&self.session.stream)?)
+    }
+
+    /// The algorithms of the GEMMs.
+    pub fn algorithms(&self) -> Vec<String> {
+        let algorithms = self.prepared.algorithms(&self.session.stream, self.m);
+        // Those of an M that has run are known.
+        algorithms.unwrap_or_default()
+    }
+
+    fn slice(&self, name: &str) -> Option<DeviceSlice<'_>> {
+        let (_, held) = self.held.iter().find(|(own, _)| own == name)?;
+        Some(match held {
+            Held::Local(memory) => DeviceSlice::of(memory),
+            Held::Symmetric(buffer) => DeviceSlice::symmetric(buffer),
+        })
+    }
+
+    fn operands(&self) -> Result<Operands<'_>> {
+        let slice = |name: &str| {
+            let missing = || ExecuteError::Operand {
+                schedule: self.plan.name.clone(),
+                operand: name.into(),
+                why: "it is missing".into(),
+            };
+            self.slice(name).ok_or_else(missing)
+        };
+        Ok(Operands {
+            bias: self.slice("bias"),
+            gathered: self.slice("x").zip(self.slice("y")).map(Into::into),
+            ..Operands::new(slice("a")?, slice("b")?, slice("c")?)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use warpweave_overlap::algorithms;
+
+    #[test]
+    fn names_say_how_a_configuration_is_called() {
+        let configuration = algorithms::find("fusedRowParallelLinear:shots=1").unwrap();
+        let parse = |suffix| Scheduled::parse(configuration.clone(), suffix);
+        for suffix in [
+            "prepared",
+            "prepared/invariant",
+            "prepared/symmetric",
+            "prepared/symmetric/invariant",
+        ] {
+            let name = parse(suffix).unwrap().name();
+            assert_eq!(name, format!("fusedRowParallelLinear:shots=1/{suffix}"));
+        }
+        for suffix in ["", "invariant", "prepared/", "prepared/invariant/symmetric"] {
+            assert_eq!(parse(suffix), None, "{suffix}");
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! The suite `layers`: the linear layers of two Llama models at every batch size, by the interface that an
+//! engine calls.
+
+use warpweave_overlap::Operation;
+use warpweave_overlap::algorithms;
+use warpweave_symm_mem::{BackendKind, DType};
+
+use super::{Entry, Sizes, Suite};
+use crate::plans::Scheduled;
+use crate::report::{Metric, Outcome};
+use crate::shape::Shape;
+use crate::statistics::distinct;
+
+pub(super) const LAYERS: Suite = Suite {
+    name: "layers",
+    reproduces: "linear layers of Llama 8B and 70B by schedules with operands of the call: NAME/prepared, with \
+                 NAME/prepared/symmetric and NAME/prepared/invariant; NAME alone is a bound plan",
+    operations: &[
+        Operation::ColumnParallelLinear,
+        Operation::RowParallelLinear,
+    ],
+    entries: || [&COLUMN, &ROW].into_iter().flat_map(entries).collect(),
+    problems,
+    figures: Vec::new,
+};
+
+/// The rows of an operation.
+struct Rows {
+    /// The baseline: NCCL and cuBLASLt.
+    baseline: &'static str,
+    /// A kernel with an operand in symmetric memory. It and the baseline are both bound and prepared.
+    fused: &'static str,
+    /// Others, only prepared.
+    others: [&'static str; 3],
+}
+
+const COLUMN: Rows = Rows {
+    baseline: "columnParallelLinear:chunks=1:streams=1",
+    fused: "fusedColumnParallelLinear",
+    others: [
+        "fusedColumnParallelLinear:protocol=eager",
+        "columnParallelLinear",
+        "columnParallelLinear:gather=push",
+    ],
+};
+
+const ROW: Rows = Rows {
+    baseline: "rowParallelLinear:chunks=1:streams=1",
+    fused: "fusedRowParallelLinear",
+    others: [
+        "fusedRowParallelLinear:shots=1",
+        "rowParallelLinear",
+        "rowParallelLinearPipeline",
+    ],
+};
+
+/// None where the registry lacks an algorithm.
+fn entries(rows: &Rows) -> Vec<Entry> {
+    let find = |name: &&str| algorithms::find(name).ok();
+    let mut entries: Vec<Entry> = Vec::new();
+    let twice: Vec<_> = [rows.baseline, rows.fused]
+        .iter()
+        .filter_map(find)
+        .collect();
+    entries.extend(twice.iter().cloned().map(Entry::configured));
+    for configuration in twice.iter().cloned() {
+        let scheduled = Scheduled {
+            symmetric: true,
+            ..Scheduled::new(configuration)
+        };
+        entries.push(Entry::scheduled(scheduled));
+    }
+    for configuration in twice.into_iter().chain(rows.others.iter().filter_map(find)) {
+        for invariant in [false, true] {
+            entries.push(Entry::scheduled(Scheduled {
+                invariant,
+                ..Scheduled::new(configuration.clone())
+            }));
+        }
+    }
+    entries
+}
+
+/// The sizes of a model: hidden, of the queries, keys and values together, and intermediate.
+const MODELS: [(usize, usize, usize); 2] = [(4096, 6144, 14336), (8192, 10240, 28672)];
+
+/// Batch sizes.
+const ROWS: [usize; 5] = [1, 8, 64, 512, 4096];
+
+/// What other sizes than M are divided by on the host, which also leaves out the larger M.
+const HOST: usize = 64;
+
+/// N and K of the layers of a model: column-parallel with N of a rank, then row-parallel.
+fn layers((hidden, qkv, intermediate): (usize, usize, usize), world: usize) -> [(usize, usize); 4] {
+    let share = |n: usize| n.div_ceil(world.max(1)).next_multiple_of(8);
+    [
+        (share(qkv), hidden),
+        (share(2 * intermediate), hidden),
+        (hidden, hidden),
+        (hidden, intermediate),
+    ]
+}
+
+/// All M of a layer after each other, so that they share schedules.
+fn problems(kind: BackendKind, world: usize) -> Vec<Sizes> {
+    let (less, most) = match kind {
+        BackendKind::Cuda => (1, usize::MAX),
+        BackendKind::Host => (HOST, 64),
+    };
+    let layers = MODELS.into_iter().flat_map(|(hidden, qkv, intermediate)| {
+        layers((hidden / less, qkv / less, intermediate / less), world)
+    });
+    let of_layer = |(n, k)| {
+        let rows = ROWS.into_iter().filter(move |&m| m <= most);
+        rows.map(move |m| (Shape::new(m, n, k), DType::Bf16))
+    };
+    layers.flat_map(of_layer).collect()
+}
+
+/// Whether a problem of the suite's own is of this operation: a row-parallel layer has all of the hidden
+/// size as N, and a column-parallel one as K.
+pub(super) fn has(operation: Operation, shape: Shape) -> bool {
+    let hidden = |size: usize| {
+        let of_model =
+            |&(hidden, ..): &(usize, usize, usize)| size == hidden || size == hidden / HOST;
+        MODELS.iter().any(of_model)
+    };
+    let is_row_parallel = hidden(shape.n) && shape.k >= shape.n;
+    (operation == Operation::RowParallelLinear) == is_row_parallel
+}
+
+/// What calls with operands of their own cost over bound plans: for each configuration that ran as both, the
+/// geometric mean over problems of one time over the other.
+pub(super) fn notes(results: &[Outcome]) -> Vec<String> {
+    let names = results.iter().flat_map(|outcome| &outcome.rows);
+    let names = distinct(names.map(|row| row.implementation.clone()));
+    let mut notes = Vec::new();
+    for name in names {
+        let [plain, symmetric] =
+            ["/prepared", "/prepared/symmetric"].map(|end| format!("{name}{end}"));
+        for prepared in [plain, symmetric] {
+            let mean = |metric: Metric| {
+                let ratio = |outcome: &Outcome| {
+                    let time = |name: &str| outcome.row(name)?.median(metric);
+                    Some((time(&prepared)? / time(&name)?).ln())
+                };
+                let logs: Vec<f64> = results.iter().filter_map(ratio).collect();
+                let sum: f64 = logs.iter().sum();
+                (!logs.is_empty()).then(|| ((sum / logs.len() as f64).exp(), logs.len()))
+            };
+            if let (Some((single, problems)), Some((graph, _))) =
+                (mean(Metric::Single), mean(Metric::Graph))
+            {
+                notes.push(format!(
+                    "{prepared} over {name}, geometric mean of {problems} problems: {single:.3} for one call, \
+                     {graph:.3} for graph launches back to back."
+                ));
+            }
+        }
+    }
+    notes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_problem_is_of_one_operation_and_all_m_of_a_layer_follow_each_other() {
+        for (kind, ms) in [(BackendKind::Cuda, 5), (BackendKind::Host, 3)] {
+            for world in [2, 4, 8] {
+                let problems = problems(kind, world);
+                assert_eq!(problems.len(), 8 * ms);
+                let is_row = |&(shape, _): &Sizes| has(Operation::RowParallelLinear, shape);
+                let rows: Vec<_> = problems
+                    .chunks(2 * ms)
+                    .map(|some| some.iter().all(is_row))
+                    .collect();
+                assert_eq!(rows, [false, true, false, true], "{kind:?} {world}");
+                for layer in problems.chunks(ms) {
+                    let (first, _) = layer[0];
+                    assert!(layer.iter().all(|(s, _)| (s.n, s.k) == (first.n, first.k)));
+                    assert!(layer.is_sorted_by_key(|(shape, _)| shape.m));
+                }
+            }
+        }
+        let at_two = problems(BackendKind::Cuda, 2);
+        let sizes = |place: usize| at_two[place].0.to_string();
+        assert_eq!(sizes(0), "1x3072x4096");
+        assert_eq!(sizes(9), "4096x14336x4096");
+        assert_eq!(sizes(39), "4096x8192x28672");
+    }
+
+    #[test]
+    fn the_baseline_is_bound_and_every_algorithm_is_prepared_with_both_kinds_of_gemms() {
+        let entries = (LAYERS.entries)();
+        let names: Vec<_> = entries.iter().map(Entry::name).collect();
+        for rows in [&COLUMN, &ROW] {
+            for name in [rows.baseline, rows.fused] {
+                let symmetric = format!("{name}/prepared/symmetric");
+                assert!(
+                    names.contains(&name) && names.contains(&symmetric.as_str()),
+                    "{name}"
+                );
+            }
+            for name in [rows.baseline, rows.fused].into_iter().chain(rows.others) {
+                for end in ["prepared", "prepared/invariant"] {
+                    let name = format!("{name}/{end}");
+                    assert!(names.contains(&name.as_str()), "{name}");
+                }
+            }
+        }
+        assert_eq!(names.len(), 2 * 14);
+    }
+}
