@@ -169,7 +169,17 @@ impl<'a, B: ExecuteBackend> PlanCandidate<'a, B> {
     ) -> Result<Result<Self, String>> {
         let (rank, world) = (session.rank(), session.world());
         let plans = of_ranks(world, |rank| (implementation.plan)(rank, world, problem))?;
-        match Self::of_plans(session, plans) {
+        let made = Self::of_plans(session, plans);
+        Self::of_implementation(made, implementation, (rank, world), problem)
+    }
+
+    fn of_implementation(
+        made: Result<Self>,
+        implementation: &Implementation,
+        (rank, world): (usize, usize),
+        problem: &Problem,
+    ) -> Result<Result<Self, String>> {
+        match made {
             Ok(bound) => Ok(Ok(Self {
                 name: implementation.name.clone(),
                 operands: (implementation.operands)(rank, world, problem),
@@ -213,16 +223,48 @@ impl<'a, B: ExecuteBackend> PlanCandidate<'a, B> {
     /// The report of a proof that fails; what binding reports, a missing capability too.
     pub fn of_plans(session: &'a Session<B>, plans: Vec<Plan>) -> Result<Self> {
         let checked = Checked::prove(plans)?;
-        Ok(Self {
+        let bound = session.executor.bind(&checked, &session.stream)?;
+        Ok(Self::of_bound(session, bound))
+    }
+
+    /// Binds a plan that is not proved, as [`PlanCandidate::of_plans`] does. Collective.
+    ///
+    /// # Errors
+    /// What binding reports.
+    ///
+    /// # Safety
+    /// As for [`Executor::bind_unchecked`].
+    pub unsafe fn of_unproved(session: &'a Session<B>, plan: Plan) -> Result<Self> {
+        // SAFETY: the caller's obligation.
+        let bound = unsafe { session.executor.bind_unchecked(plan, &session.stream)? };
+        Ok(Self::of_bound(session, bound))
+    }
+
+    fn of_bound(session: &'a Session<B>, bound: Bound<B>) -> Self {
+        Self {
             session,
-            name: checked.plan(session.rank()).name.clone(),
+            name: bound.plan().name.clone(),
             operands: Vec::new(),
-            runs: Runs::Bound(Box::new(session.executor.bind(&checked, &session.stream)?)),
+            runs: Runs::Bound(Box::new(bound)),
             m: 0,
             inputs: BTreeMap::new(),
             references: None,
             back_to_back: false,
-        })
+        }
+    }
+
+    /// As [`PlanCandidate::bind`], with no proof: for plans that fail.
+    #[cfg(test)]
+    pub fn bind_unproved(
+        session: &'a Session<B>,
+        implementation: &Implementation,
+        problem: &Problem,
+    ) -> Result<Result<Self, String>> {
+        let (rank, world) = (session.rank(), session.world());
+        let plan = (implementation.plan)(rank, world, problem)?;
+        // SAFETY: on the host backend waits that nobody signals end at their deadline.
+        let made = unsafe { Self::of_unproved(session, plan) };
+        Self::of_implementation(made, implementation, (rank, world), problem)
     }
 
     /// Enqueues a call that no injected fault concerns.
