@@ -87,7 +87,8 @@ const MODELS: [(usize, usize, usize); 2] = [(4096, 6144, 14336), (8192, 10240, 2
 /// Batch sizes.
 const ROWS: [usize; 5] = [1, 8, 64, 512, 4096];
 
-/// What other sizes than M are divided by on the host, which also leaves out the larger M.
+/// What other sizes than M are divided by on the host, which also leaves out the larger M and the larger
+/// model.
 const HOST: usize = 64;
 
 /// N and K of the layers of a model: column-parallel with N of a rank, then row-parallel.
@@ -103,11 +104,12 @@ fn layers((hidden, qkv, intermediate): (usize, usize, usize), world: usize) -> [
 
 /// All M of a layer after each other, so that they share schedules.
 fn problems(kind: BackendKind, world: usize) -> Vec<Sizes> {
-    let (less, most) = match kind {
-        BackendKind::Cuda => (1, usize::MAX),
-        BackendKind::Host => (HOST, 64),
+    let (models, less, most) = match kind {
+        BackendKind::Cuda => (2, 1, usize::MAX),
+        BackendKind::Host => (1, HOST, 64),
     };
-    let layers = MODELS.into_iter().flat_map(|(hidden, qkv, intermediate)| {
+    let models = MODELS.into_iter().take(models);
+    let layers = models.flat_map(|(hidden, qkv, intermediate)| {
         layers((hidden / less, qkv / less, intermediate / less), world)
     });
     let of_layer = |(n, k)| {
@@ -167,16 +169,16 @@ mod tests {
 
     #[test]
     fn every_problem_is_of_one_operation_and_all_m_of_a_layer_follow_each_other() {
-        for (kind, ms) in [(BackendKind::Cuda, 5), (BackendKind::Host, 3)] {
+        for (kind, models, ms) in [(BackendKind::Cuda, 2, 5), (BackendKind::Host, 1, 3)] {
             for world in [2, 4, 8] {
                 let problems = problems(kind, world);
-                assert_eq!(problems.len(), 8 * ms);
+                assert_eq!(problems.len(), models * 4 * ms);
                 let is_row = |&(shape, _): &Sizes| has(Operation::RowParallelLinear, shape);
                 let rows: Vec<_> = problems
                     .chunks(2 * ms)
                     .map(|some| some.iter().all(is_row))
                     .collect();
-                assert_eq!(rows, [false, true, false, true], "{kind:?} {world}");
+                assert_eq!(rows, [false, true].repeat(models), "{kind:?} {world}");
                 for layer in problems.chunks(ms) {
                     let (first, _) = layer[0];
                     assert!(layer.iter().all(|(s, _)| (s.n, s.k) == (first.n, first.k)));

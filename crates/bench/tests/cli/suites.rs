@@ -5,12 +5,13 @@ use crate::job::{self, Outcome, Said, has};
 
 use serde_json::Value;
 
-const SUITES: [&str; 10] = [
+const SUITES: [&str; 11] = [
     "fused-matmul",
     "recipes",
     "pipeline-32k",
     "row-parallel",
     "column-parallel",
+    "layers",
     "matmul-reduce-scatter",
     "matmul-all-reduce",
     "overlap-allgather",
@@ -101,6 +102,34 @@ fn every_suite_is_measured_and_right() {
             assert_eq!(result["operation"].is_null(), group["limit_ms"].is_null());
         }
     }
+}
+
+#[test]
+fn layers_are_of_their_operation_and_say_what_calls_take_the_host() {
+    let rows_of = "fusedColumnParallelLinear,fusedColumnParallelLinear/prepared/symmetric,\
+                   rowParallelLinear:chunks=1:streams=1,rowParallelLinear:chunks=1:streams=1/prepared/invariant";
+    let (outcome, report) = measured(2, "layers", &format!("--impl {rows_of}"));
+    outcome.succeeded();
+    // Four layers of a model at three M, each of one operation.
+    assert_eq!(report["results"].as_array().unwrap().len(), 12);
+    for (result, row) in rows(&report) {
+        let name = row["implementation"].as_str().unwrap();
+        let of_column = result["operation"] == "column-parallel-linear";
+        assert_eq!(name.starts_with("fusedColumn"), of_column, "{name}");
+        assert_eq!(row["status"], "ok", "{name}: {}", row["reason"]);
+        assert!(row["enqueue_us"]["median"].as_f64().unwrap() > 0.0, "{row}");
+        // There is no smaller M than one, and a bound plan has one only.
+        let changes = name.contains("/prepared") && result["shape"]["m"] != 1;
+        assert_eq!(row["enqueue_changing_us"].is_object(), changes, "{row}");
+    }
+    let notes = report["notes"].to_string();
+    has(
+        &notes,
+        &["fusedColumnParallelLinear/prepared/symmetric over fusedColumnParallelLinear, "],
+    );
+    let other = job::say("bench --device host --suite layers --impl rowParallelLinear/lent");
+    assert_eq!(other.code, Some(2), "{}", other.err);
+    has(&other.err, &["/prepared[/symmetric][/invariant]"]);
 }
 
 #[test]
