@@ -136,6 +136,7 @@ impl<B: ExecuteBackend> Launch<B> for Ready {
     fn probe(&self, backend: &B, stream: &B::Stream, at: &Addresses<'_>) -> Result<()> {
         let empty = Descriptor {
             m: 0,
+            k: 0,
             pad: without_peers(at.pad()?),
             ..self.at(at)?
         };

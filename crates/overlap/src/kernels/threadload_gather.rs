@@ -237,6 +237,8 @@ impl<B: ExecuteBackend> Launch<B> for Gather {
     fn probe(&self, backend: &B, stream: &B::Stream, at: &Addresses<'_>) -> Result<()> {
         let empty = GatherMatmul {
             m: 0,
+            // An empty chunk would still read B.
+            k: 0,
             pad: without_peers(at.pad()?),
             ..self.at(at)?
         };

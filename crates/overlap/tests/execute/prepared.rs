@@ -464,7 +464,7 @@ fn gpus_compute_at_any_m_with_the_callers_operands() {
 #[ignore = "needs a GPU of compute capability 9.0 and the feature `nvcc`"]
 fn gpus_cost_the_host_little_more_than_their_launches() {
     on_ranks(1, one_gpu, |rank| {
-        let problem = Problem::new(64, 4096, 4096, DType::Bf16);
+        let problem = Problem::new(64, 256, 256, DType::Bf16);
         let stream = rank.stream();
         for name in [
             "fusedAllGather",
