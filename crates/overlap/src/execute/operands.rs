@@ -122,15 +122,40 @@ impl<'a> Operands<'a> {
         }
     }
 
-    /// The operand of this name.
-    pub(super) fn named(&self, name: &str) -> Option<DeviceSlice<'a>> {
+    /// The operand of this kind.
+    pub(super) fn of(&self, which: Which) -> Option<DeviceSlice<'a>> {
+        match which {
+            Which::A => Some(self.a),
+            Which::B => Some(self.b),
+            Which::Bias => self.bias,
+            Which::C => Some(self.c),
+            Which::X => self.gathered.map(|[x, _]| x),
+            Which::Y => self.gathered.map(|[_, y]| y),
+        }
+    }
+}
+
+/// An operand of a plan, whose buffer has its name in lower case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Which {
+    A,
+    B,
+    Bias,
+    C,
+    X,
+    Y,
+}
+
+impl Which {
+    /// That of a buffer of this name.
+    pub fn named(name: &str) -> Option<Self> {
         match name {
-            "a" => Some(self.a),
-            "b" => Some(self.b),
-            "bias" => self.bias,
-            "c" => Some(self.c),
-            "x" => self.gathered.map(|[x, _]| x),
-            "y" => self.gathered.map(|[_, y]| y),
+            "a" => Some(Which::A),
+            "b" => Some(Which::B),
+            "bias" => Some(Which::Bias),
+            "c" => Some(Which::C),
+            "x" => Some(Which::X),
+            "y" => Some(Which::Y),
             _ => None,
         }
     }

@@ -14,7 +14,7 @@ use super::arena::{ArenaSize, Spot, layout};
 use super::bind::{Binder, ProcessGroups, gemms, part_of};
 use super::error::{ExecuteError, Result, name_ranks};
 use super::interface::{Interface, same};
-use super::operands::{DeviceSlice, Operands};
+use super::operands::{DeviceSlice, Operands, Which};
 use super::program::Program;
 use super::{ExecuteBackend, Executor, validate};
 use crate::check::Checked;
@@ -35,8 +35,9 @@ const MOST_PROGRAMS: usize = 1024;
 pub struct Prepared<B: ExecuteBackend> {
     executor: Executor<B>,
     schedule: Schedule,
-    /// The first of the ranks of the node.
+    /// The first of the ranks of the node, and this rank among them.
     first_rank: usize,
+    rank_in_node: usize,
     node_size: usize,
     pad: Option<Arc<NodePad<B>>>,
     groups: ProcessGroups<B>,
@@ -62,12 +63,24 @@ struct State<B: ExecuteBackend> {
 struct Bound<B: ExecuteBackend> {
     program: Program<B>,
     spots: Vec<Spot>,
-    /// For each buffer, if it is an operand: the fewest bytes, and whether peers reach it.
-    operands: Vec<Option<(usize, bool)>>,
+    /// For each buffer what it asks of the caller, if it is an operand.
+    operands: Vec<Option<Needs>>,
     /// What it needs of an arena, whose local part ends with the scratch memory of GEMMs.
     size: ArenaSize,
     /// Where that begins.
     scratch: usize,
+}
+
+/// What a plan asks of an operand.
+#[derive(Clone, Copy, Debug)]
+struct Needs {
+    which: Which,
+    /// The fewest bytes.
+    bytes: usize,
+    /// Whether peers reach it.
+    symmetric: bool,
+    /// Whether the call writes it.
+    written: bool,
 }
 
 /// Pads of what an executor has prepared, in the order in which all ranks did.
@@ -160,6 +173,7 @@ impl<B: ExecuteBackend> Executor<B> {
             executor: self.clone(),
             schedule: schedule.clone(),
             first_rank: plan.node_of(rank).start,
+            rank_in_node: rank - plan.node_of(rank).start,
             node_size: plan.node_size,
             pad,
             groups,
@@ -525,9 +539,15 @@ impl<B: ExecuteBackend> Prepared<B> {
             let operand = given.iter().find(|operand| operand.buffer == buffer.name)?;
             let (rows, cols) = operand.stored();
             // Shards may differ by a row, and peers see memory of the largest.
-            Some(match buffer.placement {
-                Placement::Local => (rows * cols * buffer.dtype.size(), false),
-                _ => (buffer.bytes(), true),
+            let symmetric = buffer.placement != Placement::Local;
+            Some(Needs {
+                which: Which::named(&buffer.name)?,
+                bytes: match symmetric {
+                    false => rows * cols * buffer.dtype.size(),
+                    true => buffer.bytes(),
+                },
+                symmetric,
+                written: buffer.role == Role::Output,
             })
         });
         let (operands, groups) = (
@@ -565,9 +585,8 @@ impl<B: ExecuteBackend> Prepared<B> {
         let buffers = bound.program.plan.buffers.iter();
         for ((buffer, spot), needs) in buffers.zip(&bound.spots).zip(&bound.operands) {
             let location = match (spot, needs) {
-                (Spot::Operand, Some((bytes, symmetric))) => {
-                    let named = operands.named(&buffer.name);
-                    Some(self.operand(&buffer.name, named, *bytes, *symmetric)?)
+                (Spot::Operand, Some(needs)) => {
+                    Some(self.operand(&buffer.name, operands.of(needs.which), *needs)?)
                 }
                 (Spot::Alternating(offset), _) => {
                     self.alternating.as_ref().map(|memory| Location {
@@ -582,7 +601,7 @@ impl<B: ExecuteBackend> Prepared<B> {
         }
         let scratch = arena.and_then(|arena| arena.location(Spot::Local(bound.scratch)));
         drop(arenas);
-        self.apart(bound, operands)?;
+        self.apart(bound, locations)?;
         Ok(scratch.map_or(DevicePtr::NULL, |location| location.first))
     }
 
@@ -590,8 +609,7 @@ impl<B: ExecuteBackend> Prepared<B> {
         &self,
         name: &str,
         given: Option<DeviceSlice<'_>>,
-        bytes: usize,
-        symmetric: bool,
+        needs: Needs,
     ) -> Result<Location> {
         let wrong = |why: String| ExecuteError::Operand {
             schedule: self.schedule.configuration().name(),
@@ -599,47 +617,38 @@ impl<B: ExecuteBackend> Prepared<B> {
             why,
         };
         let given = given.ok_or_else(|| wrong("it is missing".into()))?;
-        if given.bytes < bytes {
-            return Err(wrong(format!(
-                "{} bytes, and {bytes} are needed",
-                given.bytes
-            )));
+        if given.bytes < needs.bytes {
+            let why = format!("{} bytes, and {} are needed", given.bytes, needs.bytes);
+            return Err(wrong(why));
         }
-        if symmetric && !given.is_symmetric() {
+        if needs.symmetric && !given.is_symmetric() {
             return Err(wrong("the schedule has it in symmetric memory".into()));
         }
         // Of symmetric memory that peers do not reach, this rank's is local.
-        Ok(match symmetric {
+        Ok(match needs.symmetric {
             true => given.location,
-            false => {
-                let rank = self.executor.0.exchange.rank() - self.first_rank;
-                Location::local(given.address(rank))
-            }
+            false => Location::local(given.address(self.rank_in_node)),
         })
     }
 
-    /// Refuses results that overlap what is read.
-    fn apart(&self, bound: &Bound<B>, operands: &Operands<'_>) -> Result<()> {
-        let rank = self.executor.0.exchange.rank() - self.first_rank;
-        let plan = &bound.program.plan;
-        let range = |index: usize| {
-            let (bytes, _) = bound.operands[index]?;
-            let start = operands.named(&plan.buffers[index].name)?.address(rank).0;
-            Some(start..start + bytes as u64)
+    /// Refuses results that overlap another operand.
+    fn apart(&self, bound: &Bound<B>, locations: &[Location]) -> Result<()> {
+        let ranges = || {
+            let all = bound.operands.iter().zip(locations).enumerate();
+            all.filter_map(|(index, (needs, location))| {
+                let needs = (*needs)?;
+                let start = location.first.0 + (self.rank_in_node * location.stride) as u64;
+                Some((index, needs.written, start..start + needs.bytes as u64))
+            })
         };
-        for (index, result) in plan.buffers.iter().enumerate() {
-            let Some(written) = range(index).filter(|_| result.role == Role::Output) else {
-                continue;
-            };
-            for (other, buffer) in plan.buffers.iter().enumerate() {
-                let Some(range) = range(other).filter(|_| other != index) else {
-                    continue;
-                };
+        for (result, _, written) in ranges().filter(|(_, written, _)| *written) {
+            for (other, _, range) in ranges().filter(|(other, ..)| *other != result) {
                 if range.start < written.end && written.start < range.end {
+                    let name = |index: usize| bound.program.plan.buffers[index].name.clone();
                     return Err(ExecuteError::Operand {
                         schedule: self.schedule.configuration().name(),
-                        operand: result.name.clone(),
-                        why: format!("it overlaps `{}`", buffer.name),
+                        operand: name(result),
+                        why: format!("it overlaps `{}`", name(other)),
                     });
                 }
             }

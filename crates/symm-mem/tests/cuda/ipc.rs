@@ -118,7 +118,7 @@ fn virtual_memory(device: &Cuda, exchange: &dyn Exchange) {
 #[test]
 #[ignore = "needs a GPU"]
 fn slices_of_cudarc_are_shared_among_threads_and_refused_among_processes() {
-    let test = "slices_of_cudarc_are_shared_among_threads_and_refused_among_processes";
+    let test = "ipc::slices_of_cudarc_are_shared_among_threads_and_refused_among_processes";
     processes(test, 2, |exchange| {
         let device = device(exchange.rank());
         let stream = device.context().new_stream().unwrap();
