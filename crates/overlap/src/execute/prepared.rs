@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 
 use warpweave_symm_mem::sync::Mutex;
 use warpweave_symm_mem::{
-    BackendKind, DevicePtr, Exchange, SignalFault, SignalPad, SymmetricBuffer, agree,
+    BackendKind, DevicePtr, Exchange, Memory, SignalFault, SignalPad, SymmetricBuffer, agree,
 };
 
 use super::addresses::{Addresses, Location};
@@ -69,6 +69,8 @@ struct Bound<B: ExecuteBackend> {
     size: ArenaSize,
     /// Where that begins.
     scratch: usize,
+    /// Scratch memory that the arena has no room for.
+    own_scratch: Option<B::Memory>,
 }
 
 /// What a plan asks of an operand.
@@ -362,7 +364,7 @@ impl<B: ExecuteBackend> Prepared<B> {
     }
 
     /// Enqueues one call at M = `m` on `stream`: waits for nothing, exchanges nothing, and allocates no device
-    /// memory. It may be captured in a graph of the caller's, which then uses these operands at every launch;
+    /// memory, but for the first call at an M whose GEMMs need more scratch than any that `prepare` looked at. It may be captured in a graph of the caller's, which then uses these operands at every launch;
     /// launching the graph is a call like any other.
     ///
     /// All ranks make the same calls of all that the executor has prepared, in the same order, with the same
@@ -470,21 +472,36 @@ impl<B: ExecuteBackend> Prepared<B> {
         }
         let bound = match state.captured.get(&m) {
             Some(bound) => bound.clone(),
-            None => Arc::new(self.bound(m, false)?),
+            None => Arc::new(self.fitting(self.bound(m, false)?)?),
         };
-        let has = self.executor.0.arenas.lock().size(self.node_size);
-        if !has.holds(bound.size) {
-            let needs = format!("an arena of {:?}", bound.size);
+        if state.programs.len() == MOST_PROGRAMS {
+            self.forget_one(state, stream)?;
+        }
+        state.programs.insert(m, (now, bound.clone()));
+        Ok(bound)
+    }
+
+    /// Steps that the arena has room for. GEMMs that were tuned, or of an M that `prepare` did not look at, may
+    /// need more scratch memory than it has: then these steps have their own.
+    fn fitting(&self, mut bound: Bound<B>) -> Result<Bound<B>> {
+        let shared = &self.executor.0;
+        let has = shared.arenas.lock().size(self.node_size);
+        let without_scratch = ArenaSize {
+            local: bound.scratch,
+            ..bound.size
+        };
+        if !has.holds(without_scratch) {
+            let needs = format!("an arena of {without_scratch:?}");
             return Err(unforeseen(
                 &bound.program.plan,
                 needs,
                 format!("one of {has:?}"),
             ));
         }
-        if state.programs.len() == MOST_PROGRAMS {
-            self.forget_one(state, stream)?;
+        if !has.holds(bound.size) {
+            let bytes = bound.program.scratch_bytes();
+            bound.own_scratch = Some(shared.backend.allocate(bytes)?);
         }
-        state.programs.insert(m, (now, bound.clone()));
         Ok(bound)
     }
 
@@ -560,6 +577,7 @@ impl<B: ExecuteBackend> Prepared<B> {
             operands,
             spots,
             scratch: size.local,
+            own_scratch: None,
             size: ArenaSize {
                 local: size.local + program.scratch_bytes(),
                 ..size
@@ -602,7 +620,8 @@ impl<B: ExecuteBackend> Prepared<B> {
         let scratch = arena.and_then(|arena| arena.location(Spot::Local(bound.scratch)));
         drop(arenas);
         self.apart(bound, locations)?;
-        Ok(scratch.map_or(DevicePtr::NULL, |location| location.first))
+        let scratch = scratch.map_or(DevicePtr::NULL, |location| location.first);
+        Ok(bound.own_scratch.as_ref().map_or(scratch, Memory::address))
     }
 
     fn operand(

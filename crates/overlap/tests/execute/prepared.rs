@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use crate::fixtures::{Rank, on_ranks};
 use crate::gathers::stored;
 use crate::host;
-use warpweave_overlap::Checked;
 use warpweave_overlap::algorithms::{self, Configuration};
 use warpweave_overlap::execute::{DeviceSlice, ExecuteBackend, ExecuteError, Operands, Prepared};
 use warpweave_overlap::operation::Matrix;
@@ -472,9 +471,10 @@ fn gpus_cost_the_host_little_more_than_their_launches() {
             "columnParallelLinear:chunks=1:streams=1",
         ] {
             let configuration = algorithms::find(name).unwrap();
-            let checked = Checked::prove(configuration.plans(1, &problem).unwrap()).unwrap();
-            let bound = rank.executor.bind(&checked, stream).unwrap();
             let schedule = Schedule::new(configuration, 1, problem).unwrap();
+            // The bare launches of the same plan.
+            let checked = schedule.checked(64).unwrap();
+            let bound = rank.executor.bind(&checked, stream).unwrap();
             let prepared = rank.executor.prepare(&schedule).unwrap();
             let calls: Vec<_> = (1..=64)
                 .map(|m| Call::new(&rank, prepared.schedule(), m, 0))
