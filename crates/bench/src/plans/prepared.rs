@@ -286,7 +286,8 @@ impl<'a, B: ExecuteBackend> Calls<'a, B> {
         // fields of this candidate, and the operands are dropped first, which waits for the launch; the
         // executor, which the session has, keeps the arena of captured calls. All ranks launch theirs in the
         // same place among calls on this one stream, as they do calls that are not captured.
-        Ok(unsafe { backend.launch_graph(graph, stream)? })
+        unsafe { backend.launch_graph(graph, stream)? };
+        Ok(())
     }
 
     /// Waits until all that was enqueued has ended.
