@@ -102,8 +102,12 @@ fn workspace(root: &Path, chosen: Chosen, conditions: &Conditions) -> Result<Cou
         let program = Harness::of(made);
         runs.push((program.name.clone(), program.command(&[])));
     }
-    // These build something, and take longest.
-    runs.sort_by_key(|(name, _)| !name.starts_with("documentation") && !name.starts_with("xtask"));
+    runs.sort_by_key(|(name, _)| {
+        LONGEST
+            .iter()
+            .position(|long| name.starts_with(long))
+            .unwrap_or(LONGEST.len())
+    });
     for (_, command) in &mut runs {
         command.envs(conditions.env.iter().cloned());
     }
@@ -118,6 +122,17 @@ fn workspace(root: &Path, chosen: Chosen, conditions: &Conditions) -> Result<Cou
     }
     Ok(counts)
 }
+
+/// What takes longest is started first, so that the others fill the gaps. The first two build something.
+const LONGEST: [&str; 7] = [
+    "documentation",
+    "xtask",
+    "bench cli",
+    "comm conformance",
+    "overlap execute",
+    "symm-mem fake_driver",
+    "overlap plans",
+];
 
 /// More programs than this at once would be slow for their own deadlines: each has a thread for each
 /// processor.
