@@ -328,21 +328,17 @@ mod tests {
         found
     }
 
-    fn shell(folder: &str, script: &str) -> Harness {
-        use std::os::unix::fs::PermissionsExt;
-        let folder =
-            std::env::temp_dir().join(format!("warpweave-harness-{folder}-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
+    fn shell(folder: &Path, script: &str) -> Harness {
         let program = folder.join("program");
-        std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
-        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
-        Harness::new("package", "unit", program, folder)
+        crate::setup::tests::script(&program, script);
+        Harness::new("package", "unit", program, folder.into())
     }
 
     #[test]
     fn the_tests_for_gpus_are_listed() {
+        let folder = tempfile::tempdir().unwrap();
         let list = shell(
-            "list",
+            folder.path(),
             "echo 'cuda::a: test'; echo 'slow::b: test'; echo 'host::gpu_c: test'",
         );
         assert_eq!(list.device_tests().unwrap(), ["cuda::a", "host::gpu_c"]);
@@ -356,11 +352,12 @@ mod tests {
             out: || Box::new(std::io::sink()),
         };
         let soon = within(Duration::from_millis(300));
-        let hangs = shell("hangs", "exec sleep 60");
+        let folder = tempfile::tempdir().unwrap();
+        let hangs = shell(folder.path(), "exec sleep 60");
         let began = Instant::now();
         assert_eq!(hangs.run(&[], &soon).unwrap(), of(0, 1, 0));
         assert!(began.elapsed() < Duration::from_secs(20));
-        let crashes = shell("crashes", "kill -SEGV $$");
+        let crashes = shell(folder.path(), "kill -SEGV $$");
         assert_eq!(
             crashes.run(&[], &within(Duration::from_secs(60))).unwrap(),
             of(0, 1, 0)

@@ -213,8 +213,8 @@ mod tests {
 
     #[test]
     fn only_an_empty_folder_or_a_bundle_is_filled() {
-        let folder =
-            std::env::temp_dir().join(format!("warpweave-bundle-clear-{}", std::process::id()));
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("bundle");
         clear(&folder).unwrap();
         fs::write(folder.join("thesis.tex"), "years of work").unwrap();
         let error = clear(&folder).unwrap_err();
@@ -228,6 +228,5 @@ mod tests {
         clear(&folder).unwrap();
         assert!(folder.join("thesis.tex").is_file());
         assert!(!folder.join("bin").exists() && !Manifest::path(&folder).exists());
-        fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -288,18 +288,15 @@ mod tests {
 
     #[test]
     fn the_programs_of_a_bundle_run_with_their_ignored_tests() {
-        use std::os::unix::fs::PermissionsExt;
         let folder = tempfile::tempdir().unwrap();
         let program = |name: &str, result: &str| {
             let path = std::path::PathBuf::from(name);
             let script = format!(
-                "#!/bin/sh\n[ $1 = --list ] && {{ echo 'cuda::a: test'; exit 0; }}\n\
+                "[ $1 = --list ] && {{ echo 'cuda::a: test'; exit 0; }}\n\
                  echo $* $WARPWEAVE_TEST_DEVICE >{name}.args\necho 'test result: {result}; 0 measured'\n\
                  case '{result}' in ok*) exit 0;; esac; exit 101\n"
             );
-            std::fs::write(folder.path().join(name), script).unwrap();
-            let mode = std::fs::Permissions::from_mode(0o755);
-            std::fs::set_permissions(folder.path().join(name), mode).unwrap();
+            crate::setup::tests::script(&folder.path().join(name), &script);
             crate::bundle::Program {
                 package: "gemm".into(),
                 name: name.into(),
