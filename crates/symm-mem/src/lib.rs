@@ -20,7 +20,7 @@ mod uniform;
 mod wire;
 
 pub use address::DevicePtr;
-pub use agreement::{Failure, agree};
+pub use agreement::{Failure, agree, require_same};
 pub use backend::{Backend, BackendKind, DeviceInfo, Mapping, Memory, Priority, Support};
 pub use cuda::Cuda;
 pub use dtype::DType;

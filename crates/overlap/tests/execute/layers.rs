@@ -12,7 +12,7 @@ use warpweave_overlap::layers::{
 };
 use warpweave_overlap::plan::{Problem, shard};
 use warpweave_overlap::{Machine, Operation};
-use warpweave_symm_mem::{Backend, DType, Host, Memory};
+use warpweave_symm_mem::{Backend, DType, Error, Host, Memory};
 
 type HostMemory = <Host as Backend>::Memory;
 
@@ -435,7 +435,11 @@ fn errors_say_what_to_do() {
             ..shape
         };
         let error = make(&other, &plain).unwrap_err();
-        assert!(matches!(error, LayerError::Disagreement { .. }), "{error}");
+        let LayerError::Execute(ExecuteError::Memory(Error::Disagreement { peer, .. })) = error
+        else {
+            panic!("{error}");
+        };
+        assert_ne!(peer, rank.place().0);
         let foreign = algorithms::find("rowParallelLinearPipeline").unwrap();
         let error = make(&shape, &plain.clone().with_schedule(foreign)).unwrap_err();
         assert!(

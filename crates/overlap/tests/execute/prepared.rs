@@ -355,7 +355,7 @@ fn ranks_that_prepare_different_schedules_are_told() {
         rank.executor.prepare(&schedule).unwrap_err().to_string()
     });
     assert!(
-        told[0].contains("plans differ between ranks"),
+        told[0].contains("the schedule differs between ranks"),
         "{}",
         told[0]
     );
