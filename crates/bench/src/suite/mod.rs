@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use warpweave_overlap::Operation;
-use warpweave_overlap::algorithms::{self, Configuration};
+use warpweave_overlap::algorithms::{self, Algorithm, Configuration};
 use warpweave_overlap::plan::{Problem, Provider};
 use warpweave_symm_mem::{BackendKind, DType};
 
@@ -72,7 +72,24 @@ struct Entry {
 impl Entry {
     /// An algorithm with everything chosen.
     fn configured(configuration: Configuration) -> Self {
-        let algorithm = configuration.algorithm();
+        Self::called(configuration.algorithm(), configuration.into())
+    }
+
+    /// The same, as a schedule.
+    fn scheduled(scheduled: Scheduled) -> Self {
+        Self::called(scheduled.configuration.algorithm(), scheduled.into())
+    }
+
+    /// The same, bound.
+    fn bound(configuration: Configuration) -> Self {
+        Self::called(
+            configuration.algorithm(),
+            Implementation::bound(configuration),
+        )
+    }
+
+    /// A configuration of `algorithm`.
+    fn called(algorithm: &'static Algorithm, implementation: Implementation) -> Self {
         let choices: Vec<_> = algorithm.parameters.iter().map(|p| p.to_string()).collect();
         let choices = match choices.is_empty() {
             true => String::new(),
@@ -80,17 +97,8 @@ impl Entry {
         };
         Self {
             told: (algorithm.name, format!("{}{choices}", algorithm.summary)),
-            operation: Some(configuration.operation()),
-            implementation: configuration.into(),
-        }
-    }
-
-    /// The same, as a schedule.
-    fn scheduled(scheduled: Scheduled) -> Self {
-        let configured = Self::configured(scheduled.configuration.clone());
-        Self {
-            implementation: scheduled.into(),
-            ..configured
+            operation: Some(algorithm.operation),
+            implementation,
         }
     }
 
@@ -200,12 +208,12 @@ impl Suite {
             };
             match algorithms::find(configuration) {
                 Ok(found) if self.operations.contains(&found.operation()) => {
-                    let Some(suffix) = suffix else {
-                        return Ok(Entry::configured(found));
-                    };
-                    let scheduled = Scheduled::parse(found, suffix).map(Entry::scheduled);
-                    let known = "; what may follow a name is /prepared[/symmetric][/invariant]";
-                    scheduled.map_or_else(|| unknown(known.into()), Ok)
+                    let algorithm = found.algorithm();
+                    let known = "; what may follow a name is [/local][/invariant], or /bound";
+                    match Implementation::parse(found, suffix) {
+                        Some(implementation) => Ok(Entry::called(algorithm, implementation)),
+                        None => unknown(known.into()),
+                    }
                 }
                 Ok(found) => unknown(format!(", and `{name}` computes {}", found.operation())),
                 Err(error) => unknown(format!("; {error}")),

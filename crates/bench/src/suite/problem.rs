@@ -138,25 +138,7 @@ impl<'a, B: ExecuteBackend> Bench<'a, B> {
     }
 
     fn bind(&mut self, implementation: &Implementation) -> Result<Entrant<'a>> {
-        let session = self.stage.run.session;
-        let mut made = match &implementation.scheduled {
-            None => PlanCandidate::bind(session, implementation, &self.problem)?,
-            Some(scheduled) => {
-                let mut schedules = self.stage.run.schedules.borrow_mut();
-                match schedules.of(session, scheduled, &self.largest())? {
-                    Err(reason) => Err(reason),
-                    Ok(shared) => {
-                        let problem = &self.problem;
-                        Ok(PlanCandidate::of_schedule(
-                            session,
-                            implementation,
-                            shared,
-                            problem,
-                        )?)
-                    }
-                }
-            }
-        };
+        let mut made = self.candidate(implementation)?;
         if let Ok(candidate) = &mut made {
             candidate.take(&mut self.inputs)?;
             candidate.verified_by(&self.references);
@@ -164,15 +146,13 @@ impl<'a, B: ExecuteBackend> Bench<'a, B> {
         Ok(PlanCandidate::entrant(&implementation.name, made))
     }
 
-    /// The problem with the largest M among those of the run that have the same N, K and element type.
-    fn largest(&self) -> Problem {
-        let Problem { m, n, k, dtype, .. } = self.problem;
-        let all = self.stage.run.settings.problems.iter();
-        let same = all.filter(|(s, d)| (s.n, s.k, *d) == (n, k, dtype));
-        Problem {
-            m: same.map(|(shape, _)| shape.m).fold(m, usize::max),
-            ..self.problem
-        }
+    fn candidate(
+        &self,
+        implementation: &Implementation,
+    ) -> Result<Result<PlanCandidate<'a, B>, String>> {
+        let run = self.stage.run;
+        let mut schedules = run.schedules.borrow_mut();
+        PlanCandidate::new(run.session, &mut schedules, implementation, &self.problem)
     }
 
     /// What a call of an entrant takes the host of the slowest rank to enqueue. Collective.
@@ -198,8 +178,7 @@ impl<'a, B: ExecuteBackend> Bench<'a, B> {
 
     /// A part of the breakdown, of which only single calls are timed.
     fn bind_part(&mut self, part: &Implementation) -> Result<Entrant<'a>> {
-        let session = self.stage.run.session;
-        let made = PlanCandidate::bind(session, part, &self.problem)?;
+        let made = self.candidate(part)?;
         let mut made = made.map(PlanCandidate::single_calls);
         if let Ok(candidate) = &mut made {
             candidate.take(&mut self.inputs)?;

@@ -1,5 +1,7 @@
 //! A suite from its first problem to its report.
 
+use std::cell::RefCell;
+
 use warpweave_comm::collective::Operation;
 use warpweave_symm_mem::{BackendKind, DType};
 
@@ -12,6 +14,7 @@ use crate::collectives::{self, DEFAULT_OPERATIONS, NcclBackend};
 use crate::error::Result;
 use crate::limit::push_bandwidth;
 use crate::peers::Peers;
+use crate::plans::Schedules;
 use crate::progress::Progress;
 use crate::provenance::{Provenance, kind_name};
 use crate::report::{COLLECTIVES, PLANS, Report};
@@ -122,7 +125,7 @@ pub fn run<B: NcclBackend>(
         effort,
         links: None,
         progress: Progress::new(session.rank()),
-        schedules: Default::default(),
+        schedules: RefCell::new(Schedules::new(&settings.problems)),
     };
     run.progress.at(0, 1, "links");
     if is_of_collectives || cases.iter().any(|case| case.operation.is_some()) {
