@@ -20,11 +20,13 @@
 mod backend;
 mod bulk;
 mod call;
+mod calls;
 mod cuda;
 mod enqueue;
 pub(crate) mod host;
 pub mod launch;
 mod multicast;
+pub mod norm;
 mod push_reduce;
 mod scatter_all_gather;
 mod select;
@@ -43,6 +45,7 @@ use warpweave_symm_mem::{
 
 pub use backend::{CollectiveKernels, Move};
 pub use call::{Call, Operand, Operation};
+pub use norm::{AddRmsNorm, Quantized};
 pub use select::{Costs, MalformedCosts, ReductionOrder, interpolate};
 pub use variant::Variant;
 

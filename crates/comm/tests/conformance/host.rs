@@ -10,6 +10,7 @@ use warpweave_symm_mem::{DType, Exchange, Host, ThreadExchange};
 use crate::case::{Case, Reach};
 use crate::faults;
 use crate::late::{self, Stray};
+use crate::norm;
 use crate::play::{Played, Step};
 use crate::random::Random;
 use crate::rank::{Rank, Sizes};
@@ -259,4 +260,21 @@ fn ranks_of_a_communicator() {
         )
     })
     .unwrap_or_else(|why| panic!("{why}"));
+}
+
+#[test]
+fn rows_are_added_and_normalized_in_every_variant() {
+    // Units of 48 bytes, segments of 1536.
+    let hiddens = [1, 7, 12, 24, 100, 384, 768, 1000, 4104];
+    for world in [1, 2, 3, 4, 8] {
+        on_threads(world, TIMEOUT, |rank| {
+            norm::every_case(rank, &hiddens, &[0, 1, 2, 5])
+        })
+        .unwrap_or_else(|why| panic!("{why}"));
+    }
+}
+
+#[test]
+fn bad_norms_are_refused() {
+    on_threads(2, TIMEOUT, norm::bad_calls_are_refused).unwrap_or_else(|why| panic!("{why}"));
 }

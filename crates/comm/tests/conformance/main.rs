@@ -11,6 +11,7 @@ mod faults;
 mod host;
 mod late;
 mod model;
+mod norm;
 mod play;
 mod processes;
 mod random;
