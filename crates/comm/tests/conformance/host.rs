@@ -7,6 +7,7 @@ use warpweave_comm::Communicator;
 use warpweave_comm::collective::{Operation, Variant};
 use warpweave_symm_mem::{DType, Exchange, Host, ThreadExchange};
 
+use crate::calls;
 use crate::case::{Case, Reach};
 use crate::faults;
 use crate::late::{self, Stray};
@@ -277,4 +278,31 @@ fn rows_are_added_and_normalized_in_every_variant() {
 #[test]
 fn bad_norms_are_refused() {
     on_threads(2, TIMEOUT, norm::bad_calls_are_refused).unwrap_or_else(|why| panic!("{why}"));
+}
+
+#[test]
+fn calls_on_any_memory() {
+    for world in [1, 2, 3, 8] {
+        let counts = [0, 2, 6, 50, 1200, 7000];
+        on_threads(world, TIMEOUT, |rank| calls::any_memory(rank, &counts))
+            .unwrap_or_else(|why| panic!("{why}"));
+    }
+}
+
+#[test]
+fn ten_thousand_replays_on_two_streams() {
+    on_threads(2, TIMEOUT, |rank| calls::many_replays(rank, 10_000))
+        .unwrap_or_else(|why| panic!("{why}"));
+    on_threads(4, TIMEOUT, |rank| calls::many_replays(rank, 500))
+        .unwrap_or_else(|why| panic!("{why}"));
+}
+
+#[test]
+fn ranks_that_make_different_calls_are_told() {
+    for world in [2, 4] {
+        on_threads(world, TIMEOUT, |rank| {
+            calls::different_calls_are_told(rank, TIMEOUT)
+        })
+        .unwrap_or_else(|why| panic!("{why}"));
+    }
 }

@@ -5,6 +5,7 @@
 //! `processes` on processes, `cuda` on GPUs. Calls of a script follow each other with no synchronization, in
 //! the same memory, with values that change from call to call.
 
+mod calls;
 mod case;
 mod cuda;
 mod faults;

@@ -21,6 +21,7 @@ use super::launch::{
 };
 use crate::collective::norm::launch::{ReducedNorm, RowNorm, Shots};
 use elements::with_element;
+pub(super) use packet::of_other_call;
 
 impl CollectiveKernels for Host {
     fn preload_collectives(&self) -> Result<()> {

@@ -27,7 +27,7 @@ use super::Collectives;
 use super::backend::CollectiveKernels;
 use super::call::{Call, Operand, Operation};
 use super::calls::overlap;
-use super::launch::{Addresses, PAYLOAD, Packets};
+use super::launch::{Addresses, PAYLOAD, Packets, signature};
 use super::variant::Variant;
 use launch::{MAX_SEGMENTS, ReducedNorm, RowNorm, SEGMENT, Shots, UNIT, UNIT_PACKETS};
 
@@ -372,7 +372,7 @@ impl<B: CollectiveKernels> Collectives<B> {
                 capacity: self.capacity as u32,
                 root: 0,
                 aligned: 1,
-                reserved: 0,
+                signature: signature((shots, norm.dtype), &[norm.hidden, norm.input.bytes()]),
             },
             norm: *rows,
             chunk: self.chunk_of_rows(rows) as u32,
