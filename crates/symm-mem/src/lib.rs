@@ -12,6 +12,7 @@ pub mod ipc;
 pub mod multicast;
 pub mod pad;
 pub mod pool;
+mod slice;
 pub mod symmetric;
 #[doc(hidden)]
 pub mod sync;
@@ -31,4 +32,5 @@ pub use ipc::{IpcCache, Registration};
 pub use multicast::MulticastCache;
 pub use pad::{PadView, SignalPad};
 pub use pool::{PoolBuffer, SymmetricPool};
+pub use slice::DeviceSlice;
 pub use symmetric::SymmetricBuffer;

@@ -519,8 +519,8 @@ impl<B: ExecuteBackend> Prepared<B> {
             why,
         };
         let given = given.ok_or_else(|| wrong("it is missing".into()))?;
-        if given.bytes < needs.bytes {
-            let why = format!("{} bytes, and {} are needed", given.bytes, needs.bytes);
+        if given.bytes() < needs.bytes {
+            let why = format!("{} bytes, and {} are needed", given.bytes(), needs.bytes);
             return Err(wrong(why));
         }
         if needs.symmetric && !given.is_symmetric() {
@@ -528,7 +528,7 @@ impl<B: ExecuteBackend> Prepared<B> {
         }
         // Of symmetric memory that peers do not reach, this rank's is local.
         Ok(match needs.symmetric {
-            true => given.location,
+            true => Location::of(&given),
             false => Location::local(given.address(self.rank_in_node)),
         })
     }
