@@ -6,8 +6,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use crate::setup::Cause;
-
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// Every way in which a command of xtask fails; the message says what to do about it.
@@ -132,21 +130,14 @@ pub enum Error {
     )]
     NoTorch { tried: String },
 
-    #[error("cannot download {component}: {}; pip said:\n  {said}{}", .cause.advice(), OwnToolchain)]
+    #[error(
+        "cannot download {component}: {why}; pip said:\n  {said}{}",
+        OwnToolchain
+    )]
     Download {
         component: &'static str,
-        cause: Cause,
+        why: &'static str,
         said: String,
-    },
-
-    #[error(
-        "{wheel} is not the pinned wheel: SHA-256 should be {expected} and is {found}; do not use it, \
-            and check which index pip is using"
-    )]
-    WheelHash {
-        wheel: String,
-        expected: &'static str,
-        found: String,
     },
 
     #[error("no space for the toolchain in {}: about {} MB are needed{}; free some, or move the target \

@@ -2,6 +2,7 @@
 
 pub mod all_gather_matmul;
 mod backend;
+mod capture;
 pub mod chunked_matmul;
 pub mod cublaslt;
 pub mod cuda;
@@ -15,6 +16,7 @@ mod problem;
 #[cfg(test)]
 mod protocols;
 pub mod sm90;
+mod tables;
 pub mod timing;
 
 pub use all_gather_matmul::{AllGatherGemmBackend, AllGatherMatmul, AllGatherOperands, Protocol};

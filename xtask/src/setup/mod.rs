@@ -4,10 +4,10 @@
 //! pins in a stamp. A run that is killed leaves staging folders, which the next run removes, but never half a
 //! component.
 
+mod assemble;
 pub mod pins;
 mod pip;
 mod python;
-mod unpack;
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -20,7 +20,6 @@ use warpweave_nvcc::{Environment, Nvcc, layout};
 
 use crate::error::{Error, Result};
 use pins::Component;
-pub use pip::Cause;
 pub use python::Python;
 
 const STAMP: &str = ".pins";
@@ -90,7 +89,7 @@ pub fn provide(
     for (component, pins) in &pinned {
         let is_new = match &python {
             Some(python) if !is_there(component, pins) => {
-                make(toolchain, component, pins, architecture, python)?;
+                make(toolchain, component, pins, python)?;
                 true
             }
             _ => false,
@@ -115,18 +114,13 @@ fn make(
     toolchain: &Path,
     component: &'static Component,
     pins: &str,
-    architecture: &str,
     python: &Python,
 ) -> Result<()> {
     let folder = format!("{STAGING}{}-{}", component.name, std::process::id());
     let staging = Staging(toolchain.join(folder));
     let bar = progress(component);
-    let wheels = pip::download(python, &staging.0, component, pins, &bar)?;
-    bar.set_position(component.download());
-    bar.set_message("checking");
-    let wheels = unpack::verify(component, architecture, &wheels)?;
-    bar.set_message("unpacking");
-    let ready = unpack::assemble(python, &staging.0, component, &wheels)?;
+    let unpacked = pip::unpack(python, &staging.0, component, pins, &bar)?;
+    let ready = assemble::assemble(&staging.0, component, &unpacked)?;
     if component.name == layout::CUDA {
         check_compiler(&ready)?;
     }

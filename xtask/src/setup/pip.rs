@@ -1,4 +1,4 @@
-//! Downloads with pip, from the index that it is configured for.
+//! Downloads and unpacks with pip, from the index that it is configured for.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -15,50 +15,35 @@ use crate::error::{Error, Result};
 /// elsewhere.
 const STALL_LIMIT: Duration = Duration::from_secs(5 * 60);
 
-/// Downloads the component's wheels into `staging` and returns their paths.
-pub fn download(
+/// Downloads the component's wheels, checks their hashes, and unpacks them into a folder in `staging`.
+pub fn unpack(
     python: &Python,
     staging: &Path,
     component: &'static Component,
     requirements: &str,
     bar: &ProgressBar,
-) -> Result<Vec<PathBuf>> {
-    let wheels = staging.join("wheels");
-    let scratch = staging.join("scratch");
-    for folder in [&wheels, &scratch] {
-        fs::create_dir_all(folder).map_err(Error::file("cannot make", folder))?;
-    }
+) -> Result<PathBuf> {
+    let (unpacked, scratch) = (staging.join("unpacked"), staging.join("scratch"));
+    fs::create_dir_all(&scratch).map_err(Error::file("cannot make", &scratch))?;
     let list = staging.join("requirements.txt");
     fs::write(&list, requirements).map_err(Error::file("cannot write", &list))?;
     let log = staging.join("pip.log");
     let out = File::create(&log).map_err(Error::file("cannot write", &log))?;
     let err = out.try_clone().map_err(Error::file("cannot write", &log))?;
 
+    let options = "-m pip install --require-hashes --no-deps --only-binary=:all: --no-compile --no-input \
+        --no-cache-dir --disable-pip-version-check --progress-bar=off --retries=2 --timeout=30";
     let mut command = python.command();
     command
-        .args([
-            "-m",
-            "pip",
-            "download",
-            "--require-hashes",
-            "--no-deps",
-            "--only-binary=:all:",
-        ])
-        .args([
-            "--no-input",
-            "--no-cache-dir",
-            "--disable-pip-version-check",
-            "--progress-bar=off",
-        ])
-        .args(["--retries=2", "--timeout=30"])
-        .arg("--dest")
-        .arg(&wheels)
+        .args(options.split_whitespace())
+        .arg("--target")
+        .arg(&unpacked)
         .arg("-r")
         .arg(&list)
         // What pip has of a wheel is counted for the progress bar, and is on the disk whose space was
         // checked.
         .env("TMPDIR", &scratch)
-        // Nothing is installed, so nobody needs to be kept out of their system's Python.
+        // Nothing comes into their system's Python, so nobody needs to be kept out of it.
         .env("PIP_REQUIRE_VIRTUALENV", "0")
         .stdout(out)
         .stderr(err);
@@ -81,7 +66,7 @@ pub fn download(
             let _ = child.wait();
             return Err(Error::Download {
                 component: component.name,
-                cause: Cause::Network,
+                why: Cause::Network.advice(),
                 said: format!("nothing arrived for {} s", STALL_LIMIT.as_secs()),
             });
         }
@@ -91,13 +76,12 @@ pub fn download(
         let said = String::from_utf8_lossy(&fs::read(&log).unwrap_or_default()).into_owned();
         return Err(failure(component, &said, staging));
     }
-    let entries = fs::read_dir(&wheels).map_err(Error::file("cannot read", &wheels))?;
-    Ok(entries.flatten().map(|entry| entry.path()).collect())
+    Ok(unpacked)
 }
 
 /// Why a download failed, from what pip prints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
+enum Cause {
     /// The index was not reached.
     Network,
     /// The index does not have it for this machine.
@@ -109,7 +93,7 @@ pub enum Cause {
 
 impl Cause {
     /// What to do about it.
-    pub fn advice(self) -> &'static str {
+    fn advice(self) -> &'static str {
         match self {
             Cause::Network => {
                 "the package index was not reached: check the network, or pip's index and proxy settings"
@@ -160,7 +144,7 @@ fn failure(component: &'static Component, said: &str, staging: &Path) -> Error {
     match cause(said) {
         Some(cause) => Error::Download {
             component: component.name,
-            cause,
+            why: cause.advice(),
             said: last_lines(said),
         },
         None => Error::ToolchainSpace {

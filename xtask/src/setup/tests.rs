@@ -1,7 +1,7 @@
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use super::pins::{CUTLASS, Wheel};
+use super::pins::CUTLASS;
 use super::*;
 
 fn entries(folder: &Path) -> Vec<String> {
@@ -26,12 +26,13 @@ pub(crate) fn script(path: &Path, body: &str) {
     assert!(install.wait().unwrap().success());
 }
 
-/// A Python whose pip does what `pip` says, as a shell script that sees the wheel folder as `$dest`.
+/// A Python whose pip does what `pip` says, as a shell script that sees the folder to fill as `$target` and the pins as `$list`.
 fn python(folder: &Path, pip: &str) -> Python {
     let path = folder.join("python");
     let body = format!(
         r#"case "$*" in
-    *"pip download"*) while [ "$1" != --dest ]; do shift; done; dest="$2"; {pip} ;;
+    *"pip install --require-hashes"*"--target "*" -r "*)
+        while [ "$1" != --target ]; do shift; done; target="$2"; list="$4"; {pip} ;;
 esac
 "#
     );
@@ -45,7 +46,7 @@ fn make_with(pip: &str) -> (tempfile::TempDir, Result<()>) {
     let toolchain = root.path().join("toolchain");
     fs::create_dir(&toolchain).unwrap();
     let pins = CUTLASS.requirements("x86_64").unwrap();
-    let made = make(&toolchain, &CUTLASS, &pins, "x86_64", &python);
+    let made = make(&toolchain, &CUTLASS, &pins, &python);
     assert!(entries(&toolchain).is_empty(), "a failure leaves nothing");
     (root, made)
 }
@@ -68,15 +69,54 @@ fn a_stamped_component_needs_nothing() {
 
 #[test]
 fn a_wheel_that_is_not_the_pinned_one_is_refused() {
-    let (_root, made) =
-        make_with("echo forged > \"$dest/nvidia_cutlass-4.2.0.0-py3-none-any.whl\"");
+    let (_root, made) = make_with(
+        "cat $list >&2; echo 'THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE' >&2; exit 1",
+    );
     let error = made.unwrap_err();
-    assert!(matches!(error, Error::WheelHash { .. }), "{error}");
-    let expected: Option<&str> = CUTLASS
-        .wheels
-        .first()
-        .and_then(|wheel: &Wheel| wheel.sha256("x86_64"));
-    assert!(error.to_string().contains(expected.unwrap()));
+    assert!(matches!(error, Error::Download { .. }), "{error}");
+    let text = error.to_string();
+    let expected = CUTLASS.wheels[0].sha256("x86_64").unwrap();
+    assert!(
+        text.contains(expected) && text.contains("do not use it"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_component_is_made_of_what_pip_unpacks() {
+    let files = "cutlass_library/source/include/cutlass/cutlass.h cutlass_library/source/include/cute/tensor.hpp \
+        cutlass_library/source/tools/util/include/cutlass/util/packed_stride.hpp \
+        nvidia_cutlass-4.2.0.0.dist-info/licenses/LICENSE.txt";
+    let pip = format!(
+        "cd $target/.. && for file in {files}; do install -D /dev/null unpacked/$file; done"
+    );
+    let root = tempfile::tempdir().unwrap();
+    let python = python(root.path(), &pip);
+    let toolchain = root.path().join("toolchain");
+    fs::create_dir(&toolchain).unwrap();
+    make(&toolchain, &CUTLASS, "the pins", &python).unwrap();
+    assert_eq!(
+        entries(&toolchain),
+        [CUTLASS.name],
+        "the staging folder is gone"
+    );
+    let made = toolchain.join(CUTLASS.name);
+    for file in CUTLASS
+        .required
+        .iter()
+        .chain(&["licenses/nvidia_cutlass-4.2.0.0/LICENSE.txt"])
+    {
+        assert!(made.join(file).is_file(), "{file}");
+    }
+    assert_eq!(fs::read_to_string(made.join(STAMP)).unwrap(), "the pins");
+    // A wheel that lacks something is told at once.
+    let fewer = pip.replace("cutlass_library/source/include/cute/tensor.hpp", "");
+    let (_root, made) = make_with(&fewer);
+    assert!(
+        made.unwrap_err()
+            .to_string()
+            .contains("include/cute/tensor.hpp")
+    );
 }
 
 #[test]

@@ -3,7 +3,8 @@
 //! It is the same JSON with four changes. Numbers have five digits. A spread is `[median, p10, p90,
 //! samples]`, and a median alone where only that is shown. Of consecutive objects that are alike in `kind`
 //! and `status` the file has `{"columns": {…}}`: for each field a list of its values, or the value where all
-//! share it; inner fields are named `outer.inner`. What follows from the rest is left out.
+//! share it; inner fields are named `outer.inner`. What follows from the rest is left out, and so is what is
+//! its field's default.
 
 use serde_json::{Map, Number, Value};
 
@@ -12,6 +13,9 @@ use super::sentences::counted;
 
 /// Fields of which only the median is kept.
 const MEDIANS: [&str; 3] = ["graph_single_ms", "back_to_back_ms", "graph_ms"];
+
+/// Fields that are left out where they are `false` or 0, which [`Document`](super::Document) then takes.
+const DEFAULTS: [&str; 4] = ["part", "wrong", "exact_elements", "tolerance"];
 
 /// The report in its compact form; [`Document`](super::Document) reads it.
 pub fn pack(report: &Report) -> Value {
@@ -43,7 +47,12 @@ fn packed(name: &str, value: Value) -> Value {
                 let value = packed(&name, value);
                 (name, value)
             });
-            fields.filter(|(_, value)| !is_empty_list(value)).collect()
+            let is_default = |(name, value): &(String, Value)| {
+                is_empty_list(value)
+                    || DEFAULTS.contains(&name.as_str())
+                        && (*value == Value::Bool(false) || value.as_f64() == Some(0.0))
+            };
+            fields.filter(|field| !is_default(field)).collect()
         }
         Value::Array(values) => {
             let values: Vec<_> = values.into_iter().map(|value| packed("", value)).collect();

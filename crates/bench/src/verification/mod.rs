@@ -24,13 +24,16 @@ pub struct Verdict {
     /// Elements compared, over all ranks.
     pub elements: u64,
     /// Elements that were wrong, over all ranks.
+    #[serde(default)]
     pub wrong: u64,
     /// Elements of calls with integer inputs, which must be equal to the one right value.
+    #[serde(default)]
     pub exact_elements: u64,
     /// ‖out − reference‖ / ‖reference‖ of the worst call with real inputs.
     #[serde(default = "infinite", deserialize_with = "finite_or_infinite")]
     pub relative_error: f64,
     /// What `relative_error` may be.
+    #[serde(default)]
     pub tolerance: f64,
     /// Where the first rank that has one found its first wrong element.
     pub first: Option<Finding>,

@@ -4,10 +4,13 @@ use std::ops::Range;
 
 use warpweave_symm_mem::{Backend, Cuda};
 
-use super::{CudaGemm, Relaxed, Table, handle};
+use super::CudaGemm;
+use super::prepared::{bind, ordinal, raw};
+use crate::capture::Relaxed;
 use crate::chunked_matmul::{ChunkedOperands, Launch};
 use crate::cutlass::{self, ADDRESS_ALIGNMENT, Arrivals};
 use crate::sm90::sms_left_by_signals;
+use crate::tables::Table;
 use crate::{ChunkedGemmBackend, ChunkedMatmul, Error, GemmOperands, chunked_matmul};
 
 /// A GEMM that waits, with its tables in device memory.
@@ -35,7 +38,7 @@ impl ChunkedGemmBackend for Cuda {
         cutlass::check_problem(problem)?;
         let configs = cutlass::chunked_configs()?;
         cutlass::check_device(self.device())?;
-        handle::bind(self)?;
+        bind(self)?;
         let _relaxed = Relaxed::begin()?;
 
         let sms = sms_left_by_signals(self.device());
@@ -43,7 +46,7 @@ impl ChunkedGemmBackend for Cuda {
         let table = chunked_matmul::Table::new(gemm, &configs[tiling.config])?;
         let (image, at) = table.image();
         Ok(CudaPreparedChunked {
-            kernel: cutlass::Prepared::waiting(tiling.config, problem, handle::ordinal(self), sms)?,
+            kernel: cutlass::Prepared::waiting(tiling.config, problem, ordinal(self), sms)?,
             shared: table.shared(&gemm.own),
             table: handle.tables().upload_bytes(&image)?,
             offsets: [at.groups, at.tiles, at.waits, at.signals],
@@ -93,13 +96,13 @@ impl ChunkedGemmBackend for Cuda {
                 .map(|part| prepared.table.address().add(part).0),
         };
         let operands = GemmOperands::new(staging, b, c);
-        handle::bind(self)?;
+        bind(self)?;
         // SAFETY: the caller vouches for the matrices and the pad, and that the tables live until the GEMM
         // has ended.
         unsafe {
             prepared
                 .kernel
-                .launch_waiting(operands, &arrivals, handle::raw(stream))
+                .launch_waiting(operands, &arrivals, raw(stream))
         }
     }
 }

@@ -1,33 +1,21 @@
 //! What the prepared GEMMs of one device share, and how they are made.
 
 use std::collections::HashMap;
-use std::ffi::c_void;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use warpweave_symm_mem::{Backend, Cuda};
 
-use super::capture::Relaxed;
-use super::prepared::{CudaPrepared, Kernel};
-use super::tables::Tables;
-use crate::cublaslt::{self, Algorithm, Library, Matmul, WORKSPACE_LIMIT};
-use crate::cutlass::{self, Tiling};
+use super::prepared::{Choice, CudaPrepared, Kernel, bind, ordinal};
+use crate::capture::Relaxed;
+use crate::cublaslt::{self, Library, Matmul, WORKSPACE_LIMIT};
+use crate::cutlass;
 use crate::sm90;
+use crate::tables::Tables;
 use crate::{Error, GemmBatch, GemmProblem, Provider};
 
 /// Algorithms asked of cuBLASLt's heuristics for tuning.
 const TUNED_ALGORITHMS: usize = 32;
-
-/// One algorithm of one provider.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Choice {
-    /// One of the heuristics' proposals.
-    CublasLt(Algorithm),
-    /// A compiled kernel with its arguments.
-    Cutlass(Tiling),
-    /// A hand-written kernel with its arguments.
-    Sm90(sm90::Tiling),
-}
 
 /// What the prepared GEMMs of one device share: the cuBLASLt handle, made when first needed, the choices of
 /// tuning, and memory for tables, of which 4 MiB are allocated ahead and more when these are full.
@@ -265,19 +253,6 @@ fn alignment(problem: &GemmProblem) -> u32 {
     let output = (problem.ldc | batch.c_stride) * problem.out.size();
     let bytes = input | output | 16;
     1 << bytes.trailing_zeros()
-}
-
-/// Makes the device's context current on this thread.
-pub(super) fn bind(backend: &Cuda) -> Result<(), Error> {
-    Ok(backend.bind()?)
-}
-
-pub(super) fn ordinal(backend: &Cuda) -> i32 {
-    backend.context().ordinal() as i32
-}
-
-pub(super) fn raw(stream: &<Cuda as Backend>::Stream) -> *mut c_void {
-    stream.raw().cast()
 }
 
 #[cfg(test)]

@@ -1,21 +1,16 @@
 //! GEMMs on a GPU: cuBLASLt, CUTLASS and the hand-written kernel as implementations of [`GemmBackend`].
 
-mod all_gather_matmul;
-mod capture;
 mod chunked_matmul;
+mod fused;
 mod handle;
-mod matmul_reduce;
 mod prepared;
-mod tables;
 
 use warpweave_symm_mem::{Backend, Cuda, DevicePtr, Memory};
 
-pub(crate) use capture::Relaxed;
 pub use chunked_matmul::CudaPreparedChunked;
-pub use handle::{Choice, CudaGemm};
-pub use matmul_reduce::CudaPreparedReduce;
-pub use prepared::CudaPrepared;
-pub(crate) use tables::Table;
+pub use fused::CudaPreparedReduce;
+pub use handle::CudaGemm;
+pub use prepared::{Choice, CudaPrepared};
 
 use crate::backend::{GemmBackend, GemmOperands};
 use crate::timing;
@@ -83,7 +78,7 @@ impl GemmBackend for Cuda {
         operands: GemmOperands,
         workspace: DevicePtr,
     ) -> Result<(), Error> {
-        handle::bind(self)?;
+        prepared::bind(self)?;
         // SAFETY: the caller vouches for the matrices and the workspace; the device's context is current now.
         unsafe { prepared.launch(self, stream, operands, workspace) }
     }

@@ -1,16 +1,27 @@
 //! A problem with its algorithm on a GPU.
 
+use std::ffi::c_void;
 use std::sync::Arc;
 
 use warpweave_symm_mem::{Backend, Cuda, DevicePtr};
 
-use super::{Choice, handle};
 use crate::cublaslt::{Algorithm, Matmul};
 use crate::cutlass::{self, Tiling};
 use crate::{Error, GemmOperands, GemmProblem, sm90};
 
 /// Bytes that the address of a workspace must be a multiple of.
 const WORKSPACE_ALIGNMENT: u64 = 256;
+
+/// One algorithm of one provider.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Choice {
+    /// One of the heuristics' proposals.
+    CublasLt(Algorithm),
+    /// A compiled kernel with its arguments.
+    Cutlass(Tiling),
+    /// A hand-written kernel with its arguments.
+    Sm90(sm90::Tiling),
+}
 
 /// A GEMM ready to be launched.
 #[derive(Debug)]
@@ -115,12 +126,12 @@ impl CudaPrepared {
                 })?;
                 // SAFETY: the caller vouches for the matrices and the context; the algorithm was proposed for
                 // this problem and the caller vouches for the workspace's size.
-                unsafe { matmul.launch(algorithm, operands, workspace, handle::raw(stream)) }
+                unsafe { matmul.launch(algorithm, operands, workspace, raw(stream)) }
             }
             Kernel::Cutlass { prepared, .. } => {
                 // SAFETY: the caller vouches for the matrices and the context; he vouches for the
                 // workspace too.
-                unsafe { prepared.launch(operands, workspace, handle::raw(stream)) }
+                unsafe { prepared.launch(operands, workspace, raw(stream)) }
             }
             Kernel::Sm90(prepared) => {
                 // SAFETY: the caller vouches for the matrices.
@@ -128,4 +139,17 @@ impl CudaPrepared {
             }
         }
     }
+}
+
+/// Makes the device's context current on this thread.
+pub(super) fn bind(backend: &Cuda) -> Result<(), Error> {
+    Ok(backend.bind()?)
+}
+
+pub(super) fn ordinal(backend: &Cuda) -> i32 {
+    backend.context().ordinal() as i32
+}
+
+pub(super) fn raw(stream: &<Cuda as Backend>::Stream) -> *mut c_void {
+    stream.raw().cast()
 }

@@ -10,7 +10,7 @@ use warpweave_symm_mem::{DType, PadView};
 
 use super::requirements::{ADDRESS_ALIGNMENT, check_problem};
 use super::{Arrivals, Config, Raster, Tiling};
-use crate::cuda::Relaxed;
+use crate::capture::Relaxed;
 use crate::launches::Launches;
 use crate::{Error, GemmOperands, GemmProblem};
 

@@ -40,6 +40,15 @@ impl Family {
         }
     }
 
+    /// Dynamic shared memory of a block.
+    pub(super) fn shared_bytes(self) -> u32 {
+        match self {
+            Family::Plain | Family::OneShot => SHARED_BYTES,
+            // Blocks that pull, and those of the eager kernel, which have the same ring.
+            Family::AllGather | Family::Eager | Family::Reduction => PULLING_BYTES,
+        }
+    }
+
     /// Whether its blocks are no clusters.
     fn is_unclustered(self) -> bool {
         matches!(self, Family::Reduction | Family::OneShot)
@@ -49,9 +58,9 @@ impl Family {
 /// Threads of a block: `kThreads` in `tile.cuh`.
 pub(super) const THREADS: u32 = 384;
 /// Dynamic shared memory of a block: `kSharedBytes`.
-pub(super) const SHARED_BYTES: u32 = 231_424;
+const SHARED_BYTES: u32 = 231_424;
 /// The same of a block that pulls: `kRingSharedBytes` in `recv_ring.cuh`.
-pub(super) const PULLING_BYTES: u32 = 231_680;
+const PULLING_BYTES: u32 = 231_680;
 
 /// Steps of K: `kK`.
 pub(super) const STEP: usize = 64;

@@ -13,6 +13,7 @@ mod raster;
 mod reduce_tiling;
 mod reduction;
 mod requirements;
+mod resident;
 mod tensor_map;
 
 pub use crate::Tiling;

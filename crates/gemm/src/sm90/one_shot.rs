@@ -1,20 +1,17 @@
 //! GEMM + all-reduce in one shot: `cuda/sm90/one_shot.cu` for a problem.
 
-use warpweave_symm_mem::cuda::{CudaStream, Function, LaunchConfig};
+use warpweave_symm_mem::cuda::CudaStream;
 use warpweave_symm_mem::{Backend, Cuda, DevicePtr, PadView};
 
-use super::config::{self, CONFIGS, Family, SHARED_BYTES, STEP};
-use super::prepared::{
-    Bias, boxes, check_compiled, launch_with, maps_of_a, refused, resident, used_bias,
-};
+use super::config::{self, Family, STEP};
+use super::prepared::{Bias, boxes, maps_of_a, refused, used_bias};
 use super::requirements::check_reduction;
+use super::resident::{Addresses, Parameter, Resident, check_family};
 use super::tensor_map::{Matrix, TensorMap};
-use super::{RANKS, Raster, check_device, reduce_tiling};
-use crate::cuda::Relaxed;
+use super::{RANKS, Raster, reduce_tiling};
 use crate::cutlass::{ADDRESS_ALIGNMENT, Config};
-use crate::launches::Launches;
 use crate::matmul_reduce::Launch;
-use crate::{Error, MatmulReduce, Peers, ReduceOperands};
+use crate::{Error, MatmulReduce, ReduceOperands};
 
 /// The parameter of the kernels: `OneShotParams` in `cuda/sm90/one_shot.cu`.
 #[derive(Clone, Copy, Debug)]
@@ -43,23 +40,18 @@ struct OneShot {
 }
 const _: () = assert!(size_of::<OneShot>() == 2688 && std::mem::offset_of!(OneShot, bias) == 2600);
 
-/// What a parameter is made of, but for the pad.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Addresses {
-    c: DevicePtr,
-    staging: Peers,
-    staging_stride: usize,
-    matrices: [DevicePtr; 3],
+// SAFETY: the structure above is that of the device code.
+unsafe impl Parameter for OneShot {
+    fn pad(&mut self) -> &mut PadView {
+        &mut self.pad
+    }
 }
 
 /// Such a GEMM, ready to be launched.
 #[derive(Debug)]
 pub struct PreparedOneShot {
     gemm: MatmulReduce,
-    config: &'static Config,
-    launches: Launches<Addresses, Box<OneShot>>,
-    function: Function,
-    launch: LaunchConfig,
+    kernel: Resident,
     raster: Raster,
 }
 
@@ -70,10 +62,8 @@ impl PreparedOneShot {
     /// As [`GemmReduceBackend::prepare_reduce`](crate::GemmReduceBackend::prepare_reduce).
     pub fn new(cuda: &Cuda, gemm: &MatmulReduce) -> Result<Self, Error> {
         gemm.validate()?;
-        check_compiled(Family::OneShot.image())?;
-        check_device(cuda.device())?;
+        check_family(cuda, Family::OneShot)?;
         check_reduction(gemm)?;
-        let _relaxed = Relaxed::begin()?;
 
         let problem = &gemm.problem;
         let blocks = cuda.device().sms;
@@ -81,19 +71,11 @@ impl PreparedOneShot {
         let tiling = gemm
             .tiling
             .unwrap_or_else(|| reduce_tiling::to_all(problem, gemm.world, blocks));
-        let (image, name) =
-            config::kernel(Family::OneShot, problem, tiling.config).ok_or(Error::NoCandidate)?;
-        let config = &CONFIGS[tiling.config];
-        let function = cuda.function(image, name)?;
-        let mut launch = resident(&function, problem, (config, SHARED_BYTES), blocks)?;
-        let (raster, tiles) = config::launched_raster(config, problem, tiling.swizzle)?;
-        launch.grid.0 = launch.grid.0.min(tiles);
+        let kernel = Resident::new(cuda, problem, (Family::OneShot, tiling.config), blocks)?;
+        let (raster, tiles) = config::launched_raster(kernel.config, problem, tiling.swizzle)?;
         Ok(Self {
             gemm: gemm.clone(),
-            config,
-            launches: Launches::default(),
-            function,
-            launch,
+            kernel: kernel.with_tiles(tiles),
             raster,
         })
     }
@@ -118,33 +100,32 @@ impl PreparedOneShot {
         };
         gemm.check(|_| ADDRESS_ALIGNMENT)?;
         let addresses = Addresses {
-            c: gemm.own_sums(),
-            staging: operands.staging,
+            peers: [gemm.own_sums().into(), operands.staging],
             staging_stride: operands.staging_stride,
             matrices: [
                 operands.a,
                 operands.b,
                 used_bias(&self.gemm.problem, operands.bias),
+                DevicePtr::NULL,
             ],
         };
-        let encode = || self.encode(&gemm);
-        self.launches.with(&addresses, encode, |parameter| {
-            parameter.pad = operands.pad;
-            // SAFETY: the structure is the kernel's parameter; the caller vouches for the matrices and the
-            // pad.
-            unsafe { launch_with(cuda, stream, &self.function, self.launch, &**parameter) }
-        })
+        let call = (&addresses, operands.pad);
+        // SAFETY: the structure is the kernel's parameter; the caller vouches for the matrices and the pad.
+        unsafe {
+            self.kernel
+                .launch(cuda, stream, call, || self.encode(&gemm))
+        }
     }
 
-    fn encode(&self, gemm: &Launch<'_>) -> Result<Box<OneShot>, Error> {
+    fn encode(&self, gemm: &Launch<'_>) -> Result<OneShot, Error> {
         let (problem, operands) = (&gemm.problem, gemm.operands);
         let units = gemm.units();
         let Maps {
             a: [a, last_a],
             b,
             parts,
-        } = Maps::new(gemm, self.config)?;
-        Ok(Box::new(OneShot {
+        } = Maps::new(gemm, self.kernel.config)?;
+        Ok(OneShot {
             a,
             last_a,
             b,
@@ -165,7 +146,7 @@ impl PreparedOneShot {
             slot: gemm.ready as u32,
             end: gemm.done as u32,
             bias: Bias::new(problem, operands.bias),
-        }))
+        })
     }
 }
 

@@ -3,11 +3,11 @@
 use warpweave_symm_mem::cuda::{CudaStream, Function, Image, LaunchConfig};
 use warpweave_symm_mem::{Backend, Cuda, DevicePtr};
 
-use super::config::{self, CONFIGS, Family, PLAIN, SHARED_BYTES, STEP, THREADS};
+use super::config::{self, CONFIGS, Family, PLAIN, STEP, THREADS};
 use super::tensor_map::{BOX_COLUMNS, Matrix, NoMap, TensorMap};
 use super::{Raster, check_device, check_problem};
 use crate::Tiling;
-use crate::cutlass::{ADDRESS_ALIGNMENT, Config, unsupported};
+use crate::cutlass::{ADDRESS_ALIGNMENT, Config};
 use crate::launches::Launches;
 use crate::{Error, GemmOperands, GemmProblem, Layout, Provider};
 
@@ -121,7 +121,7 @@ impl Prepared {
         let [along_m, along_n] = self.config.cluster;
         let cluster = along_m * along_n;
         let launch = LaunchConfig {
-            shared_bytes: SHARED_BYTES,
+            shared_bytes: Family::Plain.shared_bytes(),
             cluster: (cluster > 1).then_some((cluster, 1, 1)),
             programmatic: true,
             ..LaunchConfig::linear(self.blocks, THREADS)
@@ -130,7 +130,11 @@ impl Prepared {
         self.launches.with(&addresses, encode, |gemm| {
             // SAFETY: the structure is the kernel's parameter; the caller vouches for the matrices, and the
             // kernel waits for the kernel before it in the stream before it touches them.
-            unsafe { launch_with(cuda, stream, &self.function, launch, gemm) }
+            unsafe {
+                let parameter: *mut Gemm = gemm;
+                cuda.launch(stream, &self.function, launch, &mut [parameter.cast()])?;
+            }
+            Ok(())
         })
     }
 
@@ -156,25 +160,6 @@ impl Prepared {
     }
 }
 
-/// Launches a kernel with its one parameter.
-///
-/// # Safety
-/// `P` is the layout of that parameter, and what it points to is there until the launch has ended.
-pub(super) unsafe fn launch_with<P>(
-    cuda: &Cuda,
-    stream: &CudaStream,
-    function: &Function,
-    launch: LaunchConfig,
-    parameter: &P,
-) -> Result<(), Error> {
-    let parameter: *const P = parameter;
-    // SAFETY: the caller's obligation; launching reads the parameter.
-    unsafe {
-        cuda.launch(stream, function, launch, &mut [parameter.cast_mut().cast()])?;
-    }
-    Ok(())
-}
-
 /// The error where the driver makes no map of an operand.
 pub(super) fn refused(
     problem: &GemmProblem,
@@ -189,32 +174,6 @@ pub(super) fn refused(
             reason,
         },
     }
-}
-
-/// A launch of clusters of `config` whose blocks wait for those of other ranks, which wait for blocks of this
-/// one: as many as are resident at once, in whole clusters, and `most` at most.
-pub(super) fn resident(
-    function: &Function,
-    problem: &GemmProblem,
-    (config, shared_bytes): (&Config, u32),
-    most: u32,
-) -> Result<LaunchConfig, Error> {
-    let cluster = config::blocks(config);
-    let mut launch = LaunchConfig {
-        shared_bytes,
-        cluster: (cluster > 1).then_some((cluster, 1, 1)),
-        ..LaunchConfig::linear(cluster, THREADS)
-    };
-    let resident = function.max_resident_in_clusters(launch)?;
-    let blocks = most.min(resident) / cluster * cluster;
-    if blocks == 0 {
-        let why = format!(
-            "{cluster} blocks must be resident at once, of at most {most} that it may have; {resident} fit"
-        );
-        return unsupported(problem, Provider::Sm90, why);
-    }
-    launch.grid.0 = blocks;
-    Ok(launch)
 }
 
 pub(super) fn check_compiled(image: &Image) -> Result<(), Error> {

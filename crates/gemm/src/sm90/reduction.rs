@@ -2,21 +2,19 @@
 
 use std::ops::Range;
 
-use warpweave_symm_mem::cuda::{CudaStream, Function, LaunchConfig};
+use warpweave_symm_mem::cuda::CudaStream;
 use warpweave_symm_mem::{Backend, Cuda, DevicePtr, PadView};
 
-use super::config::{self, CONFIGS, Family, PULLING_BYTES, STEP};
-use super::prepared::{
-    Bias, boxes, check_compiled, launch_with, refused, resident, rows_of_box, used_bias,
-};
+use super::config::{Family, STEP};
+use super::prepared::{Bias, boxes, refused, rows_of_box, used_bias};
 use super::requirements::check_reduction;
+use super::resident::{Addresses, Parameter, Resident, check_family};
 use super::tensor_map::{BOX_COLUMNS, Matrix, TensorMap};
-use super::{RANKS, check_device, reduce_tiling};
-use crate::cuda::{CudaGemm, Relaxed, Table};
+use super::{RANKS, reduce_tiling};
 use crate::cutlass::{ADDRESS_ALIGNMENT, Config};
-use crate::launches::Launches;
 use crate::matmul_reduce::{Group, Launch, ReduceOutput};
-use crate::{Error, MatmulReduce, Peers, ReduceOperands};
+use crate::tables::{Table, Tables};
+use crate::{Error, MatmulReduce, ReduceOperands};
 
 /// The parameter of the kernels: `ReductionParams` in `cuda/sm90/reduction.cu`.
 #[derive(Clone, Copy, Debug)]
@@ -51,22 +49,18 @@ struct Reduction {
 const _: () =
     assert!(size_of::<Reduction>() == 2048 && std::mem::offset_of!(Reduction, bias) == 1936);
 
-/// What a parameter is made of, but for the pad.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Addresses {
-    c: Peers,
-    staging: Peers,
-    matrices: [DevicePtr; 4],
+// SAFETY: the structure above is that of the device code.
+unsafe impl Parameter for Reduction {
+    fn pad(&mut self) -> &mut PadView {
+        &mut self.pad
+    }
 }
 
 /// A GEMM + reduction, ready to be launched.
 #[derive(Debug)]
 pub struct PreparedReduction {
     gemm: MatmulReduce,
-    config: &'static Config,
-    launches: Launches<Addresses, Box<Reduction>>,
-    function: Function,
-    launch: LaunchConfig,
+    kernel: Resident,
     unit_count: u32,
     /// The order of the tiles, and counters of what has arrived.
     units: Table,
@@ -78,12 +72,10 @@ impl PreparedReduction {
     ///
     /// # Errors
     /// As [`GemmReduceBackend::prepare_reduce`](crate::GemmReduceBackend::prepare_reduce).
-    pub fn new(cuda: &Cuda, handle: &CudaGemm, gemm: &MatmulReduce) -> Result<Self, Error> {
+    pub(crate) fn new(cuda: &Cuda, tables: &Tables, gemm: &MatmulReduce) -> Result<Self, Error> {
         gemm.validate()?;
-        check_compiled(Family::Reduction.image())?;
-        check_device(cuda.device())?;
+        check_family(cuda, Family::Reduction)?;
         check_reduction(gemm)?;
-        let _relaxed = Relaxed::begin()?;
 
         let blocks = cuda.device().sms;
         let blocks = blocks.min(gemm.max_blocks.unwrap_or(blocks));
@@ -92,23 +84,16 @@ impl PreparedReduction {
             || reduce_tiling::to_owners(gemm, blocks),
             |given| given.config,
         );
-        let (image, name) =
-            config::kernel(Family::Reduction, problem, index).ok_or(Error::NoCandidate)?;
-        let config = &CONFIGS[index];
-        let function = cuda.function(image, name)?;
-        let mut launch = resident(&function, problem, (config, PULLING_BYTES), blocks)?;
-        let units = units(gemm, config)?;
-        launch.grid.0 = launch.grid.0.min(units.len() as u32);
+        let kernel = Resident::new(cuda, problem, (Family::Reduction, index), blocks)?;
+        let units = units(gemm, kernel.config)?;
+        let unit_count = units.len() as u32;
         let zeros = std::iter::repeat_n(0, gemm.groups() + 1);
         Ok(Self {
             gemm: gemm.clone(),
-            config,
-            launches: Launches::default(),
-            function,
-            launch,
-            unit_count: units.len() as u32,
-            units: handle.tables().upload(words(&units))?,
-            arrived: handle.tables().upload(zeros)?,
+            kernel: kernel.with_tiles(unit_count),
+            unit_count,
+            units: tables.upload(words(&units))?,
+            arrived: tables.upload(zeros)?,
         })
     }
 
@@ -132,8 +117,8 @@ impl PreparedReduction {
         };
         gemm.check(|_| ADDRESS_ALIGNMENT)?;
         let addresses = Addresses {
-            c: operands.c,
-            staging: operands.staging,
+            peers: [operands.c, operands.staging],
+            staging_stride: 0,
             matrices: [
                 operands.a,
                 operands.b,
@@ -141,16 +126,16 @@ impl PreparedReduction {
                 operands.pulled,
             ],
         };
-        let encode = || self.encode(&gemm);
-        self.launches.with(&addresses, encode, |parameter| {
-            parameter.pad = operands.pad;
-            // SAFETY: the structure is the kernel's parameter, whose tables live as long as this; the caller
-            // vouches for the matrices and the pad.
-            unsafe { launch_with(cuda, stream, &self.function, self.launch, &**parameter) }
-        })
+        let call = (&addresses, operands.pad);
+        // SAFETY: the structure is the kernel's parameter, whose tables live as long as this; the caller
+        // vouches for the matrices and the pad.
+        unsafe {
+            self.kernel
+                .launch(cuda, stream, call, || self.encode(&gemm))
+        }
     }
 
-    fn encode(&self, gemm: &Launch<'_>) -> Result<Box<Reduction>, Error> {
+    fn encode(&self, gemm: &Launch<'_>) -> Result<Reduction, Error> {
         let (rank, world, operands) = (gemm.rank, gemm.world, gemm.operands);
         let of_peers = |at: &dyn Fn(usize) -> DevicePtr| {
             std::array::from_fn(|peer| match peer < world && peer != rank {
@@ -162,8 +147,8 @@ impl PreparedReduction {
             std::array::from_fn(|rank| gemm.shards.get(rank).map_or(0, of) as u32)
         };
         let everyone = gemm.c == ReduceOutput::Everyone;
-        let maps = Maps::new(gemm, self.config)?;
-        Ok(Box::new(Reduction {
+        let maps = Maps::new(gemm, self.kernel.config)?;
+        Ok(Reduction {
             a: maps.a,
             b: maps.b,
             c: maps.c,
@@ -192,7 +177,7 @@ impl PreparedReduction {
             everyone: everyone.into(),
             most_rows: gemm.most_rows() as u32,
             bias: Bias::new(&gemm.problem, operands.bias),
-        }))
+        })
     }
 }
 

@@ -6,8 +6,11 @@
 //! Sums over ranks are compared with their definition: the ranks' partials, each rounded to the element type,
 //! added in f32 in the order of ranks from negative zero, then the bias, rounded once.
 
+mod families;
 mod provider;
 mod rank;
+mod values;
+mod varying;
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -18,7 +21,8 @@ use warpweave_gemm::sm90::{CONFIGS, Tiling};
 use warpweave_gemm::{AllGatherGemmBackend, GemmBackend, GemmProblem, GemmReduceBackend, Provider};
 use warpweave_symm_mem::{Backend, Cuda, Exchange, Host, ThreadExchange};
 
-use rank::{Counts, Limits, Rank};
+use families::Counts;
+use rank::{Limits, Rank};
 
 pub(crate) trait Kernels: AllGatherGemmBackend + GemmReduceBackend {
     /// Prepares a plain GEMM with this tiling of the hand-written kernel, where there is one.

@@ -7,7 +7,7 @@ use warpweave_gemm::{
 };
 use warpweave_symm_mem::{Cuda, DevicePtr, Host, Memory};
 
-use crate::rank::{Random, bytes, elements, reals};
+use crate::values::{Random, bytes, elements, reals};
 
 /// What was compared, and what was refused.
 #[derive(Clone, Copy, Debug, Default)]
@@ -17,7 +17,7 @@ struct Counts {
     refused: usize,
 }
 
-/// A device with a matrix and room for its products.
+/// A device with a matrix and room for what it is multiplied into.
 struct Player<B: GemmBackend> {
     gemm: Gemm<B>,
     stream: B::Stream,

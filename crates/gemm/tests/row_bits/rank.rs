@@ -1,20 +1,16 @@
 //! One rank with the memory in which it multiplies parts of a matrix.
 
-use std::fmt;
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use warpweave_gemm::host::Element;
-use warpweave_gemm::matmul_reduce::{ReduceOutput, Units};
 use warpweave_gemm::sm90::{CONFIGS, Tiling};
-use warpweave_gemm::{
-    AllGatherMatmul, AllGatherOperands, GemmOperands, GemmProblem, Layout, MatmulReduce, Peers,
-    Protocol, ReduceOperands,
-};
+use warpweave_gemm::{GemmOperands, GemmProblem, Layout};
 use warpweave_symm_mem::{DevicePtr, Exchange, Memory, SignalPad, SymmetricBuffer};
 
 use crate::Kernels;
+use crate::families::{Counts, SLOTS};
+use crate::values::{Random, bytes, elements, reals, sum};
 
 /// What problems there are.
 #[derive(Clone, Copy, Debug)]
@@ -34,155 +30,54 @@ pub struct Limits {
     /// Problems of a matrix.
     pub calls: usize,
 }
-
-/// How a problem is computed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Family {
-    Plain,
-    Pulled,
-    Eager,
-    Owner,
-    Everyone,
-    Each,
-}
-
-const FAMILIES: [Family; 6] = [
-    Family::Plain,
-    Family::Pulled,
-    Family::Eager,
-    Family::Owner,
-    Family::Everyone,
-    Family::Each,
-];
-
-/// What was compared.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Counts {
-    /// Problems, by family.
-    pub families: [usize; FAMILIES.len()],
-    pub rows: usize,
-}
-
-impl Counts {
-    pub fn and(mut self, other: Counts) -> Counts {
-        for (here, there) in self.families.iter_mut().zip(other.families) {
-            *here += there;
-        }
-        self.rows += other.rows;
-        self
-    }
-}
-
-impl fmt::Display for Counts {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} rows of", self.rows)?;
-        for (family, problems) in FAMILIES.iter().zip(self.families) {
-            write!(f, " {problems} {family:?}")?;
-        }
-        Ok(())
-    }
-}
-
-// Slots.
-const DONE: usize = 0;
-const READY: usize = 1;
-const EAGER: usize = 2;
-const OWNERS: usize = EAGER + AllGatherMatmul::EAGER_CHUNKS;
-const MOST_GROUPS: usize = 64;
-const EACH: usize = OWNERS + 2 * MOST_GROUPS + 1;
-const SLOTS: usize = EACH + Units::MOST + 1;
-
-/// Numbers of chance.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn below(&mut self, most: usize) -> usize {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % most.max(1)
-    }
-
-    pub fn once_in(&mut self, times: usize) -> bool {
-        self.below(times) == 0
-    }
-}
-
-/// Reals of size one at most, of an element type.
-pub fn reals<T: Element>(len: usize, seed: u64) -> Vec<T> {
-    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    let wide: Vec<f32> = (0..len)
-        .map(|_| random.below(1 << 24) as f32 / (1 << 23) as f32 - 1.0)
-        .collect();
-    let mut values = vec![T::default(); len];
-    T::round(&wide, &mut values);
-    values
-}
-
-pub fn bytes<T: Element>(values: &[T]) -> &[u8] {
-    // SAFETY: elements are plain numbers without padding, and the length is in bytes.
-    unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
-}
-
-pub fn elements<T: Element>(bytes: &[u8]) -> Vec<T> {
-    let mut values = vec![T::default(); bytes.len() / size_of::<T>()];
-    // SAFETY: any bytes make elements, and both have so many.
-    unsafe {
-        let to = values.as_mut_ptr().cast();
-        std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, size_of_val(values.as_slice()));
-    }
-    values
-}
-
 /// A matrix B of each rank with what it makes of the tall A, before any rows are taken out.
-struct Matrix<T> {
+pub struct Matrix<T> {
     /// Of the whole A.
-    problem: GemmProblem,
+    pub problem: GemmProblem,
     /// What this rank multiplies A of rank 0 into, with the bias.
-    gathered: Vec<T>,
+    pub gathered: Vec<T>,
     /// What all ranks' own A and B sum to, with the bias.
-    summed: Vec<T>,
+    pub summed: Vec<T>,
 }
 
 /// Where things begin in a rank's memory.
 #[derive(Clone, Copy)]
-struct Places {
+pub struct Places {
     /// The tall A of rank 0, and this rank's.
-    first_a: DevicePtr,
-    own_a: DevicePtr,
-    b: DevicePtr,
-    bias: DevicePtr,
-    c: DevicePtr,
-    pulled: DevicePtr,
+    pub first_a: DevicePtr,
+    pub own_a: DevicePtr,
+    pub b: DevicePtr,
+    pub bias: DevicePtr,
+    pub c: DevicePtr,
+    pub pulled: DevicePtr,
 }
 
 /// Bytes from the start of a rank's shared memory.
 #[derive(Clone, Copy)]
-struct Shared {
-    shard: usize,
-    staging: usize,
-    /// Two, with room for the largest problem each: calls of any m take them by turns.
-    eager: usize,
-    eager_stride: usize,
-    partials: usize,
-    each: usize,
-    each_stride: usize,
-    copies: usize,
+pub struct Shared {
+    pub shard: usize,
+    pub staging: usize,
+    /// Two, with room for the largest problem each: calls of any m alternate between them.
+    pub eager: usize,
+    pub eager_stride: usize,
+    pub partials: usize,
+    pub each: usize,
+    pub each_stride: usize,
+    pub copies: usize,
 }
 
 pub struct Rank<B: Kernels> {
-    backend: B,
-    exchange: Arc<dyn Exchange>,
-    limits: Limits,
-    stream: B::Stream,
-    pad: SignalPad<B>,
-    handle: B::GemmHandle,
+    pub backend: B,
+    pub exchange: Arc<dyn Exchange>,
+    pub limits: Limits,
+    pub stream: B::Stream,
+    pub pad: SignalPad<B>,
+    pub handle: B::GemmHandle,
     _memory: B::Memory,
-    at: Places,
-    shared: SymmetricBuffer<B>,
-    within: Shared,
-    counts: Counts,
+    pub at: Places,
+    pub shared: SymmetricBuffer<B>,
+    pub within: Shared,
+    pub counts: Counts,
 }
 
 impl<B: Kernels> Rank<B> {
@@ -268,16 +163,16 @@ impl<B: Kernels> Rank<B> {
         rank
     }
 
-    fn barrier(&self, place: &str) {
+    pub fn barrier(&self, place: &str) {
         self.exchange.barrier(place).unwrap();
     }
 
-    fn upload(&self, to: DevicePtr, bytes: &[u8]) {
+    pub fn upload(&self, to: DevicePtr, bytes: &[u8]) {
         // SAFETY: a place of this rank's memory, which nothing uses meanwhile.
         unsafe { self.backend.upload(&self.stream, to, bytes).unwrap() };
     }
 
-    fn download<T: Element>(&self, from: DevicePtr, elements_of: usize) -> Vec<T> {
+    pub fn download<T: Element>(&self, from: DevicePtr, elements_of: usize) -> Vec<T> {
         let mut bytes = vec![0; elements_of * size_of::<T>()];
         // SAFETY: a place of this rank's memory, whose work is all on one stream.
         unsafe {
@@ -289,7 +184,7 @@ impl<B: Kernels> Rank<B> {
     }
 
     /// A plain GEMM into `c`.
-    fn plain(&self, problem: &GemmProblem, a: DevicePtr, tiling: Tiling) {
+    pub fn plain(&self, problem: &GemmProblem, a: DevicePtr, tiling: Tiling) {
         let prepared = self.backend.prepare_tiled(&self.handle, problem, tiling);
         let operands = GemmOperands::new(a, self.at.b, self.at.c).with_bias(self.at.bias);
         // SAFETY: the matrices lie in this rank's memory, whose work is all on one stream; the kernel needs
@@ -312,152 +207,8 @@ impl<B: Kernels> Rank<B> {
         }
     }
 
-    /// Calls back to back, with nothing between them that waits on the host, of several numbers of rows:
-    /// they take two stagings by turns, by the eager protocol and in one shot.
-    pub fn varying<T: Element>(&mut self, number: u64) {
-        const PREPARED: usize = 4;
-        let (rank, world) = (self.exchange.rank(), self.exchange.world());
-        let random = &mut Random(number);
-        let matrix = self.make::<T>(number, random);
-        let GemmProblem { n, lda, .. } = matrix.problem;
-        let Limits {
-            rows, most, blocks, ..
-        } = self.limits;
-        let on_all = |offset: usize| -> Peers {
-            let all = self.shared.addresses().into_iter();
-            all.map(|address| address.add(offset)).collect()
-        };
-        let mut prepared = Vec::new();
-        for _ in 0..PREPARED {
-            let m = 1 + random.below(most);
-            let start = random.below(rows - m + 1);
-            let shards = shards(random, m, world);
-            let problem = GemmProblem {
-                m,
-                ..matrix.problem
-            };
-            let largest = shards.iter().map(Range::len).max().unwrap_or(0);
-            let own = start + shards[rank].start;
-            let eager = AllGatherMatmul {
-                problem,
-                shards,
-                chunk_rows: AllGatherMatmul::eager_chunk_rows(largest),
-                rank,
-                world,
-                ready: EAGER,
-                done: DONE,
-                protocol: Protocol::Eager,
-                tiling: None,
-                max_blocks: blocks,
-            };
-            let each = MatmulReduce {
-                problem,
-                shards: Vec::new(),
-                c: ReduceOutput::Each,
-                rank,
-                world,
-                ready: EACH,
-                summed: 0,
-                done: EACH + Units::MOST,
-                group_rows: 0,
-                tiling: None,
-                max_blocks: blocks,
-            };
-            // By the eager protocol nobody else reads A.
-            let a = std::iter::repeat_n(self.at.first_a.add(2 * own * lda), world);
-            let gathers = AllGatherOperands {
-                a: a.collect(),
-                staging: on_all(self.within.eager),
-                staging_stride: self.within.eager_stride,
-                b: self.at.b,
-                c: self.at.c,
-                bias: self.at.bias,
-                pad: self.pad.view(),
-            };
-            let reduces = ReduceOperands {
-                a: self.at.own_a.add(2 * start * lda),
-                b: self.at.b,
-                bias: self.at.bias,
-                c: self.at.c.into(),
-                staging: on_all(self.within.each),
-                staging_stride: self.within.each_stride,
-                pulled: self.at.pulled,
-                pad: self.pad.view(),
-            };
-            prepared.push((
-                start..start + m,
-                self.backend
-                    .prepare_all_gather(&self.handle, &eager)
-                    .unwrap(),
-                gathers,
-                self.backend.prepare_reduce(&self.handle, &each).unwrap(),
-                reduces,
-            ));
-        }
-        let calls: Vec<_> = (0..self.limits.calls)
-            .map(|_| (random.below(PREPARED), random.once_in(2)))
-            .collect();
-        let c_bytes = (2 * most * n).next_multiple_of(256);
-        let results = self.backend.allocate(calls.len() * c_bytes).unwrap();
-        let late = &mut Random(number ^ rank as u64);
-        self.synchronize();
-        self.barrier("prepared");
-        for (call, &(which, gathered)) in calls.iter().enumerate() {
-            let c = results.address().add(call * c_bytes);
-            let (_, eager, gathers, each, reduces) = &prepared[which];
-            if late.once_in(3) {
-                let time = Duration::from_micros(50 + late.below(200) as u64);
-                self.backend.delay(&self.stream, time).unwrap();
-            }
-            // SAFETY: all matrices are there until the stream is drained; all ranks launch the same.
-            unsafe {
-                match gathered {
-                    true => {
-                        let operands = AllGatherOperands { c, ..*gathers };
-                        self.backend
-                            .all_gather_matmul(&self.stream, eager, &operands)
-                    }
-                    false => {
-                        let operands = ReduceOperands {
-                            c: c.into(),
-                            ..*reduces
-                        };
-                        self.backend.matmul_reduce(&self.stream, each, &operands)
-                    }
-                }
-                .unwrap();
-            }
-        }
-        self.synchronize();
-        self.pad.check(&self.stream).unwrap();
-        for (call, &(which, gathered)) in calls.iter().enumerate() {
-            let rows = &prepared[which].0;
-            let wanted = match gathered {
-                true => &matrix.gathered,
-                false => &matrix.summed,
-            };
-            let from = results.address().add(call * c_bytes);
-            let got = self.download::<T>(from, rows.len() * n);
-            let is_equal =
-                |(got, wanted): (&T, &T)| got.to_f64().to_bits() == wanted.to_f64().to_bits();
-            let mut pairs = got.iter().zip(&wanted[rows.start * n..]);
-            assert!(
-                pairs.all(is_equal),
-                "rank {rank} of {world}, call {call} of rows {rows:?}, gathered: {gathered}"
-            );
-            let family = if gathered {
-                Family::Eager
-            } else {
-                Family::Each
-            };
-            self.counts.families[family as usize] += 1;
-            self.counts.rows += rows.len();
-        }
-        self.barrier("compared");
-    }
-
     /// Uploads a matrix, and multiplies the whole of A.
-    fn make<T: Element>(&self, number: u64, random: &mut Random) -> Matrix<T> {
+    pub fn make<T: Element>(&self, number: u64, random: &mut Random) -> Matrix<T> {
         let (rank, world) = (self.exchange.rank(), self.exchange.world());
         let Limits {
             rows,
@@ -513,210 +264,7 @@ impl<B: Kernels> Rank<B> {
         }
     }
 
-    /// Some rows of the matrix by some family.
-    fn problem<T: Element>(&mut self, matrix: &Matrix<T>, random: &mut Random) {
-        let (rank, world) = (self.exchange.rank(), self.exchange.world());
-        let Limits {
-            rows,
-            most,
-            group_rows,
-            configs,
-            blocks,
-            ..
-        } = self.limits;
-        let which = random.below(FAMILIES.len());
-        let family = FAMILIES[which];
-        let m = match random.below(4) {
-            0 => 1 + random.below(4),
-            _ => 1 + random.below(most),
-        };
-        let start = random.below(rows - m + 1);
-        let shards = shards(random, m, world);
-        let chunk_rows = 1 + random.below(m);
-        let groups = 1 + random.below(3);
-        // All ranks draw alike, and have tiles of their own.
-        let tilings: Vec<_> = (0..world)
-            .map(|_| Tiling {
-                config: random.below(configs),
-                swizzle: 1 + random.below(4) as u32,
-            })
-            .collect();
-        let clusters = CONFIGS[tilings[rank].config].cluster;
-        let is_tiled = random.once_in(2)
-            && (clusters == [1, 1] || matches!(family, Family::Pulled | Family::Eager));
-        let tiling = is_tiled.then_some(tilings[rank]);
-        let problem = GemmProblem {
-            m,
-            ..matrix.problem
-        };
-        let GemmProblem { n, lda, ldc, .. } = problem;
-
-        let what = format!(
-            "{family:?} of rows {start}..{} by {tiling:?}, {problem}",
-            start + m
-        );
-        let poison = |bytes| {
-            // SAFETY: places of this rank's memory; no rank has work under way.
-            unsafe {
-                self.backend
-                    .fill(&self.stream, self.at.c, 0xff, bytes)
-                    .unwrap();
-                let copies = self.shared.local().add(self.within.copies);
-                self.backend
-                    .fill(&self.stream, copies, 0xff, 2 * most * n)
-                    .unwrap();
-            }
-        };
-        poison(2 * m * n);
-        let on_all = |offset: usize| -> Vec<DevicePtr> {
-            let all = self.shared.addresses().into_iter();
-            all.map(|address| address.add(offset)).collect()
-        };
-        let (wanted, got_rows, at) = match family {
-            Family::Plain => {
-                let a = self.at.first_a.add(2 * start * lda);
-                self.plain(&problem, a, tilings[rank]);
-                (&matrix.gathered, 0..m, self.at.c)
-            }
-            Family::Pulled | Family::Eager => {
-                let largest = shards.iter().map(Range::len).max().unwrap_or(0);
-                let eager = family == Family::Eager;
-                let own = shards[rank].clone();
-                let from = self.at.first_a.add(2 * (start + own.start) * lda);
-                let shard = self.shared.local().add(self.within.shard);
-                if !own.is_empty() {
-                    // SAFETY: places of this rank's memory; no rank has work under way.
-                    unsafe {
-                        self.backend
-                            .copy(&self.stream, shard, from, 2 * own.len() * lda)
-                            .unwrap();
-                    }
-                }
-                let gemm = AllGatherMatmul {
-                    problem,
-                    shards,
-                    chunk_rows: match eager {
-                        true => AllGatherMatmul::eager_chunk_rows(largest),
-                        false => chunk_rows,
-                    },
-                    rank,
-                    world,
-                    ready: if eager { EAGER } else { READY },
-                    done: DONE,
-                    protocol: if eager {
-                        Protocol::Eager
-                    } else {
-                        Protocol::PULL
-                    },
-                    tiling,
-                    max_blocks: blocks,
-                };
-                let staging = if eager {
-                    self.within.eager
-                } else {
-                    self.within.staging
-                };
-                let operands = AllGatherOperands {
-                    a: on_all(self.within.shard).into(),
-                    staging: on_all(staging).into(),
-                    staging_stride: self.within.eager_stride,
-                    b: self.at.b,
-                    c: self.at.c,
-                    bias: self.at.bias,
-                    pad: self.pad.view(),
-                };
-                let prepared = self.backend.prepare_all_gather(&self.handle, &gemm);
-                let prepared = prepared.unwrap_or_else(|error| panic!("{what}: {error}"));
-                self.synchronize();
-                self.barrier("prepared");
-                // SAFETY: all matrices are there; all ranks launch the same, and wait for the end.
-                unsafe {
-                    self.backend
-                        .all_gather_matmul(&self.stream, &prepared, &operands)
-                        .unwrap();
-                }
-                self.synchronize();
-                (&matrix.gathered, 0..m, self.at.c)
-            }
-            Family::Owner | Family::Everyone | Family::Each => {
-                let output = match family {
-                    Family::Owner => ReduceOutput::Owner,
-                    Family::Everyone => ReduceOutput::Everyone,
-                    _ => ReduceOutput::Each,
-                };
-                let own = shards[rank].clone();
-                let gemm = MatmulReduce {
-                    problem,
-                    shards,
-                    c: output,
-                    rank,
-                    world,
-                    ready: if family == Family::Each { EACH } else { OWNERS },
-                    summed: OWNERS + MOST_GROUPS,
-                    done: match family {
-                        Family::Each => EACH + Units::MOST,
-                        _ => OWNERS + 2 * MOST_GROUPS,
-                    },
-                    group_rows: groups * group_rows,
-                    tiling,
-                    max_blocks: blocks,
-                };
-                let operands = ReduceOperands {
-                    a: self.at.own_a.add(2 * start * lda),
-                    b: self.at.b,
-                    bias: self.at.bias,
-                    c: match output {
-                        ReduceOutput::Everyone => on_all(self.within.copies).into(),
-                        _ => self.at.c.into(),
-                    },
-                    staging: match output {
-                        ReduceOutput::Each => on_all(self.within.each).into(),
-                        _ => on_all(self.within.partials).into(),
-                    },
-                    staging_stride: self.within.each_stride,
-                    pulled: self.at.pulled,
-                    pad: self.pad.view(),
-                };
-                let prepared = self.backend.prepare_reduce(&self.handle, &gemm);
-                let prepared = prepared.unwrap_or_else(|error| panic!("{what}: {error}"));
-                self.synchronize();
-                self.barrier("prepared");
-                // SAFETY: as above.
-                unsafe {
-                    self.backend
-                        .matmul_reduce(&self.stream, &prepared, &operands)
-                        .unwrap();
-                }
-                self.synchronize();
-                match output {
-                    ReduceOutput::Owner => (&matrix.summed, own, self.at.c),
-                    ReduceOutput::Everyone => {
-                        let copies = self.shared.local().add(self.within.copies);
-                        (&matrix.summed, 0..m, copies)
-                    }
-                    ReduceOutput::Each => (&matrix.summed, 0..m, self.at.c),
-                }
-            }
-        };
-        self.pad.check(&self.stream).unwrap();
-        let got = self.download::<T>(at, got_rows.len() * ldc);
-        let wanted = &wanted[(start + got_rows.start) * n..(start + got_rows.end) * n];
-        for (i, (got, wanted)) in got.iter().zip(wanted).enumerate() {
-            let [got, wanted] = [got, wanted].map(|value| value.to_f64().to_bits());
-            assert!(
-                got == wanted,
-                "rank {rank} of {world}, row {}, column {}: {what}",
-                got_rows.start + i / n,
-                i % n
-            );
-        }
-        // No rank goes on while others may still read what is its.
-        self.barrier("compared");
-        self.counts.families[which] += 1;
-        self.counts.rows += got_rows.len();
-    }
-
-    fn synchronize(&self) {
+    pub fn synchronize(&self) {
         self.backend.synchronize(&self.stream).unwrap();
     }
 
@@ -728,39 +276,6 @@ impl<B: Kernels> Rank<B> {
         self.shared.close(exchange).unwrap();
         self.counts
     }
-}
-
-/// By the definition: partials that were rounded, in the order of ranks, the bias, and one rounding.
-fn sum<T: Element>(partials: &[Vec<T>], bias: Option<&[T]>) -> Vec<T> {
-    let len = partials[0].len();
-    let (mut total, mut wide) = (vec![-0.0f32; len], vec![0.0f32; len]);
-    for partial in partials {
-        T::widen(partial, &mut wide);
-        for (total, term) in total.iter_mut().zip(&wide) {
-            *total += term;
-        }
-    }
-    if let Some(bias) = bias {
-        let mut wide = vec![0.0; bias.len()];
-        T::widen(bias, &mut wide);
-        for row in total.chunks_exact_mut(bias.len()) {
-            for (total, bias) in row.iter_mut().zip(&wide) {
-                *total += bias;
-            }
-        }
-    }
-    let mut sums = vec![T::default(); len];
-    T::round(&total, &mut sums);
-    sums
-}
-
-/// Shards of `m` rows, some of them empty.
-fn shards(random: &mut Random, m: usize, world: usize) -> Vec<Range<usize>> {
-    let mut cuts: Vec<usize> = (1..world).map(|_| random.below(m + 1)).collect();
-    cuts.sort_unstable();
-    let starts = std::iter::once(0).chain(cuts.iter().copied());
-    let ends = cuts.iter().copied().chain([m]);
-    starts.zip(ends).map(|(start, end)| start..end).collect()
 }
 
 /// Single blocks of the smallest tile.

@@ -4,42 +4,24 @@ mod parameters;
 #[cfg(test)]
 mod tests;
 
-use warpweave_symm_mem::cuda::{CudaStream, Function, LaunchConfig};
+use warpweave_symm_mem::cuda::CudaStream;
 use warpweave_symm_mem::{Backend, Cuda, DevicePtr};
 
 use self::parameters::{Eager, Gathering, Maps, TileSchedule, slices};
-use super::config::{self, CONFIGS, Family, PULLING_BYTES};
-use super::prepared::{check_compiled, launch_with, resident, used_bias};
-use super::{RANKS, check_device, check_problem, select};
+use super::config::{self, Family};
+use super::prepared::used_bias;
+use super::resident::{Addresses, Resident, check_family};
+use super::{RANKS, check_problem, select};
 use crate::all_gather_matmul::{AllGatherMatmul, AllGatherOperands, Launch, Protocol, groups};
-use crate::cuda::{CudaGemm, Relaxed, Table};
 use crate::cutlass::{ADDRESS_ALIGNMENT, unsupported};
-use crate::launches::Launches;
-use crate::{Error, Peers, Provider, Tiling};
-
-/// The parameter of the kernel of each protocol.
-#[derive(Debug)]
-enum Parameter {
-    Rendezvous(Box<Gathering>),
-    Eager(Box<Eager>),
-}
-
-/// What a parameter is made of, but for the pad.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Addresses {
-    a: Peers,
-    staging: Peers,
-    staging_stride: usize,
-    matrices: [DevicePtr; 3],
-}
+use crate::tables::{Table, Tables};
+use crate::{Error, Provider, Tiling};
 
 /// A GEMM that gathers, ready to be launched.
 #[derive(Debug)]
 pub struct PreparedAllGather {
     gemm: AllGatherMatmul,
-    launches: Launches<Addresses, Parameter>,
-    function: Function,
-    launch: LaunchConfig,
+    kernel: Resident,
     tiling: Tiling,
     /// How many tiles there are, of how many columns.
     tiles: [u32; 2],
@@ -55,20 +37,14 @@ impl PreparedAllGather {
     /// # Errors
     /// Those of
     /// [`AllGatherGemmBackend::prepare_all_gather`](crate::AllGatherGemmBackend::prepare_all_gather).
-    pub(crate) fn new(
-        cuda: &Cuda,
-        handle: &CudaGemm,
-        gemm: &AllGatherMatmul,
-    ) -> Result<Self, Error> {
+    pub(crate) fn new(cuda: &Cuda, tables: &Tables, gemm: &AllGatherMatmul) -> Result<Self, Error> {
         let problem = &gemm.problem;
         check(gemm)?;
         let family = match gemm.protocol {
             Protocol::Rendezvous { .. } => Family::AllGather,
             Protocol::Eager => Family::Eager,
         };
-        check_compiled(family.image())?;
-        check_device(cuda.device())?;
-        let _relaxed = Relaxed::begin()?;
+        check_family(cuda, family)?;
 
         let sms = match gemm.pushed_chunks() {
             0 => cuda.device().sms,
@@ -78,35 +54,28 @@ impl PreparedAllGather {
         let favourite = || favourite(gemm, most);
         let tiling = gemm.tiling.or_else(favourite).ok_or(Error::NoCandidate)?;
         config::check_swizzle(problem, tiling.swizzle)?;
-        let config = CONFIGS.get(tiling.config).ok_or(Error::NoCandidate)?;
-        let (image, name) =
-            config::kernel(family, problem, tiling.config).ok_or(Error::NoCandidate)?;
-        let function = cuda.function(image, name)?;
+        let kernel = Resident::new(cuda, problem, (family, tiling.config), most)?;
 
-        let launch = resident(&function, problem, (config, PULLING_BYTES), most)?;
-
-        let [height, width] = config::cluster_tile(config).map(|extent| extent as usize);
+        let [height, width] = config::cluster_tile(kernel.config).map(|extent| extent as usize);
         let columns = problem.n.div_ceil(width);
         let groups = groups(gemm, (height, columns), tiling.swizzle as usize)?;
         let words = groups.iter().flat_map(|b| [b.end, b.row, b.rows, b.shard]);
         let arrived = match gemm.protocol {
             Protocol::Rendezvous { .. } => {
                 let zeros = std::iter::repeat_n(0, counters(gemm));
-                Some(handle.tables().upload(zeros)?)
+                Some(tables.upload(zeros)?)
             }
             Protocol::Eager => None,
         };
         Ok(Self {
             gemm: gemm.clone(),
-            launches: Launches::default(),
-            function,
-            launch,
+            kernel,
             tiling,
             tiles: [
                 groups.last().map_or(0, |swizzle| swizzle.end),
                 columns as u32,
             ],
-            groups: handle.tables().upload(words)?,
+            groups: tables.upload(words)?,
             arrived,
         })
     }
@@ -118,7 +87,7 @@ impl PreparedAllGather {
 
     /// Blocks of the launch: all are resident at once.
     pub fn blocks(&self) -> u32 {
-        self.launch.grid.0
+        self.kernel.blocks()
     }
 
     /// Enqueues the GEMM on `stream`.
@@ -138,8 +107,7 @@ impl PreparedAllGather {
         };
         gemm.check(|_| ADDRESS_ALIGNMENT)?;
         let addresses = Addresses {
-            a: operands.a,
-            staging: operands.staging,
+            peers: [operands.a, operands.staging],
             staging_stride: match self.gemm.protocol {
                 Protocol::Rendezvous { .. } => 0,
                 Protocol::Eager => operands.staging_stride,
@@ -148,44 +116,29 @@ impl PreparedAllGather {
                 operands.b,
                 operands.c,
                 used_bias(&self.gemm.problem, operands.bias),
+                DevicePtr::NULL,
             ],
         };
-        let (function, launch) = (&self.function, self.launch);
-        let encode = || self.encode(&gemm);
-        self.launches.with(&addresses, encode, |parameter| {
-            // SAFETY: the structures are the kernels' parameters, whose tables live as long as this; the
-            // caller vouches for the matrices and the pad.
-            unsafe {
-                match parameter {
-                    Parameter::Rendezvous(of) => {
-                        of.pad = operands.pad;
-                        launch_with(cuda, stream, function, launch, &**of)
-                    }
-                    Parameter::Eager(of) => {
-                        of.pad = operands.pad;
-                        launch_with(cuda, stream, function, launch, &**of)
-                    }
-                }
-            }
-        })
-    }
-
-    fn encode(&self, gemm: &Launch<'_>) -> Result<Parameter, Error> {
-        let config = CONFIGS.get(self.tiling.config).ok_or(Error::NoCandidate)?;
-        let maps = Maps::encode(gemm, config)?;
+        let call = (&addresses, operands.pad);
+        let maps = || Maps::encode(&gemm, self.kernel.config);
         let [tiles, columns] = self.tiles;
         let schedule = TileSchedule {
             groups: self.groups.address().0,
             tiles,
             columns,
         };
-        Ok(match &self.arrived {
-            Some(arrived) => {
-                let gathering = Gathering::new(gemm, &maps, schedule, arrived.address());
-                Parameter::Rendezvous(Box::new(gathering))
+        // SAFETY: each structure is its kernel's parameter, whose tables live as long as this; the caller
+        // vouches for the matrices and the pad.
+        unsafe {
+            match &self.arrived {
+                Some(arrived) => self.kernel.launch(cuda, stream, call, || {
+                    Ok(Gathering::new(&gemm, &maps()?, schedule, arrived.address()))
+                }),
+                None => self.kernel.launch(cuda, stream, call, || {
+                    Ok(Eager::new(&gemm, &maps()?, schedule))
+                }),
             }
-            None => Parameter::Eager(Box::new(Eager::new(gemm, &maps, schedule))),
-        })
+        }
     }
 }
 

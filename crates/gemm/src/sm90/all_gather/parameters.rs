@@ -5,6 +5,7 @@ use warpweave_symm_mem::{DevicePtr, PadView};
 use super::super::RANKS;
 use super::super::config::STEP;
 use super::super::prepared::{Bias, boxes, maps_of_a, refused};
+use super::super::resident::Parameter;
 use super::super::tensor_map::{Matrix, TensorMap};
 use crate::all_gather_matmul::{AllGatherMatmul, Launch};
 use crate::cutlass::Config;
@@ -105,7 +106,7 @@ pub(super) struct Gathering {
     last_a: [TensorMap; RANKS],
     c: [TensorMap; RANKS],
     b: TensorMap,
-    pub pad: PadView,
+    pad: PadView,
     from: [u64; RANKS],
     to: [u64; RANKS],
     schedule: TileSchedule,
@@ -125,6 +126,13 @@ pub(super) struct Gathering {
 }
 const _: () =
     assert!(size_of::<Gathering>() == 3584 && std::mem::offset_of!(Gathering, bias) == 3504);
+
+// SAFETY: the structure above is that of the device code.
+unsafe impl Parameter for Gathering {
+    fn pad(&mut self) -> &mut PadView {
+        &mut self.pad
+    }
+}
 
 impl Gathering {
     /// `arrived` is the place of the counters.
@@ -166,7 +174,7 @@ pub(super) struct Eager {
     last_a: [[TensorMap; RANKS]; 2],
     c: [TensorMap; RANKS],
     b: TensorMap,
-    pub pad: PadView,
+    pad: PadView,
     from: u64,
     to: [u64; RANKS],
     stagings: u64,
@@ -180,6 +188,13 @@ pub(super) struct Eager {
     bias: Bias,
 }
 const _: () = assert!(size_of::<Eager>() == 5504 && std::mem::offset_of!(Eager, bias) == 5480);
+
+// SAFETY: the structure above is that of the device code.
+unsafe impl Parameter for Eager {
+    fn pad(&mut self) -> &mut PadView {
+        &mut self.pad
+    }
+}
 
 impl Eager {
     pub fn new(gemm: &Launch<'_>, maps: &Maps, schedule: TileSchedule) -> Self {

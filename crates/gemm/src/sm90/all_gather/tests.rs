@@ -4,7 +4,8 @@ use proptest::prelude::*;
 use warpweave_symm_mem::{DType, DevicePtr};
 
 use super::*;
-use crate::GemmProblem;
+use crate::sm90::CONFIGS;
+use crate::{GemmProblem, Peers};
 
 /// Sizes of small and of absurd GEMMs.
 fn size() -> impl Strategy<Value = usize> {

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use warpweave_symm_mem::{Backend, Cuda, DevicePtr, Memory};
 
-use super::capture::Relaxed;
 use crate::Error;
+use crate::capture::Relaxed;
 
 /// Bytes of a block. A table of another size has some KiB; one that is larger gets a block of its own.
 const BLOCK: usize = 4 << 20;

@@ -1,0 +1,301 @@
+//! The ways in which rows are multiplied, and some rows by one of them.
+
+use std::fmt;
+use std::ops::Range;
+
+use warpweave_gemm::host::Element;
+use warpweave_gemm::matmul_reduce::{ReduceOutput, Units};
+use warpweave_gemm::sm90::{CONFIGS, Tiling};
+use warpweave_gemm::{
+    AllGatherMatmul, AllGatherOperands, GemmProblem, MatmulReduce, Peers, Protocol, ReduceOperands,
+};
+
+use crate::Kernels;
+use crate::rank::{Limits, Matrix, Rank};
+use crate::values::{Random, shards};
+
+/// How a problem is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    Plain,
+    Pulled,
+    Eager,
+    Owner,
+    Everyone,
+    Each,
+}
+
+const FAMILIES: [Family; 6] = [
+    Family::Plain,
+    Family::Pulled,
+    Family::Eager,
+    Family::Owner,
+    Family::Everyone,
+    Family::Each,
+];
+
+/// What was compared.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counts {
+    /// Problems, by family.
+    pub families: [usize; FAMILIES.len()],
+    pub rows: usize,
+}
+
+impl Counts {
+    pub fn and(mut self, other: Counts) -> Counts {
+        for (here, there) in self.families.iter_mut().zip(other.families) {
+            *here += there;
+        }
+        self.rows += other.rows;
+        self
+    }
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} rows of", self.rows)?;
+        for (family, problems) in FAMILIES.iter().zip(self.families) {
+            write!(f, " {problems} {family:?}")?;
+        }
+        Ok(())
+    }
+}
+
+// Slots.
+const DONE: usize = 0;
+const READY: usize = 1;
+const EAGER: usize = 2;
+const OWNERS: usize = EAGER + AllGatherMatmul::EAGER_CHUNKS;
+const MOST_GROUPS: usize = 64;
+const EACH: usize = OWNERS + 2 * MOST_GROUPS + 1;
+pub const SLOTS: usize = EACH + Units::MOST + 1;
+
+impl<B: Kernels> Rank<B> {
+    fn on_all(&self, offset: usize) -> Peers {
+        let all = self.shared.addresses().into_iter();
+        all.map(|address| address.add(offset)).collect()
+    }
+
+    /// An all-gather + GEMM: pulled in chunks of so many rows, or eager.
+    pub fn gather(
+        &self,
+        problem: GemmProblem,
+        shards: Vec<Range<usize>>,
+        chunk_rows: Option<usize>,
+        tiling: Option<Tiling>,
+    ) -> AllGatherMatmul {
+        let largest = shards.iter().map(Range::len).max().unwrap_or(0);
+        let eager_rows = || AllGatherMatmul::eager_chunk_rows(largest);
+        AllGatherMatmul {
+            problem,
+            shards,
+            chunk_rows: chunk_rows.unwrap_or_else(eager_rows),
+            rank: self.exchange.rank(),
+            world: self.exchange.world(),
+            ready: chunk_rows.map_or(EAGER, |_| READY),
+            done: DONE,
+            protocol: chunk_rows.map_or(Protocol::Eager, |_| Protocol::PULL),
+            tiling,
+            max_blocks: self.limits.blocks,
+        }
+    }
+
+    pub fn gathers(&self, protocol: Protocol, a: Peers) -> AllGatherOperands {
+        AllGatherOperands {
+            a,
+            staging: self.on_all(match protocol {
+                Protocol::Eager => self.within.eager,
+                Protocol::Rendezvous { .. } => self.within.staging,
+            }),
+            staging_stride: self.within.eager_stride,
+            b: self.at.b,
+            c: self.at.c,
+            bias: self.at.bias,
+            pad: self.pad.view(),
+        }
+    }
+
+    /// A GEMM + reduction in groups of so many rows.
+    pub fn reduction(
+        &self,
+        problem: GemmProblem,
+        shards: Vec<Range<usize>>,
+        (output, group_rows): (ReduceOutput, usize),
+        tiling: Option<Tiling>,
+    ) -> MatmulReduce {
+        let (ready, done) = match output {
+            ReduceOutput::Each => (EACH, EACH + Units::MOST),
+            _ => (OWNERS, OWNERS + 2 * MOST_GROUPS),
+        };
+        MatmulReduce {
+            problem,
+            shards,
+            c: output,
+            rank: self.exchange.rank(),
+            world: self.exchange.world(),
+            ready,
+            summed: OWNERS + MOST_GROUPS,
+            done,
+            group_rows,
+            tiling,
+            max_blocks: self.limits.blocks,
+        }
+    }
+
+    /// Of rows of this rank's A from element `from` on.
+    pub fn reduces(&self, output: ReduceOutput, from: usize) -> ReduceOperands {
+        ReduceOperands {
+            a: self.at.own_a.add(2 * from),
+            b: self.at.b,
+            bias: self.at.bias,
+            c: match output {
+                ReduceOutput::Everyone => self.on_all(self.within.copies),
+                _ => self.at.c.into(),
+            },
+            staging: self.on_all(match output {
+                ReduceOutput::Each => self.within.each,
+                _ => self.within.partials,
+            }),
+            staging_stride: self.within.each_stride,
+            pulled: self.at.pulled,
+            pad: self.pad.view(),
+        }
+    }
+
+    /// Some rows of the matrix by some family.
+    pub fn problem<T: Element>(&mut self, matrix: &Matrix<T>, random: &mut Random) {
+        let (rank, world) = (self.exchange.rank(), self.exchange.world());
+        let Limits {
+            rows,
+            most,
+            group_rows,
+            configs,
+            ..
+        } = self.limits;
+        let which = random.below(FAMILIES.len());
+        let family = FAMILIES[which];
+        let m = match random.below(4) {
+            0 => 1 + random.below(4),
+            _ => 1 + random.below(most),
+        };
+        let start = random.below(rows - m + 1);
+        let shards = shards(random, m, world);
+        let chunk_rows = 1 + random.below(m);
+        let groups = 1 + random.below(3);
+        // All ranks draw alike, and have tiles of their own.
+        let tilings: Vec<_> = (0..world)
+            .map(|_| Tiling {
+                config: random.below(configs),
+                swizzle: 1 + random.below(4) as u32,
+            })
+            .collect();
+        let clusters = CONFIGS[tilings[rank].config].cluster;
+        let is_tiled = random.once_in(2)
+            && (clusters == [1, 1] || matches!(family, Family::Pulled | Family::Eager));
+        let tiling = is_tiled.then_some(tilings[rank]);
+        let problem = GemmProblem {
+            m,
+            ..matrix.problem
+        };
+        let GemmProblem { n, lda, ldc, .. } = problem;
+
+        let what = format!(
+            "{family:?} of rows {start}..{} by {tiling:?}, {problem}",
+            start + m
+        );
+        let poison = |bytes| {
+            // SAFETY: places of this rank's memory; no rank has work under way.
+            unsafe {
+                self.backend
+                    .fill(&self.stream, self.at.c, 0xff, bytes)
+                    .unwrap();
+                let copies = self.shared.local().add(self.within.copies);
+                self.backend
+                    .fill(&self.stream, copies, 0xff, 2 * most * n)
+                    .unwrap();
+            }
+        };
+        poison(2 * m * n);
+        let (wanted, got_rows, at) = match family {
+            Family::Plain => {
+                let a = self.at.first_a.add(2 * start * lda);
+                self.plain(&problem, a, tilings[rank]);
+                (&matrix.gathered, 0..m, self.at.c)
+            }
+            Family::Pulled | Family::Eager => {
+                let own = shards[rank].clone();
+                let from = self.at.first_a.add(2 * (start + own.start) * lda);
+                let shard = self.shared.local().add(self.within.shard);
+                if !own.is_empty() {
+                    // SAFETY: places of this rank's memory; no rank has work under way.
+                    unsafe {
+                        self.backend
+                            .copy(&self.stream, shard, from, 2 * own.len() * lda)
+                            .unwrap();
+                    }
+                }
+                let chunk_rows = (family == Family::Pulled).then_some(chunk_rows);
+                let gemm = self.gather(problem, shards, chunk_rows, tiling);
+                let operands = self.gathers(gemm.protocol, self.on_all(self.within.shard));
+                let prepared = self.backend.prepare_all_gather(&self.handle, &gemm);
+                let prepared = prepared.unwrap_or_else(|error| panic!("{what}: {error}"));
+                self.synchronize();
+                self.barrier("prepared");
+                // SAFETY: all matrices are there; all ranks launch the same, and wait for the end.
+                unsafe {
+                    self.backend
+                        .all_gather_matmul(&self.stream, &prepared, &operands)
+                        .unwrap();
+                }
+                self.synchronize();
+                (&matrix.gathered, 0..m, self.at.c)
+            }
+            Family::Owner | Family::Everyone | Family::Each => {
+                let output = match family {
+                    Family::Owner => ReduceOutput::Owner,
+                    Family::Everyone => ReduceOutput::Everyone,
+                    _ => ReduceOutput::Each,
+                };
+                let own = shards[rank].clone();
+                let gemm = self.reduction(problem, shards, (output, groups * group_rows), tiling);
+                let operands = self.reduces(output, start * lda);
+                let prepared = self.backend.prepare_reduce(&self.handle, &gemm);
+                let prepared = prepared.unwrap_or_else(|error| panic!("{what}: {error}"));
+                self.synchronize();
+                self.barrier("prepared");
+                // SAFETY: as above.
+                unsafe {
+                    self.backend
+                        .matmul_reduce(&self.stream, &prepared, &operands)
+                        .unwrap();
+                }
+                self.synchronize();
+                match output {
+                    ReduceOutput::Owner => (&matrix.summed, own, self.at.c),
+                    ReduceOutput::Everyone => {
+                        let copies = self.shared.local().add(self.within.copies);
+                        (&matrix.summed, 0..m, copies)
+                    }
+                    ReduceOutput::Each => (&matrix.summed, 0..m, self.at.c),
+                }
+            }
+        };
+        self.pad.check(&self.stream).unwrap();
+        let got = self.download::<T>(at, got_rows.len() * ldc);
+        let wanted = &wanted[(start + got_rows.start) * n..(start + got_rows.end) * n];
+        for (i, (got, wanted)) in got.iter().zip(wanted).enumerate() {
+            let [got, wanted] = [got, wanted].map(|value| value.to_f64().to_bits());
+            assert!(
+                got == wanted,
+                "rank {rank} of {world}, row {}, column {}: {what}",
+                got_rows.start + i / n,
+                i % n
+            );
+        }
+        // No rank goes on while others may still read what is its.
+        self.barrier("compared");
+        self.counts.families[which] += 1;
+        self.counts.rows += got_rows.len();
+    }
+}

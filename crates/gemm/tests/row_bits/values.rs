@@ -1,0 +1,81 @@
+//! Numbers of chance, and elements made of them.
+
+use std::ops::Range;
+
+use warpweave_gemm::host::Element;
+
+/// Numbers of chance.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn below(&mut self, most: usize) -> usize {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % most.max(1)
+    }
+
+    pub fn once_in(&mut self, times: usize) -> bool {
+        self.below(times) == 0
+    }
+}
+
+/// Reals of size one at most, of an element type.
+pub fn reals<T: Element>(len: usize, seed: u64) -> Vec<T> {
+    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let wide: Vec<f32> = (0..len)
+        .map(|_| random.below(1 << 24) as f32 / (1 << 23) as f32 - 1.0)
+        .collect();
+    let mut values = vec![T::default(); len];
+    T::round(&wide, &mut values);
+    values
+}
+
+pub fn bytes<T: Element>(values: &[T]) -> &[u8] {
+    // SAFETY: elements are plain numbers without padding, and the length is in bytes.
+    unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
+}
+
+pub fn elements<T: Element>(bytes: &[u8]) -> Vec<T> {
+    let mut values = vec![T::default(); bytes.len() / size_of::<T>()];
+    // SAFETY: any bytes make elements, and both have so many.
+    unsafe {
+        let to = values.as_mut_ptr().cast();
+        std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, size_of_val(values.as_slice()));
+    }
+    values
+}
+
+/// By the definition: partials that were rounded, in the order of ranks, the bias, and one rounding.
+pub fn sum<T: Element>(partials: &[Vec<T>], bias: Option<&[T]>) -> Vec<T> {
+    let len = partials[0].len();
+    let (mut total, mut wide) = (vec![-0.0f32; len], vec![0.0f32; len]);
+    for partial in partials {
+        T::widen(partial, &mut wide);
+        for (total, term) in total.iter_mut().zip(&wide) {
+            *total += term;
+        }
+    }
+    if let Some(bias) = bias {
+        let mut wide = vec![0.0; bias.len()];
+        T::widen(bias, &mut wide);
+        for row in total.chunks_exact_mut(bias.len()) {
+            for (total, bias) in row.iter_mut().zip(&wide) {
+                *total += bias;
+            }
+        }
+    }
+    let mut sums = vec![T::default(); len];
+    T::round(&total, &mut sums);
+    sums
+}
+
+/// Shards of `m` rows, some of them empty.
+pub fn shards(random: &mut Random, m: usize, world: usize) -> Vec<Range<usize>> {
+    let mut cuts: Vec<usize> = (1..world).map(|_| random.below(m + 1)).collect();
+    cuts.sort_unstable();
+    let starts = std::iter::once(0).chain(cuts.iter().copied());
+    let ends = cuts.iter().copied().chain([m]);
+    starts.zip(ends).map(|(start, end)| start..end).collect()
+}
