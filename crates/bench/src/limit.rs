@@ -15,6 +15,7 @@ use warpweave_symm_mem::{BackendKind, DType};
 use crate::candidate::Candidate;
 use crate::clock::Clock;
 use crate::error::{BenchError, Result};
+use crate::inputs::part;
 use crate::plans::{Implementation, PlanCandidate, of_ranks};
 use crate::report::Limit;
 use crate::session::{ExecuteBackend, Session};
@@ -68,11 +69,8 @@ fn gemm_operands(operation: Option<Operation>, world: usize, problem: &Problem) 
     let theirs = operation.map_or(Vec::new(), |o| o.operands((0, world), problem, None));
     let of = |matrix| theirs.iter().find(move |operand| operand.matrix == matrix);
     let operand = |buffer, matrix, rows, cols| Operand {
-        buffer,
-        matrix,
-        rows: std::iter::once(0..rows).collect(),
-        cols: 0..cols,
         transposed: of(matrix).is_some_and(|operand| operand.transposed),
+        ..part(buffer, matrix, 0..rows, 0..cols)
     };
     let mut operands = vec![
         operand("a", Matrix::A, m, k),

@@ -17,7 +17,7 @@ use warpweave_symm_mem::{DevicePtr, Memory};
 
 use crate::candidate::{Call, Candidate, Entrant, Measures, Output, Set};
 use crate::error::{BenchError, Result};
-use crate::inputs::{InputSets, Numbers, Part, Stored, with_role};
+use crate::inputs::{InputSets, Numbers, Stored, with_role};
 use crate::report::{Kind, Row};
 use crate::session::Session;
 use crate::transport;
@@ -491,7 +491,7 @@ impl<B: ExecuteBackend> Candidate for PlanCandidate<'_, B> {
         let (Some(reference), Some(operand)) = (reference, self.output(output)) else {
             return Default::default();
         };
-        let compared = reference.compare(&Part::from(operand), got, self.session.threads());
+        let compared = reference.compare(operand, got, self.session.threads());
         let expectation = reference.of().expectation(operand.matrix);
         (compared, expectation.tolerance())
     }
