@@ -41,8 +41,8 @@ pub(super) struct Arena<B: NcclBackend> {
 }
 
 impl<B: NcclBackend> Arena<B> {
-    /// Allocates an input and an output of `bytes`, in plain memory too unless `plain` says why not, and fills
-    /// the input sets. Collective.
+    /// Allocates an input and an output of `bytes`, in plain memory too unless `plain` says why not, and
+    /// fills the input sets. Collective.
     pub fn new(
         session: &Session<B>,
         bytes: [usize; 2],

@@ -11,9 +11,9 @@ use warpweave_overlap::{Machine, Operation, simulate};
 
 use super::measure::machine_or_measured;
 use super::plan::machine;
+use crate::alone::gemm_alone;
 use crate::cli::{ChoiceArgs, CompareArgs};
 use crate::error::{BenchError, Result, read_file};
-use crate::limit::gemm_alone;
 use crate::report::{Document, Operands, Outcome, Status};
 use crate::shape::Shape;
 use crate::statistics::Spread;

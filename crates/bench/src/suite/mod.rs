@@ -6,15 +6,14 @@ use warpweave_overlap::algorithms::{self, Configuration};
 use warpweave_overlap::plan::{Problem, Provider};
 use warpweave_symm_mem::{BackendKind, DType};
 
+use crate::alone::gemm_alone;
 use crate::error::{BenchError, Result};
-use crate::limit::gemm_alone;
 use crate::plans::{Implementation, Scheduled};
 use crate::report::Name;
 use crate::session::ExecuteBackend;
 use crate::shape::Shape;
 use crate::statistics::distinct;
 
-mod gather_alone;
 mod groups;
 mod layers;
 mod means;
@@ -25,6 +24,8 @@ mod suites;
 
 pub use run::{Settings, run};
 pub(crate) use stage::{Run, Stage};
+#[cfg(test)]
+pub(crate) use suites::WITH_GATHER;
 pub use suites::{ALL, GEMM};
 
 /// A problem of a suite: its sizes and its element type.

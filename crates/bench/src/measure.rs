@@ -4,8 +4,6 @@
 //! GEMMs by the suite `gemm` and collectives by the suite `collectives`, verified as ever. What the ranks
 //! cannot measure keeps the figure of the machine `h200x4`, and the file says so above it.
 
-mod plans;
-
 use std::collections::BTreeMap;
 
 use warpweave_comm::collective::{Costs, Operation};
@@ -14,12 +12,12 @@ use warpweave_overlap::algorithms;
 use warpweave_overlap::plan::{Plan, Problem};
 use warpweave_symm_mem::{BackendKind, DType};
 
-use self::plans::{Probe, REPEATS, plan};
 use crate::candidate::Candidate;
 use crate::clock::Clock;
 use crate::collectives::NcclBackend;
 use crate::error::{BenchError, Result};
 use crate::plans::PlanCandidate;
+use crate::probes::{Probe, REPEATS, plan};
 use crate::progress::Progress;
 use crate::report::{Metric, Operands, Outcome};
 use crate::session::Session;
