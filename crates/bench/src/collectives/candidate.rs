@@ -13,9 +13,10 @@ use super::memory::{Arena, Place};
 use super::method::{Method, wants};
 use super::nccl::NcclBackend;
 use super::operation::count;
-use crate::candidate::{Call, Candidate, Measures, Output, Set, first_reason};
+use crate::candidate::{Call, Candidate, Output, Set, first_reason};
 use crate::error::{BenchError, Result};
 use crate::inputs::Numbers;
+use crate::report::Metric;
 use crate::session::Session;
 use crate::verification::comparison::Comparison;
 
@@ -163,12 +164,10 @@ impl<B: NcclBackend> Candidate for Row<'_, B> {
         self.method.name()
     }
 
-    fn measures(&self) -> Measures {
-        let has_graph = self.graph.is_some();
-        Measures {
-            back_to_back: true,
-            single_replays: has_graph,
-            replays_back_to_back: has_graph,
+    fn metrics(&self) -> &'static [Metric] {
+        match self.graph {
+            Some(_) => &Metric::ALL,
+            None => &[Metric::Single, Metric::BackToBack],
         }
     }
 

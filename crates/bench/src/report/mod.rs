@@ -24,6 +24,7 @@ use std::borrow::Cow;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::candidate::Call;
 use crate::limit::Links;
 use crate::provenance::Provenance;
 use crate::shape::Shape;
@@ -294,15 +295,19 @@ pub struct Ratios {
 }
 
 /// Which of a row's times.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Metric {
-    /// `single_ms`.
+    /// A call by itself.
+    #[serde(rename = "single_ms")]
     Single,
-    /// `graph_single_ms`.
+    /// A graph launch by itself.
+    #[serde(rename = "graph_single_ms")]
     GraphSingle,
-    /// `back_to_back_ms`.
+    /// One of several calls.
+    #[serde(rename = "back_to_back_ms")]
     BackToBack,
-    /// `graph_ms`.
+    /// One of several graph launches.
+    #[serde(rename = "graph_ms")]
     Graph,
 }
 
@@ -314,6 +319,14 @@ impl Metric {
         Metric::BackToBack,
         Metric::Graph,
     ];
+
+    /// How what is timed is enqueued.
+    pub const fn call(self) -> Call {
+        match self {
+            Metric::Single | Metric::BackToBack => Call::Run,
+            Metric::GraphSingle | Metric::Graph => Call::Replay,
+        }
+    }
 
     /// What is timed.
     pub const fn title(self) -> &'static str {
