@@ -137,12 +137,16 @@ impl Suite {
     }
 
     /// The implementations of these names in the order of the table, those that it does not have by
-    /// themselves behind it; all of the table without names. Any configuration of the suite's operations has
-    /// a name.
+    /// themselves after it; all of the table without names. Any configuration of the suite's operations has
+    /// a name. Collectives are none.
     ///
     /// # Errors
     /// [`BenchError::Usage`] naming what there is; there is no algorithm of its operations.
     pub fn cases(&self, names: &[String]) -> Result<Vec<Case>> {
+        if self.is_of_collectives() {
+            crate::collectives::methods(names)?;
+            return Ok(Vec::new());
+        }
         let table = (self.entries)();
         let mut chosen = match names.is_empty() {
             true => table.clone(),
