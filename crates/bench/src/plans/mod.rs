@@ -15,10 +15,10 @@ use warpweave_overlap::plan::{Buffer, Plan, Problem, Role};
 use warpweave_overlap::{Checked, Configuration, PlanError, Timeline};
 use warpweave_symm_mem::{DevicePtr, Memory};
 
-use crate::candidate::{Call, Candidate, Entrant, Measures, Output, Set};
+use crate::candidate::{Call, Candidate, Entrant, Output, Set};
 use crate::error::{BenchError, Result};
-use crate::inputs::{InputSets, Numbers, Part, Stored, with_role};
-use crate::report::{Kind, Row};
+use crate::inputs::{InputSets, Numbers, Stored, with_role};
+use crate::report::{Kind, Metric, Row};
 use crate::session::Session;
 use crate::transport;
 use crate::verification::comparison::{Comparison, WrongElement};
@@ -421,11 +421,10 @@ impl<B: ExecuteBackend> Candidate for PlanCandidate<'_, B> {
         &self.name
     }
 
-    fn measures(&self) -> Measures {
-        Measures {
-            single_replays: false,
-            back_to_back: self.back_to_back,
-            replays_back_to_back: self.back_to_back,
+    fn metrics(&self) -> &'static [Metric] {
+        match self.back_to_back {
+            true => &[Metric::Single, Metric::BackToBack, Metric::Graph],
+            false => &[Metric::Single],
         }
     }
 
@@ -509,7 +508,7 @@ impl<B: ExecuteBackend> Candidate for PlanCandidate<'_, B> {
         let (Some(reference), Some(operand)) = (reference, self.output(output)) else {
             return Default::default();
         };
-        let compared = reference.compare(&Part::from(operand), got, self.session.threads());
+        let compared = reference.compare(operand, got, self.session.threads());
         let expectation = reference.of().expectation(operand.matrix);
         (compared, expectation.tolerance())
     }

@@ -6,15 +6,14 @@ use warpweave_overlap::algorithms::{self, Algorithm, Configuration};
 use warpweave_overlap::plan::{Problem, Provider};
 use warpweave_symm_mem::{BackendKind, DType};
 
+use crate::alone::gemm_alone;
 use crate::error::{BenchError, Result};
-use crate::limit::gemm_alone;
 use crate::plans::{Implementation, Scheduled};
 use crate::report::Name;
 use crate::session::ExecuteBackend;
 use crate::shape::Shape;
 use crate::statistics::distinct;
 
-mod gather_alone;
 mod groups;
 mod layers;
 mod means;
@@ -25,6 +24,8 @@ mod suites;
 
 pub use run::{Settings, run};
 pub(crate) use stage::{Run, Stage};
+#[cfg(test)]
+pub(crate) use suites::WITH_GATHER;
 pub use suites::{ALL, GEMM};
 
 /// A problem of a suite: its sizes and its element type.
@@ -144,12 +145,16 @@ impl Suite {
     }
 
     /// The implementations of these names in the order of the table, those that it does not have by
-    /// themselves behind it; all of the table without names. Any configuration of the suite's operations has
-    /// a name.
+    /// themselves after it; all of the table without names. Any configuration of the suite's operations has
+    /// a name. Collectives are none.
     ///
     /// # Errors
     /// [`BenchError::Usage`] naming what there is; there is no algorithm of its operations.
     pub fn cases(&self, names: &[String]) -> Result<Vec<Case>> {
+        if self.is_of_collectives() {
+            crate::collectives::methods(names)?;
+            return Ok(Vec::new());
+        }
         let table = (self.entries)();
         let mut chosen = match names.is_empty() {
             true => table.clone(),

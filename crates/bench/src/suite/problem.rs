@@ -10,11 +10,11 @@ use warpweave_symm_mem::BackendKind;
 use super::groups::{budget, divide};
 use super::stage::{Run, Stage};
 use super::{Case, Sizes};
-use crate::breakdown;
+use crate::alone::{breakdown, breakdown_parts, gemm_alone, gemm_of};
 use crate::candidate::{Call, Entrant};
 use crate::error::Result;
 use crate::inputs::{InputSets, Matrices, Numbers, with_role};
-use crate::limit::{gemm_alone, gemm_of, limit, tflops};
+use crate::limit::{limit, tflops};
 use crate::plans::{Implementation, PlanCandidate};
 use crate::report::{Breakdown, Group, Limit, Metric, Operands, Outcome, Row};
 use crate::session::ExecuteBackend;
@@ -207,7 +207,7 @@ impl<'a, B: ExecuteBackend> Bench<'a, B> {
         let world = self.stage.run.session.world();
         let parts = entrants.len();
         if self.case.operation == Some(Operation::AllGatherMatmul) && world > 1 {
-            for part in breakdown::parts(entrants) {
+            for part in breakdown_parts(entrants) {
                 entrants.push(self.bind_part(&part)?);
             }
         }
@@ -254,7 +254,7 @@ impl<'a, B: ExecuteBackend> Bench<'a, B> {
             })
             .collect();
         Ok(Measured {
-            breakdown: breakdown::breakdown(&rows, &times[parts..]),
+            breakdown: breakdown(&rows, &times[parts..]),
             rows,
             group,
             limit,

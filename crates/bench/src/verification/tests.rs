@@ -87,13 +87,7 @@ fn verdict(
 }
 
 fn whole(matrix: Matrix, buffer: &'static str, rows: usize, cols: usize) -> Operand {
-    Operand {
-        buffer,
-        matrix,
-        rows: std::iter::once(0..rows).collect(),
-        cols: 0..cols,
-        transposed: false,
-    }
+    crate::inputs::part(buffer, matrix, 0..rows, 0..cols)
 }
 
 /// Buffers for `operands`, and what `ops` does with them.
