@@ -15,6 +15,7 @@ fn main() {
             "push_reduce",
             "scatter_all_gather",
             "tree",
+            "norm",
             "copy",
         ] {
             device.cubin(format!("cuda/{source}.cu"), "sm_90a")?;

@@ -5,7 +5,7 @@ use warpweave_symm_mem::DevicePtr;
 
 use crate::error::Result;
 use crate::inputs::Numbers;
-use crate::report::{Kind, Row, Status};
+use crate::report::{Kind, Metric, Row, Status};
 use crate::timing::Times;
 use crate::verification::Verdict;
 use crate::verification::comparison::{Comparison, WrongElement};
@@ -28,17 +28,6 @@ pub struct Set {
     pub index: usize,
 }
 
-/// What is timed besides single calls.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Measures {
-    /// Single graph launches.
-    pub single_replays: bool,
-    /// Calls that follow each other.
-    pub back_to_back: bool,
-    /// Graph launches that follow each other.
-    pub replays_back_to_back: bool,
-}
-
 /// Elements that a call writes on this rank.
 #[derive(Clone, Copy, Debug)]
 pub struct Output {
@@ -56,9 +45,9 @@ pub trait Candidate {
     /// Its name in tables and errors.
     fn name(&self) -> &str;
 
-    /// What is timed besides single calls; the same on all ranks.
-    fn measures(&self) -> Measures {
-        Measures::default()
+    /// What is timed, single calls first; the same on all ranks.
+    fn metrics(&self) -> &'static [Metric] {
+        &[Metric::Single]
     }
 
     /// Makes the first call, with the first set of reals, chooses algorithms by it, and captures another

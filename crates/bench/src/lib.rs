@@ -27,8 +27,8 @@
 //!
 //! The report's views, and the JSON file among them, are described in [`report`].
 
+mod alone;
 mod baseline;
-mod breakdown;
 pub mod candidate;
 pub mod cli;
 pub mod clock;
@@ -44,6 +44,7 @@ mod measure;
 mod peers;
 pub mod plans;
 mod plot;
+mod probes;
 mod progress;
 mod provenance;
 pub mod report;

@@ -20,6 +20,7 @@ use warpweave_overlap::Operation;
 use warpweave_symm_mem::DType;
 
 use crate::error::{BenchError, Result};
+use crate::inputs::element::torch_name;
 use crate::shape::Shape;
 use crate::size::Bytes;
 use crate::statistics::Spread;
@@ -219,15 +220,6 @@ impl Peers {
             };
             (ms.median > 0.0).then_some(Figure { name, ms, part })
         })
-    }
-}
-
-/// PyTorch's name of an element type.
-pub(crate) fn torch_name(dtype: DType) -> &'static str {
-    match dtype {
-        DType::F32 => "float32",
-        DType::F16 => "float16",
-        DType::Bf16 => "bfloat16",
     }
 }
 

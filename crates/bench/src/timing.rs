@@ -1,12 +1,13 @@
 //! Times of candidates, taken in interleaved rounds: A B C A B C, never one after another, because long GEMMs
 //! throttle.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use warpweave_symm_mem::BackendKind;
 
-use crate::candidate::{Call, Candidate, Measures, Set};
+use crate::candidate::{Call, Candidate, Set};
 use crate::clock::Clock;
 use crate::error::{BenchError, Result};
 use crate::inputs::Numbers;
@@ -83,48 +84,21 @@ fn fitting(time: Duration, call: Duration) -> usize {
 
 /// The times of a candidate: for each sample the slowest rank's, in milliseconds.
 ///
-/// In JSON files, where it stands as `samples` of a row, the fields bear the names of the row's spreads, and
-/// those without a time are left out.
+/// In JSON files, where it stands as `samples` of a row, those without a time are left out.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Times {
-    #[serde(rename = "single_ms", skip_serializing_if = "Vec::is_empty")]
-    single: Vec<f64>,
-    #[serde(rename = "graph_single_ms", skip_serializing_if = "Vec::is_empty")]
-    single_replay: Vec<f64>,
-    #[serde(rename = "back_to_back_ms", skip_serializing_if = "Vec::is_empty")]
-    back_to_back: Vec<f64>,
-    #[serde(rename = "graph_ms", skip_serializing_if = "Vec::is_empty")]
-    graph: Vec<f64>,
-}
+#[serde(transparent)]
+pub struct Times(BTreeMap<Metric, Vec<f64>>);
 
 impl Times {
     #[cfg(test)]
     pub(crate) fn sample(taken: &[(Metric, &[f64])]) -> Self {
-        let mut times = Self::default();
-        for &(metric, samples) in taken {
-            times.taken(metric).extend(samples);
-        }
-        times
-    }
-
-    fn taken(&mut self, metric: Metric) -> &mut Vec<f64> {
-        match metric {
-            Metric::Single => &mut self.single,
-            Metric::GraphSingle => &mut self.single_replay,
-            Metric::BackToBack => &mut self.back_to_back,
-            Metric::Graph => &mut self.graph,
-        }
+        let all = taken.iter();
+        Self(all.map(|(of, samples)| (*of, samples.to_vec())).collect())
     }
 
     /// All of a kind, in the order in which they were taken.
     pub fn of(&self, metric: Metric) -> &[f64] {
-        match metric {
-            Metric::Single => &self.single,
-            Metric::GraphSingle => &self.single_replay,
-            Metric::BackToBack => &self.back_to_back,
-            Metric::Graph => &self.graph,
-        }
+        self.0.get(&metric).map_or(&[], Vec::as_slice)
     }
 
     /// The middle of a kind and its spread.
@@ -139,7 +113,7 @@ const PROBES: usize = 3;
 /// How a candidate is measured in each round; the same on all ranks.
 #[derive(Clone, Copy, Debug)]
 pub struct Schedule {
-    measures: Measures,
+    metrics: &'static [Metric],
     singles: usize,
     /// Calls that follow each other.
     back_to_back: usize,
@@ -149,13 +123,10 @@ pub struct Schedule {
 impl Schedule {
     /// Times that a round takes.
     fn count(&self, metric: Metric) -> usize {
-        let measures = &self.measures;
         match metric {
-            Metric::Single => self.singles,
-            Metric::GraphSingle if measures.single_replays => self.singles,
-            Metric::GraphSingle => 0,
-            Metric::BackToBack => measures.back_to_back.into(),
-            Metric::Graph => measures.replays_back_to_back.into(),
+            _ if !self.metrics.contains(&metric) => 0,
+            Metric::Single | Metric::GraphSingle => self.singles,
+            Metric::BackToBack | Metric::Graph => 1,
         }
     }
 }
@@ -199,9 +170,9 @@ impl<B: ExecuteBackend> Timing<'_, B> {
                 .agree_numbers(&format!("round {round}"), mine)?;
             let mut samples = slowest(&ranks).into_iter();
             for (times, schedule) in times.iter_mut().zip(&schedules) {
-                for metric in Metric::ALL {
+                for &metric in schedule.metrics {
                     let own = samples.by_ref().take(schedule.count(metric));
-                    times.taken(metric).extend(own);
+                    times.0.entry(metric).or_default().extend(own);
                 }
             }
         }
@@ -217,25 +188,20 @@ impl<B: ExecuteBackend> Timing<'_, B> {
         schedules: &[Schedule],
     ) -> Result<Vec<f64>> {
         let mut blocks = vec![Vec::new(); candidates.len()];
-        let all = || candidates.iter().zip(schedules).enumerate();
-        for (how, metric) in [
-            (Call::Run, Metric::Single),
-            (Call::Replay, Metric::GraphSingle),
-        ] {
-            for (i, (&candidate, schedule)) in all() {
-                let calls = schedule.count(metric);
-                if calls > 0 {
-                    blocks[i].extend(self.calls(candidate, schedule, (round, calls), how)?);
+        for metric in Metric::ALL {
+            let all = candidates.iter().zip(schedules).zip(&mut blocks);
+            for ((&candidate, schedule), block) in all {
+                let (count, how) = (schedule.count(metric), metric.call());
+                if count == 0 {
+                    continue;
                 }
-            }
-        }
-        for (how, metric) in [
-            (Call::Run, Metric::BackToBack),
-            (Call::Replay, Metric::Graph),
-        ] {
-            for (i, (&candidate, schedule)) in all() {
-                if schedule.count(metric) > 0 {
-                    blocks[i].push(self.back_to_back(candidate, schedule, round, how)?);
+                match metric {
+                    Metric::Single | Metric::GraphSingle => {
+                        block.extend(self.calls(candidate, schedule, (round, count), how)?);
+                    }
+                    Metric::BackToBack | Metric::Graph => {
+                        block.push(self.back_to_back(candidate, schedule, round, how)?);
+                    }
                 }
             }
         }
@@ -309,14 +275,19 @@ impl<B: ExecuteBackend> Timing<'_, B> {
         let call =
             Duration::from_secs_f64(calls.iter().copied().fold(f64::MAX, f64::min).min(1e6) / 1e3);
         let enqueuing = Duration::from_secs_f64(enqueuing.first().copied().unwrap_or(1.0) / 1e3);
-        Ok(self.scheduled(call, enqueuing, candidate.measures()))
+        Ok(self.scheduled(call, enqueuing, candidate.metrics()))
     }
 
-    fn scheduled(&self, call: Duration, enqueuing: Duration, measures: Measures) -> Schedule {
+    fn scheduled(
+        &self,
+        call: Duration,
+        enqueuing: Duration,
+        metrics: &'static [Metric],
+    ) -> Schedule {
         let effort = &self.effort;
         let wanted = effort.single_calls(call);
         Schedule {
-            measures,
+            metrics,
             singles: wanted.div_ceil(effort.rounds),
             back_to_back: fitting(effort.block, call).clamp(2, 20),
             // Twice the cost of enqueuing: the next measurement is unlikely to take longer than that.

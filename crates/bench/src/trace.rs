@@ -3,6 +3,8 @@
 
 use serde::Deserialize;
 
+use crate::statistics::distinct;
+
 /// The timelines of a file.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(from = "File")]
@@ -87,49 +89,43 @@ struct Args {
 
 impl From<File> for Trace {
     fn from(file: File) -> Self {
+        let named = |what: &'static str| {
+            let events = file.events.iter();
+            let named = events.filter(move |e| e.ph == "M" && e.name == what);
+            named.map(|e| (e, e.args.name.as_deref().unwrap_or_default()))
+        };
         // `rank 0` of one timeline, `rank 0, measured on host` of several.
-        let mut labels: Vec<String> = Vec::new();
-        let mut processes: Vec<(u64, String, usize)> = Vec::new();
-        for event in file
-            .events
-            .iter()
-            .filter(|e| e.ph == "M" && e.name == "process_name")
-        {
-            let full = event.args.name.as_deref().unwrap_or_default();
+        let processes = named("process_name").map(|(event, full)| {
             let (rank, label) = full.split_once(", ").unwrap_or((full, ""));
-            let known = labels.iter().position(|l| l == label);
-            let number = known.unwrap_or_else(|| {
-                labels.push(label.into());
-                labels.len() - 1
-            });
-            processes.push((event.pid, rank.into(), number));
-        }
+            (event.pid, (rank, label))
+        });
+        let processes: Vec<_> = processes.collect();
         let mut abouts = file.other.timelines.into_iter();
-        let mut timelines: Vec<_> = labels
-            .iter()
-            .map(|_| Timeline {
+        let labels = distinct(processes.iter().map(|(_, (_, label))| *label));
+        let timelines = labels.into_iter().map(|own| {
+            let lanes = named("thread_name").filter_map(|(event, thread)| {
+                let of_lane = |e: &&Event| e.ph == "X" && (e.pid, e.tid) == (event.pid, event.tid);
+                let (_, (rank, label)) = processes.iter().find(|(pid, _)| *pid == event.pid)?;
+                if *label != own {
+                    return None;
+                }
+                let slices = file.events.iter().filter(of_lane).map(Slice::of);
+                let mut lane = Lane {
+                    process: (*rank).into(),
+                    thread: thread.into(),
+                    slices: slices.collect(),
+                };
+                lane.slices.sort_by(|a, b| a.start.total_cmp(&b.start));
+                Some(lane)
+            });
+            Timeline {
+                lanes: lanes.collect(),
                 about: abouts.next().unwrap_or_default(),
-                lanes: Vec::new(),
-            })
-            .collect();
-        for event in file
-            .events
-            .iter()
-            .filter(|e| e.ph == "M" && e.name == "thread_name")
-        {
-            let of_lane = |e: &&Event| e.ph == "X" && (e.pid, e.tid) == (event.pid, event.tid);
-            let mut slices: Vec<_> = file.events.iter().filter(of_lane).map(Slice::of).collect();
-            slices.sort_by(|a, b| a.start.total_cmp(&b.start));
-            let process = processes.iter().find(|(pid, ..)| *pid == event.pid);
-            if let Some((_, rank, number)) = process {
-                timelines[*number].lanes.push(Lane {
-                    process: rank.clone(),
-                    thread: event.args.name.clone().unwrap_or_default(),
-                    slices,
-                });
             }
+        });
+        Self {
+            timelines: timelines.collect(),
         }
-        Self { timelines }
     }
 }
 

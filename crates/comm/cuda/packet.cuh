@@ -12,6 +12,11 @@ namespace warpweave {
 
 constexpr uint32_t kPayload = 12;  // bytes of data in a packet
 
+// A packet's flag: a set bit, so that zeroed memory differs, the epoch of the launch, and the call's signature. A
+// rank that makes another call than its peers is found by that, at no cost.
+constexpr uint32_t kEpochBits = 20;
+constexpr uint32_t kEpochMask = (2u << kEpochBits) - 1;
+
 struct Packet {
   uint32_t data[3];
   uint32_t epoch;
@@ -85,8 +90,8 @@ struct Packets {
   uint64_t total;     // of an all-reduce whose chunks are its parts: all of them
   uint32_t capacity;  // packets of a section
   uint32_t root;
-  uint32_t aligned;  // input, output, chunks and message are multiples of 4 bytes
-  uint32_t reserved;
+  uint32_t aligned;    // input, output, chunks and message are multiples of 4 bytes
+  uint32_t signature;  // of the call, 11 bits
 };
 static_assert(sizeof(Packets) == sizeof(Group) + 64 + 48, "as in Rust");
 
@@ -127,10 +132,10 @@ __device__ __forceinline__ bool gives_up(const Packets& p, bool failed) {
 struct Sections {
   const Packets& p;
   uint32_t epoch;  // the group's
-  uint32_t flag;   // in packets: odd, so that zeroed memory differs, and repeated only after 2^31 calls
+  uint32_t flag;   // in packets; repeated only after 2^20 calls
 
   __device__ __forceinline__ Sections(const Packets& packets, uint32_t epoch)
-      : p(packets), epoch(epoch), flag(epoch << 1 | 1) {}
+      : p(packets), epoch(epoch), flag(packets.signature << (kEpochBits + 1) | ((epoch << 1 | 1) & kEpochMask)) {}
 
   __device__ __forceinline__ uint64_t at(uint32_t owner, uint32_t source, uint32_t index) const {
     const uint64_t section = (epoch & 1) * p.group.pad.world + source;
@@ -161,9 +166,15 @@ struct Sections {
       if (polls % 64 != 0 || missing == 0) continue;
       if (start == 0) start = global_time();
       const uint64_t waited = global_time() - start;
-      const bool late = waited > pad.timeout_ns;
+      const uint32_t first = __ffs(missing) - 1;
+      // The epoch with another signature: it will not become what this rank waits for.
+      const uint32_t seen = load_packet(place(first)).epoch;
+      const bool other = seen != flag && ((seen ^ flag) & kEpochMask) == 0;
+      const bool late = waited > pad.timeout_ns || other;
       if (!late && !faulted(pad) && load_relaxed_sys(pad.stopped_on_host) == 0) continue;
-      record_fault(pad, kPacketSlot, source(__ffs(missing) - 1), flag, 0, late ? waited : 0);
+      // As far ahead as no epoch is: `of_other_call` in `host/packet.rs`.
+      record_fault(pad, kPacketSlot, source(first), epoch, other ? epoch ^ 1u << 31 : epoch - 1,
+                   late ? waited + 1 : 0);
       return false;
     }
     return true;

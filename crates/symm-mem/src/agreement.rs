@@ -38,8 +38,11 @@ pub fn agree<T, E: Failure>(
     Ok(value)
 }
 
-/// Checks that all ranks called with the same arguments.
-pub(crate) fn same(exchange: &dyn Exchange, what: &'static str, mine: &str) -> Result<()> {
+/// Makes sure that `mine`, which `what` names, is the same on all ranks.
+///
+/// # Errors
+/// [`Error::Disagreement`] with a rank where it differs and both values; a failed exchange.
+pub fn require_same(exchange: &dyn Exchange, what: &'static str, mine: &str) -> Result<()> {
     let all = exchange.all_gather(what, mine.as_bytes())?;
     match all.iter().position(|theirs| theirs != mine.as_bytes()) {
         None => Ok(()),

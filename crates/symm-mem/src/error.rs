@@ -218,6 +218,9 @@ pub enum FaultCause {
         /// The lost rank and the cause.
         why: String,
     },
+    /// The peer signalled in time, for another call than this rank's: it skipped or repeated one, or calls with
+    /// another operation, size or element type.
+    OtherCall,
     /// A wait of this rank on another pad failed, or the host stopped this rank.
     Stopped,
 }
@@ -231,7 +234,7 @@ impl SignalFault {
     pub fn of_several(checks: impl IntoIterator<Item = Result<()>>) -> Result<()> {
         let distance = |error: &Error| match error {
             Error::SignalFault(fault) => match &fault.cause {
-                FaultCause::Deadline { .. } => 1,
+                FaultCause::Deadline { .. } | FaultCause::OtherCall => 1,
                 FaultCause::PeerLost { .. } | FaultCause::OutsiderLost { .. } => 2,
                 FaultCause::PeerGaveUp { reporter } if *reporter != fault.peer => 3,
                 FaultCause::PeerGaveUp { .. } => 4,
@@ -282,6 +285,10 @@ impl SignalFault {
                     ),
                 }
             }
+            FaultCause::OtherCall => format!(
+                "found rank {peer} at another call on `{pad}`, in epoch {expected}: it skipped or repeated one, or \
+                 the operation, the size or the element type differs"
+            ),
             FaultCause::PeerGaveUp { reporter } if peer == rank => format!(
                 "came too late, skipped or repeated a call: rank {reporter} had given up waiting for it \
                 on `{pad}`, and \

@@ -12,6 +12,7 @@ pub mod ipc;
 pub mod multicast;
 pub mod pad;
 pub mod pool;
+mod slice;
 pub mod symmetric;
 #[doc(hidden)]
 pub mod sync;
@@ -20,7 +21,7 @@ mod uniform;
 mod wire;
 
 pub use address::DevicePtr;
-pub use agreement::{Failure, agree};
+pub use agreement::{Failure, agree, require_same};
 pub use backend::{Backend, BackendKind, DeviceInfo, Mapping, Memory, Priority, Support};
 pub use cuda::Cuda;
 pub use dtype::DType;
@@ -31,4 +32,5 @@ pub use ipc::{IpcCache, Registration};
 pub use multicast::MulticastCache;
 pub use pad::{PadView, SignalPad};
 pub use pool::{PoolBuffer, SymmetricPool};
+pub use slice::DeviceSlice;
 pub use symmetric::SymmetricBuffer;

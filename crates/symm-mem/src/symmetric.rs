@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use crate::agreement::{agree, same};
+use crate::agreement::{agree, require_same};
 use crate::backend::{Backend, DevicePtr, Mapping, Memory};
 use crate::error::{Error, Result};
 use crate::exchange::Exchange;
@@ -46,7 +46,7 @@ impl<B: Backend> SymmetricBuffer<B> {
     ) -> Result<Self> {
         let (rank, world) = (exchange.rank(), exchange.world());
         let mine = format!("{name}: {bytes} bytes");
-        same(exchange.as_ref(), "symm.alloc", &mine)?;
+        require_same(exchange.as_ref(), "symm.alloc", &mine)?;
         let span = tracing::info_span!("symm.alloc", name, bytes, world);
         let _entered = span.enter();
 

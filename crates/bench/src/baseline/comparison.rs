@@ -98,10 +98,13 @@ pub fn compare(
     threshold: f64,
 ) -> Result<Comparison> {
     let mut found = Comparison::default();
+    for (have, others, name) in [(old, new, names[0]), (new, old, names[1])] {
+        let alone = have.iter().flat_map(|run| run.alone_among(others));
+        let alone = alone.map(|what| format!("{what} is in {name} alone"));
+        found.notes.extend(alone);
+    }
     for old in old {
         let Some(new) = new.iter().find(|new| new.suite == old.suite) else {
-            let note = format!("suite {} is in {} alone", old.suite, names[0]);
-            found.notes.push(note);
             continue;
         };
         // Times of different machines say nothing about the program.
@@ -113,59 +116,21 @@ pub fn compare(
                 differences,
             });
         }
-        found.suite((old, new), names, threshold);
-    }
-    for new in new {
-        if !old.iter().any(|old| old.suite == new.suite) {
-            let note = format!("suite {} is in {} alone", new.suite, names[1]);
-            found.notes.push(note);
-        }
-    }
-    match found.lines.is_empty() {
-        true => Err(BenchError::Usage(format!(
-            "{} and {} have no time in common{}",
-            names[0],
-            names[1],
-            found
-                .notes
-                .iter()
-                .map(|note| format!("; {note}"))
-                .collect::<String>()
-        ))),
-        false => Ok(found),
-    }
-}
-
-impl Comparison {
-    fn suite(&mut self, (old, new): (&Saved, &Saved), names: [&str; 2], threshold: f64) {
         let suite = &old.suite;
         // It may be the cause of a difference though the machine is the same.
         let changed = differing(old.provenance.software(), new.provenance.software());
-        for (what, a, b) in changed {
-            let note = format!("{suite}: {what} {a} in {}, {b} in {}", names[0], names[1]);
-            self.notes.push(note);
-        }
-        for (have, others, name) in [(old, new, names[0]), (new, old, names[1])] {
-            let alone = |time: &&Time| !others.times.iter().any(|other| other.is_same(time));
-            for time in have.times.iter().filter(alone) {
-                let Time {
-                    problem,
-                    implementation,
-                    what,
-                    ..
-                } = time;
-                let note =
-                    format!("{suite}: {problem}, {implementation}, {what} is in {name} alone");
-                self.notes.push(note);
-            }
-        }
+        let [first, second] = names;
+        let changed = changed
+            .into_iter()
+            .map(|(what, a, b)| format!("{suite}: {what} {a} in {first}, {b} in {second}"));
+        found.notes.extend(changed);
         let mut few = 0;
         for time in &old.times {
             let Some(other) = new.times.iter().find(|other| other.is_same(time)) else {
                 continue;
             };
             match ratio(&time.samples, &other.samples) {
-                Some(ratio) if ratio.interval.is_some() => self.lines.push(Line {
+                Some(ratio) if ratio.interval.is_some() => found.lines.push(Line {
                     suite: suite.clone(),
                     old: time.clone(),
                     new: other.samples.clone(),
@@ -176,11 +141,18 @@ impl Comparison {
             }
         }
         if few > 0 {
-            self.notes.push(format!(
+            found.notes.push(format!(
                 "{suite}: {few} times of too few samples for an interval are left out; --iterations takes more"
             ));
         }
     }
+    if found.lines.is_empty() {
+        let notes = found.notes.iter().map(|note| format!("; {note}"));
+        let (notes, [a, b]) = (notes.collect::<String>(), names);
+        let why = format!("{a} and {b} have no time in common{notes}");
+        return Err(BenchError::Usage(why));
+    }
+    Ok(found)
 }
 
 /// What differs between two lists of the same facts, with both values.

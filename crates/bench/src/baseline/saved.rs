@@ -86,6 +86,21 @@ impl Saved {
             times,
         })
     }
+
+    /// What it has and none of `others`: all of its suite, or times of it.
+    pub fn alone_among(&self, others: &[Saved]) -> Vec<String> {
+        let suite = &self.suite;
+        let Some(other) = others.iter().find(|other| other.suite == *suite) else {
+            return vec![format!("suite {suite}")];
+        };
+        let times = self.times.iter();
+        let alone = times.filter(|time| !other.times.iter().any(|other| other.is_same(time)));
+        let told = alone.map(|time| {
+            let (problem, name, what) = (&time.problem, &time.implementation, time.what);
+            format!("{suite}: {problem}, {name}, {what}")
+        });
+        told.collect()
+    }
 }
 
 fn problem(outcome: &Outcome) -> String {

@@ -1,48 +1,116 @@
 //! A call by a method, ready to be enqueued and replayed.
 
+use std::rc::Rc;
+
 use warpweave_comm::Collectives;
-use warpweave_comm::collective::{Call as Collective, Variant};
-use warpweave_symm_mem::Memory;
+use warpweave_comm::collective::{
+    Call as Collective, CollectiveOptions, Operand, Operation, Variant,
+};
+use warpweave_symm_mem::{DType, DevicePtr, Memory};
 
 use super::expected::Expected;
 use super::memory::{Arena, Place};
-use super::method::Method;
+use super::method::{Method, wants};
 use super::nccl::NcclBackend;
-use crate::candidate::{Call, Candidate, Measures, Output, Set};
+use super::operation::count;
+use crate::candidate::{Call, Candidate, Output, Set, first_reason};
 use crate::error::{BenchError, Result};
 use crate::inputs::Numbers;
+use crate::report::Metric;
 use crate::session::Session;
 use crate::verification::comparison::Comparison;
 
 /// Bytes that are downloaded and compared at once.
 const PIECE: usize = 64 << 20;
 
-/// What every row is made from.
-pub(super) struct Means<'a, B: NcclBackend> {
-    pub session: &'a Session<B>,
-    pub ours: &'a Collectives<B>,
-    /// Plain NCCL's communicator, and that of the windows.
-    pub nccl: [Option<&'a B::Comm>; 2],
-    pub arena: &'a Arena<B>,
+/// A communicator, or why there is none on some rank; neither where it is not wanted.
+type Communicator<C> = (Option<C>, Option<String>);
+
+/// By what rows call.
+pub struct Libraries<'a, B: NcclBackend> {
+    session: &'a Session<B>,
+    pub(super) ours: Collectives<B>,
+    /// Of plain memory, and of windows.
+    nccl: [Communicator<B::Group>; 2],
+}
+
+impl<'a, B: NcclBackend> Libraries<'a, B> {
+    /// For `wanted` rows of messages of up to `largest` bytes. Collective.
+    ///
+    /// # Errors
+    /// What makes them reports.
+    pub fn new(session: &'a Session<B>, largest: usize, wanted: &[String]) -> Result<Self> {
+        let options = CollectiveOptions {
+            // A rank's share of the largest message, rounded up, for each rank.
+            staging_bytes: largest + 4096,
+            ..CollectiveOptions::default()
+        };
+        let ours = Collectives::new(&session.backend, &session.exchange, "bench", options)?;
+        let communicator = |method: Method| -> Result<Communicator<B::Group>> {
+            if !wants(wanted, method.name()) {
+                return Ok((None, None));
+            }
+            let (mine, comm) = match session.backend.nccl(&session.exchange) {
+                Ok(comm) => (Ok(Vec::new()), Some(comm)),
+                Err(error) if error.is_unavailable() => (Ok(error.to_string().into()), None),
+                Err(error) => (Err(error), None),
+            };
+            let all = session.agree(&format!("start of {}", method.name()), mine)?;
+            let refusal = first_reason(&all);
+            Ok((comm.filter(|_| refusal.is_none()), refusal))
+        };
+        Ok(Self {
+            nccl: [
+                communicator(Method::Nccl)?,
+                communicator(Method::NcclWindow)?,
+            ],
+            session,
+            ours,
+        })
+    }
+
+    /// Inputs and outputs of up to these many bytes, for every kind of row. Collective.
+    ///
+    /// # Errors
+    /// What allocating reports.
+    pub(super) fn arena(&self, bytes: [usize; 2], dtype: DType) -> Result<Arena<B>> {
+        let [(plain, no_plain), (windows, no_windows)] = &self.nccl;
+        let plain = plain.as_ref().map_or(Err(no_plain.clone()), |_| Ok(()));
+        let mut arena = Arena::new(self.session, bytes, dtype, plain)?;
+        match windows {
+            Some(comm) => arena.open_windows(self.session, comm)?,
+            None => arena.windows = Err(no_windows.clone()),
+        }
+        Ok(arena)
+    }
+
+    fn communicator(&self, method: Method) -> Option<&B::Group> {
+        let [plain, windows] = &self.nccl;
+        match method {
+            Method::Nccl => plain.0.as_ref(),
+            Method::NcclWindow => windows.0.as_ref(),
+            Method::Ours(_) => None,
+        }
+    }
 }
 
 /// A row that can run here.
 pub(super) struct Row<'a, B: NcclBackend> {
     call: Collective,
-    means: &'a Means<'a, B>,
+    libraries: Rc<Libraries<'a, B>>,
+    arena: Rc<Arena<B>>,
     method: Method,
     bytes: [usize; 2],
     graph: Option<B::Graph>,
 }
 
 impl<'a, B: NcclBackend> Row<'a, B> {
-    /// `call` by `method`, with operands of `bytes` in the memory that it takes. `Err` says why it cannot run
-    /// here.
+    /// `call` by `method`, with operands in the memory that it takes. `Err` says why it cannot run here.
     pub fn new(
-        means: &'a Means<'a, B>,
+        libraries: &Rc<Libraries<'a, B>>,
+        arena: &Rc<Arena<B>>,
         method: Method,
         mut call: Collective,
-        bytes: [usize; 2],
     ) -> Result<Result<Self, String>> {
         let place = match method {
             Method::Nccl => Place::Plain,
@@ -50,44 +118,43 @@ impl<'a, B: NcclBackend> Row<'a, B> {
             Method::Ours(Variant::Multimem | Variant::MulticastCopy) => Place::Multicast,
             Method::Ours(_) => Place::Symmetric,
         };
-        let Some([input, output]) = means.arena.operands(place, bytes)? else {
-            return Ok(Err(means.arena.lacks(place)));
-        };
-        (call.input, call.output) = (input, output);
+        let bytes = bytes_of(&call, libraries.session.world());
+        match arena.operands(place, bytes)? {
+            Ok([input, output]) => (call.input, call.output) = (input, output),
+            Err(reason) => return Ok(Err(reason)),
+        }
         if let Method::Ours(variant) = method {
-            match means.ours.validate(&call, variant) {
+            match libraries.ours.validate(&call, variant) {
                 Err(error) if error.is_unavailable() => return Ok(Err(error.to_string())),
                 other => other?,
             }
         }
         Ok(Ok(Self {
             call,
-            means,
+            libraries: libraries.clone(),
+            arena: arena.clone(),
             method,
             bytes,
             graph: None,
         }))
     }
 
+    fn session(&self) -> &'a Session<B> {
+        self.libraries.session
+    }
+
     fn enqueue(&self) -> Result<()> {
-        let Means {
-            session,
-            ours,
-            nccl: [plain, windows],
-            ..
-        } = self.means;
+        let (session, call) = (self.session(), &self.call);
         let stream = &session.stream;
-        let by_nccl = |comm: &Option<&B::Comm>| match comm {
-            // SAFETY: as below; the operands are all plain, or all in windows, as the method asks.
-            Some(comm) => unsafe { session.backend.enqueue_nccl(comm, stream, &self.call) },
-            None => Err(BenchError::Usage("there is no NCCL".into())),
-        };
-        match self.method {
-            Method::Nccl => by_nccl(plain),
-            Method::NcclWindow => by_nccl(windows),
+        if let Method::Ours(variant) = self.method {
             // SAFETY: the operands have these bytes and outlive the candidate; all ranks make the same calls
             // in the same order, on the session's stream alone.
-            Method::Ours(variant) => unsafe { Ok(ours.enqueue(stream, &self.call, variant)?) },
+            return unsafe { Ok(self.libraries.ours.enqueue(stream, call, variant)?) };
+        }
+        match self.libraries.communicator(self.method) {
+            // SAFETY: as above; the operands are all plain, or all in windows, as the method asks.
+            Some(comm) => unsafe { session.backend.enqueue_nccl(comm, stream, call) },
+            None => Err(BenchError::Usage("there is no NCCL".into())),
         }
     }
 }
@@ -97,12 +164,10 @@ impl<B: NcclBackend> Candidate for Row<'_, B> {
         self.method.name()
     }
 
-    fn measures(&self) -> Measures {
-        let has_graph = self.graph.is_some();
-        Measures {
-            back_to_back: true,
-            single_replays: has_graph,
-            replays_back_to_back: has_graph,
+    fn metrics(&self) -> &'static [Metric] {
+        match self.graph {
+            Some(_) => &Metric::ALL,
+            None => &[Metric::Single, Metric::BackToBack],
         }
     }
 
@@ -113,7 +178,7 @@ impl<B: NcclBackend> Candidate for Row<'_, B> {
         })?;
         self.enqueue()?;
         self.synchronize()?;
-        let session = self.means.session;
+        let session = self.session();
         let mut failed = None;
         let captured = session.backend.capture(&session.stream, || {
             self.enqueue().map_err(|error| {
@@ -141,8 +206,8 @@ impl<B: NcclBackend> Candidate for Row<'_, B> {
     }
 
     fn load(&self, set: Set) -> Result<()> {
-        let session = self.means.session;
-        let (from, to) = (self.means.arena.set(set.index), self.call.input.address());
+        let session = self.session();
+        let (from, to) = (self.arena.set(set.index), self.call.input.address());
         let (backend, stream, from) = (&session.backend, &session.stream, from.address());
         // SAFETY: the input has these bytes and the sets no fewer; a call ends when its input may be changed.
         unsafe { backend.copy(stream, to, from, self.bytes[0])? };
@@ -150,7 +215,7 @@ impl<B: NcclBackend> Candidate for Row<'_, B> {
     }
 
     fn call(&self, how: Call) -> Result<()> {
-        let session = self.means.session;
+        let session = self.session();
         session.before_call()?;
         match (how, &self.graph) {
             (Call::Replay, Some(graph)) => {
@@ -163,23 +228,14 @@ impl<B: NcclBackend> Candidate for Row<'_, B> {
     }
 
     fn synchronize(&self) -> Result<()> {
-        let Means {
-            session,
-            ours,
-            nccl: [plain, windows],
-            ..
-        } = self.means;
-        let comm = match self.method {
-            Method::Nccl => *plain,
-            Method::NcclWindow => *windows,
-            Method::Ours(_) => None,
-        };
-        if let Some(comm) = comm {
-            session.backend.drain_nccl(comm, &session.stream)?;
+        let (session, stream) = (self.session(), &self.session().stream);
+        if let Some(comm) = self.libraries.communicator(self.method) {
+            session.backend.drain_group(stream, comm)?;
+            session.backend.check_group(stream, comm)?;
         }
-        let ended = session.backend.synchronize(&session.stream);
+        let ended = session.backend.synchronize(stream);
         // The fault tells more than a stream that did not end.
-        ours.check(&session.stream)?;
+        self.libraries.ours.check(stream)?;
         Ok(ended?)
     }
 
@@ -195,9 +251,56 @@ impl<B: NcclBackend> Candidate for Row<'_, B> {
     }
 
     fn compare(&self, piece: usize, set: Set, got: &[u8]) -> (Comparison, f64) {
-        let (session, call) = (self.means.session, &self.call);
+        let (session, call) = (self.session(), &self.call);
         let expected = Expected::of(call, (session.rank(), session.world()), set.index);
         let first = piece * PIECE / call.dtype.size();
         (expected.compare(first, got, session.threads()), 0.0)
     }
+}
+
+/// The rank whose data broadcasts spread.
+const ROOT: usize = 0;
+
+/// A call of a rank that brings `size` bytes, rounded down to what divides among the ranks; without operands.
+pub(super) fn call_of(operation: Operation, dtype: DType, size: usize, world: usize) -> Collective {
+    let nothing = Operand::local(DevicePtr::NULL);
+    Collective {
+        operation,
+        dtype,
+        count: count(operation, dtype, size, world),
+        root: ROOT,
+        input: nothing,
+        output: nothing,
+    }
+}
+
+/// Bytes of input and output.
+pub(super) fn bytes_of(call: &Collective, world: usize) -> [usize; 2] {
+    let (input, output) = call.operation.elements(call.count, world);
+    [input, output].map(|elements| elements * call.dtype.size())
+}
+
+/// The row of a message in bf16 with memory of its own: by NCCL, or by the variant that the library selects.
+/// `Err` says why it cannot run here. Collective.
+///
+/// # Errors
+/// What makes it reports.
+pub fn alone<'a, B: NcclBackend>(
+    session: &'a Session<B>,
+    operation: Operation,
+    bytes: usize,
+    by_nccl: bool,
+) -> Result<Result<impl Candidate + 'a, String>> {
+    let call = call_of(operation, DType::Bf16, bytes, session.world());
+    let wanted = if by_nccl { "nccl" } else { "select" };
+    let libraries = Rc::new(Libraries::new(session, bytes, &[wanted.into()])?);
+    let arena = libraries.arena(bytes_of(&call, session.world()), call.dtype)?;
+    let method = match by_nccl {
+        true => Method::Nccl,
+        false => match arena.select(&libraries.ours, call)? {
+            Some(variant) => Method::Ours(variant),
+            None => return Ok(Err("no variant can run".into())),
+        },
+    };
+    Row::new(&libraries, &Rc::new(arena), method, call)
 }

@@ -1,10 +1,10 @@
 //! What must come out, made anew block by block: nothing is stored.
 
 use warpweave_comm::collective::{Call, Operation};
-use warpweave_symm_mem::DType;
 
-use super::numbers::{BLOCK, Stream, encode};
-use crate::verification::comparison::{Comparison, WrongElement, decode};
+use super::numbers::{BLOCK, Stream};
+use crate::inputs::{Numbers, on_threads};
+use crate::verification::comparison::{Comparison, Expectation};
 
 /// Consecutive elements of an output, and where they come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ fn output(
 
 /// What an output must be.
 pub(super) struct Expected {
-    dtype: DType,
+    expectation: Expectation,
     /// By rank.
     streams: Vec<Stream>,
     parts: Vec<Part>,
@@ -59,7 +59,13 @@ impl Expected {
     pub fn of(call: &Call, (rank, world): (usize, usize), set: usize) -> Self {
         let streams = (0..world).map(|rank| Stream::new(rank, set, world));
         Self {
-            dtype: call.dtype,
+            // Every sum is exact, as copies are.
+            expectation: Expectation {
+                numbers: Numbers::Integers,
+                dtype: call.dtype,
+                terms: 0,
+                summands: 1,
+            },
             streams: streams.collect(),
             parts: output(call.operation, (rank, world), call.count, call.root),
         }
@@ -67,71 +73,40 @@ impl Expected {
 
     /// Compares the elements from `first` on, on `threads` threads.
     pub fn compare(&self, first: usize, got: &[u8], threads: usize) -> Comparison {
-        let size = self.dtype.size();
+        let size = self.expectation.dtype.size();
         let share = (got.len() / size).div_ceil(threads.max(1)).max(1 << 15);
-        std::thread::scope(|scope| {
-            let shares: Vec<_> = got
-                .chunks(share * size)
-                .enumerate()
-                .map(|(i, got)| scope.spawn(move || self.compare_share(first + i * share, got)))
-                .collect();
-            let shares = shares.into_iter().map(|share| match share.join() {
-                Ok(comparison) => comparison,
-                Err(panic) => std::panic::resume_unwind(panic),
-            });
-            shares.fold(Comparison::default(), Comparison::and)
-        })
+        let shares = on_threads(got.chunks(share * size).enumerate(), |(i, got)| {
+            self.compare_share(first + i * share, got)
+        });
+        shares
+            .into_iter()
+            .fold(Comparison::default(), Comparison::and)
     }
 
     fn compare_share(&self, first: usize, got: &[u8]) -> Comparison {
-        let size = self.dtype.size();
+        let size = self.expectation.dtype.size();
         let end = first + got.len() / size;
-        let mut comparison = Comparison::default();
-        let (mut sums, mut bytes) = ([0; BLOCK], [0; BLOCK * 4]);
+        let (mut comparison, mut wanted) = (Comparison::default(), [0.0; BLOCK]);
         for part in &self.parts {
             let (from, to) = (part.at.max(first), (part.at + part.count).min(end));
             for at in (from..to).step_by(BLOCK) {
-                let count = (to - at).min(BLOCK);
-                let (sums, bytes) = (&mut sums[..count], &mut bytes[..count * size]);
-                self.block(part, at, sums);
-                encode(self.dtype, sums, bytes);
-                let got = &got[(at - first) * size..][..count * size];
-                comparison.elements += count as u64;
-                if got != bytes {
-                    self.search(at, got, sums, &mut comparison);
-                }
+                let wanted = &mut wanted[..(to - at).min(BLOCK)];
+                self.block(part, at, wanted);
+                let got = &got[(at - first) * size..][..wanted.len() * size];
+                let found = self.expectation.compare_stored((0, at), got, (wanted, &[]));
+                comparison = comparison.and(found);
             }
         }
         comparison
     }
 
     /// The elements of `part` from `at` on, an index into the output.
-    fn block(&self, part: &Part, at: usize, sums: &mut [i32]) {
-        sums.fill(0);
+    fn block(&self, part: &Part, at: usize, sums: &mut [f32]) {
+        sums.fill(0.0);
         let first = part.first + at - part.at;
-        match part.source {
-            Some(rank) => self.streams[rank].add(first, sums),
-            None => self
-                .streams
-                .iter()
-                .for_each(|stream| stream.add(first, sums)),
-        }
-    }
-
-    /// Counts the elements that are wrong. Zero has two signs, which are both right.
-    fn search(&self, at: usize, got: &[u8], wanted: &[i32], comparison: &mut Comparison) {
-        for (i, (got, &wanted)) in got.chunks_exact(self.dtype.size()).zip(wanted).enumerate() {
-            let (got, wanted) = (decode(self.dtype, got), wanted as f32);
-            if got != wanted {
-                comparison.wrong += 1;
-                comparison.first.get_or_insert_with(|| WrongElement {
-                    row: 0,
-                    col: at + i,
-                    got: got.to_string(),
-                    wanted,
-                });
-            }
-        }
+        let one = |rank| &self.streams[rank..=rank];
+        let streams = part.source.map_or(&self.streams[..], one);
+        streams.iter().for_each(|stream| stream.add(first, sums));
     }
 }
 
@@ -139,6 +114,20 @@ impl Expected {
 mod tests {
     use super::*;
     use crate::collectives::DEFAULT_OPERATIONS;
+    use warpweave_comm::collective::Operand;
+    use warpweave_symm_mem::{DType, DevicePtr};
+
+    fn call(operation: Operation, count: usize, root: usize) -> Call {
+        let nothing = Operand::local(DevicePtr::NULL);
+        Call {
+            operation,
+            dtype: DType::F32,
+            count,
+            root,
+            input: nothing,
+            output: nothing,
+        }
+    }
 
     /// The output by the definition, from the inputs' bytes.
     fn by_definition(operation: Operation, rank: usize, world: usize, count: usize) -> Vec<f32> {
@@ -173,11 +162,7 @@ mod tests {
                 .iter()
                 .flat_map(|v| v.to_ne_bytes())
                 .collect();
-            let expected = Expected {
-                dtype: DType::F32,
-                streams: (0..world).map(|rank| Stream::new(rank, 1, world)).collect(),
-                parts: output(operation, (rank, world), count, 2),
-            };
+            let expected = Expected::of(&call(operation, count, 2), (rank, world), 1);
             let right = expected.compare(0, &out, 4);
             assert_eq!(
                 (right.elements, right.wrong),
@@ -201,11 +186,7 @@ mod tests {
 
     #[test]
     fn both_zeros_are_right() {
-        let expected = Expected {
-            dtype: DType::F32,
-            streams: vec![Stream::new(0, 0, 1)],
-            parts: output(Operation::AllReduce, (0, 1), 4000, 0),
-        };
+        let expected = Expected::of(&call(Operation::AllReduce, 4000, 0), (0, 1), 0);
         let mut out = Stream::new(0, 0, 1).bytes(DType::F32, 4000, 1);
         let zero = out
             .chunks_exact(4)

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
-use warpweave_comm::collective::Operand;
+use warpweave_comm::Collectives;
+use warpweave_comm::collective::{Call as Collective, Operand, Variant};
 use warpweave_symm_mem::multicast::MulticastBuffer;
 use warpweave_symm_mem::{DType, Exchange, Memory, Support, SymmetricBuffer};
 
+use super::candidate::bytes_of;
 use super::nccl::NcclBackend;
 use super::numbers::Stream;
 use crate::candidate::first_reason;
@@ -32,16 +34,21 @@ pub(super) enum Place {
 pub(super) struct Arena<B: NcclBackend> {
     symmetric: [SymmetricBuffer<B>; 2],
     multicast: Result<[MulticastBuffer<B>; 2], String>,
-    plain: Option<[B::Memory; 2]>,
-    windows: Option<[B::Window; 2]>,
+    plain: Result<[B::Memory; 2], Option<String>>,
+    pub(super) windows: Result<[B::Window; 2], Option<String>>,
     sets: Vec<B::Memory>,
     bytes: [usize; 2],
 }
 
 impl<B: NcclBackend> Arena<B> {
-    /// Allocates an input and an output of `bytes`, in plain memory too where `plain` is set, and fills the
-    /// input sets. Collective.
-    pub fn new(session: &Session<B>, bytes: [usize; 2], dtype: DType, plain: bool) -> Result<Self> {
+    /// Allocates an input and an output of `bytes`, in plain memory too unless `plain` says why not, and
+    /// fills the input sets. Collective.
+    pub fn new(
+        session: &Session<B>,
+        bytes: [usize; 2],
+        dtype: DType,
+        plain: Result<(), Option<String>>,
+    ) -> Result<Self> {
         let (backend, exchange): (_, &Arc<dyn Exchange>) = (&session.backend, &session.exchange);
         let shared = |name, bytes| SymmetricBuffer::new(backend, exchange, name, bytes);
         let symmetric = [
@@ -49,8 +56,10 @@ impl<B: NcclBackend> Arena<B> {
             shared("bench.output", bytes[1])?,
         ];
         let local = || {
-            let plain: Option<Result<_>> =
-                plain.then(|| Ok([backend.allocate(bytes[0])?, backend.allocate(bytes[1])?]));
+            let plain = match plain {
+                Ok(()) => Ok([backend.allocate(bytes[0])?, backend.allocate(bytes[1])?]),
+                Err(reason) => Err(reason),
+            };
             let sets = (0..SETS).map(|set| {
                 let stream = Stream::new(session.rank(), set, session.world());
                 let numbers = stream.bytes(dtype, bytes[0] / dtype.size(), session.threads());
@@ -59,70 +68,89 @@ impl<B: NcclBackend> Arena<B> {
                 unsafe { backend.upload(&session.stream, memory.address(), &numbers)? };
                 Ok(memory)
             });
-            Ok((plain.transpose()?, sets.collect::<Result<Vec<_>>>()?))
+            Ok((plain, sets.collect::<Result<Vec<_>>>()?))
         };
         let local: Result<_> = local();
-        let (failure, local) = match local {
-            Ok(local) => (Ok(Vec::new()), Some(local)),
-            Err(error) => (Err(error), None),
+        let (failure, (plain, sets)) = match local {
+            Ok(local) => (Ok(Vec::new()), local),
+            Err(error) => (Err(error), (Err(None), Vec::new())),
         };
         session.agree("memory for the inputs", failure)?;
-        let (plain, sets) = local.unwrap_or_default();
         Ok(Self {
             multicast: multicast(session, &symmetric)?,
             symmetric,
             plain,
-            windows: None,
+            windows: Err(None),
             sets,
             bytes,
         })
     }
 
-    /// Adds windows of `comm`. Collective.
-    pub fn open_windows(&mut self, session: &Session<B>, comm: &B::Comm) -> Result<()> {
+    /// Adds windows of `comm`, unless there are none of this size on some rank. Collective.
+    pub fn open_windows(&mut self, session: &Session<B>, comm: &B::Group) -> Result<()> {
         let open = |bytes| {
             let exchange = session.exchange.as_ref();
             session.backend.open_window(comm, exchange, bytes)
         };
-        self.windows = Some([open(self.bytes[0])?, open(self.bytes[1])?]);
+        // A lost peer is found by the step that follows.
+        let opened = open(self.bytes[0]).and_then(|input| Ok([input, open(self.bytes[1])?]));
+        let mine = opened.as_ref().err().map(|error| error.to_string());
+        let mine = mine.unwrap_or_default().into_bytes();
+        let refusal = first_reason(&session.agree("windows of NCCL", Ok(mine))?);
+        self.windows = match (opened, refusal) {
+            (Ok(windows), None) => Ok(windows),
+            (_, reason) => Err(reason),
+        };
         Ok(())
     }
 
-    /// Input and output of these many bytes in `place`; `None` where there is no such memory.
-    pub fn operands(&self, place: Place, bytes: [usize; 2]) -> Result<Option<[Operand; 2]>> {
+    /// Input and output of these many bytes in `place`, or why there is no such memory.
+    pub fn operands(
+        &self,
+        place: Place,
+        bytes: [usize; 2],
+    ) -> Result<Result<[Operand; 2], String>> {
         let [input, output] = &self.symmetric;
-        let (a, b) = match (place, &self.plain, &self.windows) {
-            (Place::Symmetric, ..) => (
+        let none = |why: &Option<String>| Err(why.clone().unwrap_or("there is no NCCL".into()));
+        Ok(match place {
+            Place::Symmetric => Ok([
                 Operand::symmetric(input, 0, bytes[0])?,
                 Operand::symmetric(output, 0, bytes[1])?,
-            ),
-            (Place::Multicast, ..) => {
-                let Ok([of_input, of_output]) = &self.multicast else {
-                    return Ok(None);
-                };
-                (
+            ]),
+            Place::Multicast => match &self.multicast {
+                Ok([of_input, of_output]) => Ok([
                     Operand::multicast(input, of_input, 0, bytes[0])?,
                     Operand::multicast(output, of_output, 0, bytes[1])?,
-                )
-            }
-            (Place::Plain, Some([input, output]), _) => (
-                Operand::local(input.address()),
-                Operand::local(output.address()),
-            ),
-            (Place::Window, _, Some([input, output])) => (
-                Operand::local(B::window_address(input)),
-                Operand::local(B::window_address(output)),
-            ),
-            _ => return Ok(None),
-        };
-        Ok(Some([a, b]))
+                ]),
+                Err(reason) => Err(reason.clone()),
+            },
+            Place::Plain => match &self.plain {
+                Ok(memory) => Ok(memory.each_ref().map(|m| Operand::local(m.address()))),
+                Err(why) => none(why),
+            },
+            Place::Window => match &self.windows {
+                Ok(windows) => Ok(windows
+                    .each_ref()
+                    .map(|w| Operand::local(B::window_address(w)))),
+                Err(why) => none(why),
+            },
+        })
     }
 
-    /// Why there is no memory of a kind.
-    pub fn lacks(&self, place: Place) -> String {
-        match (place, &self.multicast) {
-            (Place::Multicast, Err(reason)) => reason.clone(),
-            _ => "there is no NCCL".into(),
+    /// The variant that the library chooses for `call`, with multicast addresses where there are any.
+    pub fn select(&self, ours: &Collectives<B>, mut call: Collective) -> Result<Option<Variant>> {
+        let bytes = bytes_of(&call, self.symmetric[0].world());
+        let mut operands = self.operands(Place::Multicast, bytes)?;
+        if operands.is_err() {
+            operands = self.operands(Place::Symmetric, bytes)?;
+        }
+        let Ok([input, output]) = operands else {
+            return Ok(None);
+        };
+        (call.input, call.output) = (input, output);
+        match ours.select(&call) {
+            Err(error) if error.is_unavailable() => Ok(None),
+            other => Ok(Some(other?)),
         }
     }
 

@@ -14,6 +14,7 @@ mod numbers;
 mod operation;
 mod run;
 
+pub use candidate::alone;
 pub use method::{catalogue, methods};
 pub use nccl::NcclBackend;
 pub use operation::{DEFAULT_OPERATIONS, operation};

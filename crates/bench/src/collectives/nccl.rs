@@ -2,7 +2,6 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use warpweave_comm::PointToPoint;
 use warpweave_comm::collective::{Call, CollectiveKernels, Operation};
@@ -13,12 +12,10 @@ use warpweave_comm::p2p::TransferBackend;
 use warpweave_symm_mem::{Backend, Cuda, DevicePtr, Error, Exchange, Host};
 
 use crate::error::Result;
-use crate::plans::{CollectiveBackend, ExecuteBackend, ExecuteError, NcclGroup};
+use crate::plans::{CollectiveBackend, ExecuteBackend, NcclGroup};
 
-/// A backend on which collectives are measured: it has ours, and NCCL where there is any.
+/// A backend on which collectives are measured: ours and, where it replaces the defaults, NCCL's.
 pub trait NcclBackend: ExecuteBackend + CollectiveKernels + TransferBackend {
-    /// A communicator of all ranks.
-    type Comm;
     /// Memory of NCCL's own in a symmetric window of a communicator.
     type Window;
 
@@ -26,13 +23,17 @@ pub trait NcclBackend: ExecuteBackend + CollectiveKernels + TransferBackend {
     ///
     /// # Errors
     /// A missing capability where there is no NCCL; what NCCL reports.
-    fn nccl(&self, exchange: &Arc<dyn Exchange>) -> Result<Self::Comm>;
+    fn nccl(&self, _exchange: &Arc<dyn Exchange>) -> Result<Self::Group> {
+        no_gpus()
+    }
 
     /// Lets transfers of `ends` go by NCCL, with a communicator of their own. Collective.
     ///
     /// # Errors
     /// As [`NcclBackend::nccl`].
-    fn attach_nccl(&self, ends: &PointToPoint<Self>, exchange: &dyn Exchange) -> Result<()>;
+    fn attach_nccl(&self, _ends: &PointToPoint<Self>, _exchange: &dyn Exchange) -> Result<()> {
+        no_gpus()
+    }
 
     /// Allocates and registers `bytes`. Collective.
     ///
@@ -40,10 +41,12 @@ pub trait NcclBackend: ExecuteBackend + CollectiveKernels + TransferBackend {
     /// What NCCL reports; the communicator may then be of no use.
     fn open_window(
         &self,
-        comm: &Self::Comm,
-        exchange: &dyn Exchange,
-        bytes: usize,
-    ) -> Result<Self::Window>;
+        _comm: &Self::Group,
+        _exchange: &dyn Exchange,
+        _bytes: usize,
+    ) -> Result<Self::Window> {
+        no_gpus()
+    }
 
     /// Where it begins.
     fn window_address(window: &Self::Window) -> DevicePtr;
@@ -52,80 +55,42 @@ pub trait NcclBackend: ExecuteBackend + CollectiveKernels + TransferBackend {
     ///
     /// # Errors
     /// What NCCL reports.
-    fn close_window(&self, window: Self::Window, exchange: &dyn Exchange) -> Result<()>;
+    fn close_window(&self, _window: Self::Window, _exchange: &dyn Exchange) -> Result<()> {
+        no_gpus()
+    }
 
     /// Enqueues `call` by NCCL; may be captured in a graph.
+    ///
+    /// # Errors
+    /// What NCCL reports.
     ///
     /// # Safety
     /// As [`Collectives::enqueue`](warpweave_comm::Collectives::enqueue); operands that lie in a window do so
     /// on all ranks.
     unsafe fn enqueue_nccl(
         &self,
-        comm: &Self::Comm,
-        stream: &Self::Stream,
-        call: &Call,
-    ) -> Result<()>;
-
-    /// Waits until `stream` is empty, and aborts a communicator that waits too long for a peer.
-    ///
-    /// # Errors
-    /// What NCCL and the stream report; a peer that did not come.
-    fn drain_nccl(&self, comm: &Self::Comm, stream: &Self::Stream) -> Result<()>;
+        _comm: &Self::Group,
+        _stream: &Self::Stream,
+        _call: &Call,
+    ) -> Result<()> {
+        no_gpus()
+    }
 }
 
-/// A communicator of a run, or why there is none on some rank; neither where it is not wanted.
-pub(super) type Library<C> = (Option<C>, Option<String>);
-
 impl NcclBackend for Host {
-    type Comm = Infallible;
     type Window = Infallible;
-
-    fn nccl(&self, _: &Arc<dyn Exchange>) -> Result<Infallible> {
-        Err(no_gpus().into())
-    }
-
-    fn attach_nccl(&self, _: &PointToPoint<Self>, _: &dyn Exchange) -> Result<()> {
-        Err(no_gpus().into())
-    }
-
-    fn open_window(&self, comm: &Infallible, _: &dyn Exchange, _: usize) -> Result<Infallible> {
-        match *comm {}
-    }
 
     fn window_address(window: &Infallible) -> DevicePtr {
         match *window {}
     }
-
-    fn close_window(&self, window: Infallible, _: &dyn Exchange) -> Result<()> {
-        match window {}
-    }
-
-    unsafe fn enqueue_nccl(
-        &self,
-        comm: &Infallible,
-        _: &<Host as Backend>::Stream,
-        _: &Call,
-    ) -> Result<()> {
-        match *comm {}
-    }
-
-    fn drain_nccl(&self, comm: &Infallible, _: &<Host as Backend>::Stream) -> Result<()> {
-        match *comm {}
-    }
 }
 
-fn no_gpus() -> Error {
-    Error::Unavailable {
-        what: "NCCL".into(),
-        why: "the host backend has no GPUs".into(),
-    }
+fn no_gpus<T>() -> Result<T> {
+    let (what, why) = ("NCCL".into(), "the host backend has no GPUs".into());
+    Err(Error::Unavailable { what, why }.into())
 }
-
-/// Time between two looks at what NCCL has noticed.
-const LOOK: Duration = Duration::from_millis(100);
 
 impl NcclBackend for Cuda {
-    type Comm = NcclGroup;
     type Window = NcclWindow;
 
     fn nccl(&self, exchange: &Arc<dyn Exchange>) -> Result<NcclGroup> {
@@ -194,22 +159,5 @@ impl NcclBackend for Cuda {
             }
         }
         Ok(())
-    }
-
-    fn drain_nccl(&self, comm: &NcclGroup, stream: &<Cuda as Backend>::Stream) -> Result<()> {
-        let start = Instant::now();
-        // NCCL's kernels wait for ever: between looks at the stream, one at what NCCL has noticed.
-        while !self.drained_within(stream, LOOK)? {
-            let comm = comm.comm();
-            let after = start.elapsed();
-            let noticed = comm.check();
-            if noticed.is_err() || after > self.timeout() * 2 {
-                comm.abort();
-                noticed?;
-                let rank = comm.rank();
-                return Err(ExecuteError::CollectiveTimeout { rank, after }.into());
-            }
-        }
-        Ok(comm.comm().check()?)
     }
 }

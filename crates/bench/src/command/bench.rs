@@ -9,10 +9,11 @@ use super::measure::keep_costs;
 use super::report::{check_place, file_name, write_file};
 use crate::baseline::Baselines;
 use crate::cli::BenchArgs;
-use crate::collectives::{self, NcclBackend};
+use crate::collectives::NcclBackend;
 use crate::error::{BenchError, Result};
+use crate::inputs::element::torch_name;
 use crate::job::{self, Part};
-use crate::peers::{Peers, torch_name};
+use crate::peers::Peers;
 use crate::report::page::{Source, page};
 use crate::report::{self, Document, Report};
 use crate::session::Session;
@@ -96,15 +97,10 @@ fn settings(args: &BenchArgs) -> Result<Settings> {
             return Err(BenchError::Usage(why));
         }
     }
+    suite.cases(&args.implementations)?;
     let read_peers = match of_collectives {
-        true => {
-            collectives::methods(&args.implementations)?;
-            Peers::of_collectives
-        }
-        false => {
-            suite.cases(&args.implementations)?;
-            Peers::read
-        }
+        true => Peers::of_collectives,
+        false => Peers::read,
     };
     let dtype = args.dtype.unwrap_or(DType::Bf16);
     Ok(Settings {

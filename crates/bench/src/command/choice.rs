@@ -7,13 +7,14 @@ use comfy_table::Table;
 use warpweave_overlap::algorithms::{self, Capabilities};
 use warpweave_overlap::plan::{Plan, Problem, Provider};
 use warpweave_overlap::select::{self, Evaluation, Measurement, Measurements, Request, select};
-use warpweave_overlap::{Machine, Operation, simulate};
+use warpweave_overlap::{Operation, simulate};
 
 use super::measure::machine_or_measured;
 use super::plan::machine;
+use crate::alone::gemm_alone;
 use crate::cli::{ChoiceArgs, CompareArgs};
 use crate::error::{BenchError, Result, read_file};
-use crate::limit::gemm_alone;
+use crate::plans::of_ranks;
 use crate::report::{Document, Operands, Outcome, Status};
 use crate::shape::Shape;
 use crate::statistics::Spread;
@@ -43,9 +44,7 @@ pub(super) fn evaluate(args: &ChoiceArgs, multicast: bool, out: &mut impl Write)
     let measured = measured(&args.measured)?;
     let machine = machine_or_measured(args.machine.as_deref(), args.world)?;
     let evaluations = select::evaluate(&measured.measurements, &machine, capabilities)?;
-    let mut table = Table::new();
-    table.load_preset(comfy_table::presets::ASCII_MARKDOWN);
-    table.set_header([
+    let headings = [
         "operation",
         "ranks",
         "problem",
@@ -55,40 +54,46 @@ pub(super) fn evaluate(args: &ChoiceArgs, multicast: bool, out: &mut impl Write)
         "/ best",
         "by the model",
         "/ best",
-    ]);
-    for Evaluation {
-        operation,
-        world,
-        problem,
-        best,
-        unseen,
-        model,
-    } in &evaluations
-    {
-        let Problem { m, n, k, dtype, .. } = problem;
-        table.add_row([
-            operation.to_string(),
-            world.to_string(),
-            format!("{m}x{n}x{k} {dtype}"),
-            best.0.to_string(),
-            format!("{:.1}", best.1),
-            unseen.0.to_string(),
-            format!("{:.3}", unseen.1 / best.1),
-            model.0.to_string(),
-            format!("{:.3}", model.1 / best.1),
-        ]);
-    }
-    writeln!(out, "{table}")?;
-    let worst = evaluations
-        .iter()
-        .map(Evaluation::regret)
-        .fold(1.0, f64::max);
+    ];
+    let cells = |e: &Evaluation| {
+        let over = |us: f64| format!("{:.3}", us / e.best.1);
+        vec![
+            e.operation.to_string(),
+            e.world.to_string(),
+            told(&e.problem),
+            e.best.0.to_string(),
+            format!("{:.1}", e.best.1),
+            e.unseen.0.to_string(),
+            over(e.unseen.1),
+            e.model.0.to_string(),
+            over(e.model.1),
+        ]
+    };
+    table(&headings, evaluations.iter().map(cells), out)?;
+    let regrets = evaluations.iter().map(Evaluation::regret);
+    let worst = regrets.fold(1.0, f64::max);
     writeln!(
         out,
         "{} problems; chosen without having seen the problem, the worst is {worst:.3} of the best",
         evaluations.len()
     )?;
     Ok(())
+}
+
+fn told(problem: &Problem) -> String {
+    let Problem { m, n, k, dtype, .. } = problem;
+    format!("{m}x{n}x{k} {dtype}")
+}
+
+fn table(
+    headings: &[&str],
+    rows: impl Iterator<Item = Vec<String>>,
+    out: &mut impl Write,
+) -> Result<()> {
+    let mut table = Table::new();
+    table.load_preset(comfy_table::presets::ASCII_MARKDOWN);
+    table.set_header(headings).add_rows(rows);
+    Ok(writeln!(out, "{table}")?)
 }
 
 fn capabilities(args: &ChoiceArgs, multicast: bool) -> Capabilities {
@@ -98,7 +103,7 @@ fn capabilities(args: &ChoiceArgs, multicast: bool) -> Capabilities {
     }
 }
 
-/// A figure with what the model says of it.
+/// A measured time with what the model says of it, µs.
 struct Case {
     name: String,
     world: usize,
@@ -121,20 +126,29 @@ impl Case {
 /// error.
 pub(super) fn compare(args: &CompareArgs, out: &mut impl Write) -> Result<()> {
     let machine = machine(&args.machine)?;
-    let measured = measured(&args.measured)?;
+    let all = measured(&args.measured)?;
+    let case = |name: String, world, problem, measured, plans: &[Plan]| {
+        let simulated = simulate(plans, &machine, 1)?.total();
+        Ok::<_, BenchError>(Case {
+            name,
+            world,
+            problem,
+            measured,
+            simulated,
+        })
+    };
     let mut cases = Vec::new();
-    for m in measured.measurements.iter() {
+    for m in all.measurements.iter() {
         let plans = m.configuration.plans(m.world, &m.problem)?;
-        cases.push(Case {
-            name: m.configuration.to_string(),
-            world: m.world,
-            problem: m.problem,
-            measured: m.us,
-            simulated: total(&plans, &machine)?,
-        });
+        let name = m.configuration.to_string();
+        cases.push(case(name, m.world, m.problem, m.us, &plans)?);
     }
-    for gemm in &measured.gemms {
-        cases.push(alone(gemm, &machine)?);
+    for &(operation, world, problem, us) in &all.gemms {
+        // As the bench runs it.
+        let alone = gemm_alone("GEMM alone", Provider::CublasLt, Some(operation));
+        let plans = of_ranks(world, |rank| (alone.plan)(rank, world, &problem))?;
+        let name = format!("GEMM alone ({operation})");
+        cases.push(case(name, world, problem, us, &plans)?);
     }
     cases.sort_by(|a, b| b.error().total_cmp(&a.error()));
     let Some(worst) = cases.first().map(Case::error) else {
@@ -142,83 +156,41 @@ pub(super) fn compare(args: &CompareArgs, out: &mut impl Write) -> Result<()> {
             "nothing was measured: see --measured".into(),
         ));
     };
-    let mut table = Table::new();
-    table.load_preset(comfy_table::presets::ASCII_MARKDOWN);
-    table.set_header([
+    let headings = [
         "implementation",
         "ranks",
         "problem",
         "measured, µs",
         "simulated, µs",
         "simulated / measured",
-    ]);
-    for case in cases.iter().take(args.rows) {
-        let Problem { m, n, k, dtype, .. } = case.problem;
-        table.add_row([
+    ];
+    let cells = |case: &Case| {
+        vec![
             case.name.clone(),
             case.world.to_string(),
-            format!("{m}x{n}x{k} {dtype}"),
+            told(&case.problem),
             format!("{:.1}", case.measured),
             format!("{:.1}", case.simulated),
             format!("{:.3}", case.ratio()),
-        ]);
-    }
-    writeln!(out, "{table}")?;
+        ]
+    };
+    table(&headings, cases.iter().take(args.rows).map(cells), out)?;
+    // Of two in the middle the upper one.
+    let median = cases[(cases.len() - 1) / 2].error();
+    let (count, name) = (cases.len(), &machine.name);
     writeln!(
         out,
-        "{} figures on {}: median error {:.3}, worst {worst:.3}",
-        cases.len(),
-        machine.name,
-        median(&cases),
+        "{count} figures on {name}: median error {median:.3}, worst {worst:.3}"
     )?;
     Ok(())
-}
-
-/// Of the errors of `cases`, which are in order; the upper one of two in the middle.
-fn median(cases: &[Case]) -> f64 {
-    cases[(cases.len() - 1) / 2].error()
-}
-
-fn total(plans: &[Plan], machine: &Machine) -> Result<f64> {
-    Ok(simulate(plans, machine, 1)?.total())
-}
-
-/// The GEMM alone as the bench runs it.
-fn alone(gemm: &Gemm, machine: &Machine) -> Result<Case> {
-    let Gemm {
-        operation,
-        world,
-        problem,
-        us,
-    } = *gemm;
-    let implementation = gemm_alone("GEMM alone", Provider::CublasLt, Some(operation));
-    let plans = (0..world)
-        .map(|rank| (implementation.plan)(rank, world, &problem))
-        .collect::<Result<Vec<_>, _>>()?;
-    Ok(Case {
-        name: format!("GEMM alone ({operation})"),
-        world,
-        problem,
-        measured: us,
-        simulated: total(&plans, machine)?,
-    })
 }
 
 /// All that was measured, without what the clock itself costs where the report knows it.
 struct Measured {
     /// Of configurations.
     measurements: Measurements,
-    /// Of GEMMs alone.
-    gemms: Vec<Gemm>,
-}
-
-/// A GEMM alone, as a rank computes it in an operation.
-struct Gemm {
-    operation: Operation,
-    world: usize,
-    problem: Problem,
-    /// The median of single calls, µs.
-    us: f64,
+    /// Of GEMMs alone, as a rank computes them in an operation: ranks, problem, median of single calls in µs.
+    gemms: Vec<(Operation, usize, Problem, f64)>,
 }
 
 /// Reads all of the files.
@@ -279,12 +251,7 @@ fn of_report(text: &str, path: &Path, all: &mut Measured) -> Result<()> {
         });
         let alone = results.limit.as_ref().and_then(|limit| limit.gemm_ms);
         if let (Some(operation), Some(alone)) = (operation, alone) {
-            all.gemms.push(Gemm {
-                operation,
-                world,
-                problem,
-                us: us(alone),
-            });
+            all.gemms.push((operation, world, problem, us(alone)));
         }
         for row in results.rows.iter().filter(|row| row.status == Status::Ok) {
             let (Ok(configuration), Some(spread)) =

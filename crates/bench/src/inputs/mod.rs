@@ -1,6 +1,7 @@
 //! The numbers that go in: every element a function of its matrix, its input set and its place, so that each
 //! rank makes the parts that it needs and no other.
 
+pub(crate) mod element;
 mod sets;
 mod source;
 
@@ -9,11 +10,12 @@ use std::ops::Range;
 use warpweave_overlap::Operation;
 use warpweave_overlap::operation::{Matrix, Operand};
 use warpweave_overlap::plan::{Problem, Role, shard};
-use warpweave_symm_mem::DType;
 
 pub use sets::{InputSets, Stored};
 pub use source::Source;
-pub(crate) use source::{encode, mix, rounded};
+pub(crate) use source::mix;
+
+use element::largest_exact;
 
 /// What kind of numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -111,11 +113,7 @@ impl Matrices {
                 false => 1,
             };
         }
-        let exact = match self.problem.dtype {
-            DType::F16 => 1 << 11,
-            DType::Bf16 => 1 << 8,
-            DType::F32 => 1 << 24,
-        };
+        let exact = largest_exact(self.problem.dtype);
         self.problem.k.div_ceil(exact / LARGEST_PRODUCT)
     }
 
@@ -125,70 +123,41 @@ impl Matrices {
     }
 }
 
-/// A box of a matrix as a buffer holds it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Part {
-    /// The matrix.
-    pub matrix: Matrix,
-    /// Its rows, one range behind the other.
-    pub rows: Vec<Range<usize>>,
-    /// Its columns.
-    pub cols: Range<usize>,
-    /// Whether a row of the buffer is a column of the matrix.
-    pub transposed: bool,
-}
-
-impl Part {
-    /// A box of whole rows.
-    pub fn rows(matrix: Matrix, rows: Range<usize>, cols: usize) -> Self {
-        Self::boxed(matrix, rows, 0..cols)
-    }
-
-    /// A box of contiguous rows.
-    pub fn boxed(matrix: Matrix, rows: Range<usize>, cols: Range<usize>) -> Self {
-        Self {
-            matrix,
-            rows: [rows].into(),
-            cols,
-            transposed: false,
-        }
-    }
-
-    /// Every row of the matrix that the part has, in the order of the buffer.
-    pub fn places(&self) -> Vec<usize> {
-        self.rows.iter().cloned().flatten().collect()
-    }
-
-    /// Rows and columns, as stored.
-    pub fn stored(&self) -> (usize, usize) {
-        let rows = self.rows.iter().map(Range::len).sum();
-        match self.transposed {
-            false => (rows, self.cols.len()),
-            true => (self.cols.len(), rows),
-        }
-    }
-
-    /// Elements.
-    pub fn len(&self) -> usize {
-        let (rows, cols) = self.stored();
-        rows * cols
-    }
-
-    /// Whether there is no element.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
+/// A box of a matrix in a buffer of this name.
+pub(crate) fn part(
+    buffer: &'static str,
+    matrix: Matrix,
+    rows: Range<usize>,
+    cols: Range<usize>,
+) -> Operand {
+    Operand {
+        buffer,
+        matrix,
+        rows: [rows].into(),
+        cols,
+        transposed: false,
     }
 }
 
-impl From<&Operand> for Part {
-    fn from(operand: &Operand) -> Self {
-        Self {
-            matrix: operand.matrix,
-            rows: operand.rows.clone(),
-            cols: operand.cols.clone(),
-            transposed: operand.transposed,
-        }
-    }
+/// Every row of the matrix that a buffer has, in the order of the buffer.
+pub(crate) fn rows_of(operand: &Operand) -> Vec<usize> {
+    operand.rows.iter().cloned().flatten().collect()
+}
+
+/// Does `work` on each of `shares`, every one on a thread of its own. The results are in order.
+pub(crate) fn on_threads<S: Send, T: Send>(
+    shares: impl Iterator<Item = S>,
+    work: impl Fn(S) -> T + Sync,
+) -> Vec<T> {
+    let work = &work;
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = shares
+            .map(|share| scope.spawn(move || work(share)))
+            .collect();
+        let ends = threads.into_iter().map(|thread| thread.join());
+        ends.map(|end| end.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
+    })
 }
 
 /// The operands of this role.
@@ -197,4 +166,4 @@ pub fn with_role(operands: &[Operand], role: Role) -> impl Iterator<Item = &Oper
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -6,13 +6,13 @@ use warpweave_overlap::operation::Operand;
 use warpweave_overlap::plan::Role;
 use warpweave_symm_mem::{Backend, Memory};
 
-use super::{Matrices, Numbers, Part};
+use super::{Matrices, Numbers};
 use crate::error::Result;
 use crate::session::{ExecuteBackend, Session};
 
 /// A part of a matrix in every set of its kind; in one where it is a weight.
 pub struct Stored<B: Backend> {
-    part: Part,
+    part: Operand,
     numbers: Numbers,
     bytes: usize,
     sets: Vec<B::Memory>,
@@ -57,21 +57,26 @@ impl<B: ExecuteBackend> InputSets<B> {
         operand: &Operand,
         numbers: Numbers,
     ) -> Result<Rc<Stored<B>>> {
-        let part = Part::from(operand);
+        // The name of the buffer does not matter.
+        let part = Operand {
+            buffer: "",
+            ..operand.clone()
+        };
         let same = |stored: &&Rc<Stored<B>>| stored.part == part && stored.numbers == numbers;
         if let Some(stored) = self.stored.iter().find(same) {
             return Ok(stored.clone());
         }
+        let (rows, cols) = part.stored();
         let of_kind = self.sets.iter().find(|(kind, _)| *kind == numbers);
         let sets = match operand.role() {
-            _ if part.is_empty() => 0,
+            _ if rows * cols == 0 => 0,
             Role::Weight => 1,
             _ => of_kind.map_or(1, |(_, sets)| *sets),
         };
         let sets = (0..sets).map(|set| self.upload(session, &part, (numbers, set)));
         let stored = Rc::new(Stored {
             sets: sets.collect::<Result<_>>()?,
-            bytes: part.len() * self.matrices.problem.dtype.size(),
+            bytes: rows * cols * self.matrices.problem.dtype.size(),
             part,
             numbers,
         });
@@ -82,7 +87,7 @@ impl<B: ExecuteBackend> InputSets<B> {
     fn upload(
         &self,
         session: &Session<B>,
-        part: &Part,
+        part: &Operand,
         (numbers, set): (Numbers, usize),
     ) -> Result<B::Memory> {
         let source = self.matrices.source(part.matrix, numbers, set);

@@ -1,9 +1,10 @@
 //! The elements of one matrix.
 
-use half::{bf16, f16};
 use warpweave_symm_mem::DType;
 
-use super::{Numbers, Part};
+use super::element::{encode, rounded};
+use super::{Numbers, on_threads, rows_of};
+use warpweave_overlap::operation::Operand;
 
 /// Below that many elements a thread costs more than it saves.
 const LEAST_SHARE: usize = 1 << 16;
@@ -53,7 +54,7 @@ impl Source {
     }
 
     /// The elements of `part` as stored, without gaps, made by `threads` threads.
-    pub fn values(&self, part: &Part, threads: usize) -> Vec<f32> {
+    pub fn values(&self, part: &Operand, threads: usize) -> Vec<f32> {
         let round = |values: &[f32], out: &mut [f32]| {
             let each = out.iter_mut().zip(values);
             each.for_each(|(out, &value)| *out = rounded(self.dtype, value));
@@ -62,7 +63,7 @@ impl Source {
     }
 
     /// The same as bytes of the element type.
-    pub fn bytes(&self, part: &Part, threads: usize) -> Vec<u8> {
+    pub fn bytes(&self, part: &Operand, threads: usize) -> Vec<u8> {
         let size = self.dtype.size();
         self.make(part, threads, size, |values, out| {
             encode(self.dtype, values, out)
@@ -72,7 +73,7 @@ impl Source {
     /// What `put` makes of each line of the buffer, `size` items an element.
     fn make<T: Clone + Default + Send>(
         &self,
-        part: &Part,
+        part: &Operand,
         threads: usize,
         size: usize,
         put: impl Fn(&[f32], &mut [T]) + Sync,
@@ -82,26 +83,24 @@ impl Source {
         if all.is_empty() {
             return all;
         }
-        let (rows, put) = (part.places(), &put);
+        let rows = rows_of(part);
         let share = lines.div_ceil(threads.max(1));
         let share = share.max(LEAST_SHARE.div_ceil(length));
-        std::thread::scope(|scope| {
-            for (i, lines) in all.chunks_mut(share * length * size).enumerate() {
-                let rows = &rows;
-                scope.spawn(move || {
-                    let mut values = vec![0.0; length];
-                    for (j, out) in lines.chunks_mut(length * size).enumerate() {
-                        self.line(part, rows, i * share + j, &mut values);
-                        put(&values, out);
-                    }
-                });
-            }
-        });
+        on_threads(
+            all.chunks_mut(share * length * size).enumerate(),
+            |(i, lines)| {
+                let mut values = vec![0.0; length];
+                for (j, out) in lines.chunks_mut(length * size).enumerate() {
+                    self.line(part, &rows, i * share + j, &mut values);
+                    put(&values, out);
+                }
+            },
+        );
         all
     }
 
     /// The `line`-th row of the buffer that holds `part`, whose rows of the matrix are `rows`.
-    fn line(&self, part: &Part, rows: &[usize], line: usize, out: &mut [f32]) {
+    fn line(&self, part: &Operand, rows: &[usize], line: usize, out: &mut [f32]) {
         let (key, first) = (self.key(), part.cols.start);
         for (i, value) in out.iter_mut().enumerate() {
             *value = match part.transposed {
@@ -109,29 +108,6 @@ impl Source {
                 true => self.element(key, rows[i], first + line),
             };
         }
-    }
-}
-
-/// Each value rounded once to the element type, as it is stored.
-pub(crate) fn encode(dtype: DType, values: &[f32], out: &mut [u8]) {
-    fn put<const N: usize>(values: &[f32], out: &mut [u8], bytes: impl Fn(f32) -> [u8; N]) {
-        for (value, out) in values.iter().zip(out.chunks_exact_mut(N)) {
-            out.copy_from_slice(&bytes(*value));
-        }
-    }
-    match dtype {
-        DType::F16 => put(values, out, |v| f16::from_f32(v).to_ne_bytes()),
-        DType::Bf16 => put(values, out, |v| bf16::from_f32(v).to_ne_bytes()),
-        DType::F32 => put(values, out, f32::to_ne_bytes),
-    }
-}
-
-/// To nearest even, once.
-pub(crate) fn rounded(dtype: DType, value: f32) -> f32 {
-    match dtype {
-        DType::F16 => f16::from_f32(value).to_f32(),
-        DType::Bf16 => bf16::from_f32(value).to_f32(),
-        DType::F32 => value,
     }
 }
 

@@ -1,4 +1,10 @@
 use super::*;
+use warpweave_symm_mem::DType;
+
+/// Whole rows of a matrix.
+pub(crate) fn rows_from(matrix: Matrix, rows: Range<usize>, cols: usize) -> Operand {
+    part("", matrix, rows, 0..cols)
+}
 
 fn floats(bytes: &[u8]) -> Vec<f32> {
     bytes
@@ -14,7 +20,7 @@ fn matrices(operation: Operation, world: usize, problem: Problem) -> Matrices {
 fn of_f32(matrix: Matrix, numbers: Numbers, set: usize) -> Vec<f32> {
     let problem = Problem::new(64, 64, 64, DType::F32);
     let source = Matrices::of(None, 1, &problem).source(matrix, numbers, set);
-    floats(&source.bytes(&Part::rows(matrix, 0..64, 64), 2))
+    floats(&source.bytes(&rows_from(matrix, 0..64, 64), 2))
 }
 
 #[test]
@@ -22,8 +28,8 @@ fn a_rank_makes_the_same_elements_as_any_other() {
     let problem = Problem::new(2000, 1, 77, DType::F16);
     let matrices = matrices(Operation::AllGatherMatmul, 4, problem);
     let source = matrices.source(Matrix::A, Numbers::Reals, 3);
-    let all = source.bytes(&Part::rows(Matrix::A, 0..2000, 77), 3);
-    let some = source.bytes(&Part::rows(Matrix::A, 500..1500, 77), 1);
+    let all = source.bytes(&rows_from(Matrix::A, 0..2000, 77), 3);
+    let some = source.bytes(&rows_from(Matrix::A, 500..1500, 77), 1);
     assert_eq!(all[500 * 77 * 2..1500 * 77 * 2], some);
 }
 
@@ -31,13 +37,13 @@ fn a_rank_makes_the_same_elements_as_any_other() {
 fn every_box_is_cut_out_of_the_same_matrix() {
     let problem = Problem::new(9, 1, 13, DType::F32);
     let source = Matrices::of(None, 1, &problem).source(Matrix::A, Numbers::Reals, 0);
-    let whole = floats(&source.bytes(&Part::rows(Matrix::A, 0..9, 13), 1));
-    let cyclic = Part {
+    let whole = floats(&source.bytes(&rows_from(Matrix::A, 0..9, 13), 1));
+    let cyclic = Operand {
         rows: vec![7..9, 0..1, 4..5],
         cols: 3..8,
-        ..Part::rows(Matrix::A, 0..9, 13)
+        ..rows_from(Matrix::A, 0..9, 13)
     };
-    let transposed = Part {
+    let transposed = Operand {
         transposed: true,
         ..cyclic.clone()
     };
@@ -153,12 +159,11 @@ fn the_operands_of_all_ranks_cover_their_matrices() {
             let mut seen: BTreeMap<Matrix, BTreeMap<(usize, usize), usize>> = BTreeMap::new();
             for rank in 0..world {
                 for operand in operation.operands((rank, world), &problem, None) {
-                    let part = Part::from(&operand);
-                    let places = part.places();
-                    assert_eq!(places.len() * part.cols.len(), part.len());
+                    let (places, (rows, cols)) = (rows_of(&operand), operand.stored());
+                    assert_eq!(places.len() * operand.cols.len(), rows * cols);
                     let seen = seen.entry(operand.matrix).or_default();
                     for row in places {
-                        for col in part.cols.clone() {
+                        for col in operand.cols.clone() {
                             *seen.entry((row, col)).or_default() += 1;
                         }
                     }

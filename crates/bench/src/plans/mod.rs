@@ -15,10 +15,10 @@ use warpweave_overlap::plan::{Buffer, Plan, Problem, Role};
 use warpweave_overlap::{Checked, Configuration, PlanError, Timeline};
 use warpweave_symm_mem::{DevicePtr, Memory};
 
-use crate::candidate::{Call, Candidate, Entrant, Measures, Output, Set};
+use crate::candidate::{Call, Candidate, Entrant, Output, Set};
 use crate::error::{BenchError, Result};
-use crate::inputs::{InputSets, Numbers, Part, Stored, with_role};
-use crate::report::{Kind, Row};
+use crate::inputs::{InputSets, Numbers, Stored, with_role};
+use crate::report::{Kind, Metric, Row};
 use crate::session::Session;
 use crate::transport;
 use crate::verification::comparison::{Comparison, WrongElement};
@@ -33,6 +33,9 @@ pub type Build = Rc<dyn Fn(usize, usize, &Problem) -> Result<Plan, PlanError>>;
 /// Says which parts of which matrices the plan of a rank takes from its caller and gives to it.
 pub type Operands = Rc<dyn Fn(usize, usize, &Problem) -> Vec<Operand>>;
 
+/// What follows the name of a configuration whose plan is bound.
+const BOUND: &str = "bound";
+
 /// A plan to be timed, and what it is called.
 #[derive(Clone)]
 pub struct Implementation {
@@ -42,19 +45,35 @@ pub struct Implementation {
     pub operands: Operands,
     /// Its plan for a rank.
     pub plan: Build,
-    /// Runs it as a schedule and not as a bound plan.
+    /// The schedule that is called; without, the plan is bound.
     pub scheduled: Option<Scheduled>,
 }
 
-impl From<Configuration> for Implementation {
-    fn from(configuration: Configuration) -> Self {
+impl Implementation {
+    /// A configuration whose plan is bound, with operands of its own: `NAME/bound`.
+    pub fn bound(configuration: Configuration) -> Self {
         let same = configuration.clone();
         Self {
-            name: configuration.name(),
+            name: format!("{}/{BOUND}", configuration.name()),
             operands: Rc::new(move |rank, world, problem| same.operands(rank, world, problem)),
             plan: Rc::new(move |rank, world, problem| configuration.plan(rank, world, problem)),
             scheduled: None,
         }
+    }
+
+    /// A configuration as the part of a name after its first `/` says; `None` if that says nothing known.
+    pub fn parse(configuration: Configuration, suffix: Option<&str>) -> Option<Self> {
+        match suffix {
+            None => Some(configuration.into()),
+            Some(BOUND) => Some(Self::bound(configuration)),
+            Some(suffix) => Some(Scheduled::parse(configuration, suffix)?.into()),
+        }
+    }
+}
+
+impl From<Configuration> for Implementation {
+    fn from(configuration: Configuration) -> Self {
+        Scheduled::new(configuration).into()
     }
 }
 
@@ -63,7 +82,7 @@ impl From<Scheduled> for Implementation {
         Self {
             name: scheduled.name(),
             scheduled: Some(scheduled.clone()),
-            ..scheduled.configuration.into()
+            ..Self::bound(scheduled.configuration)
         }
     }
 }
@@ -157,19 +176,29 @@ pub struct PlanCandidate<'a, B: ExecuteBackend> {
 }
 
 impl<'a, B: ExecuteBackend> PlanCandidate<'a, B> {
-    /// Binds `implementation`. Collective; a missing capability is no error but the reason, on all ranks, why
-    /// it is not run.
+    /// Makes `implementation` ready for calls at the M of `problem`: of `schedules`, which are for at least that
+    /// M, or bound. Collective; a missing capability is no error but the reason, on all ranks, why it is not
+    /// run.
     ///
     /// # Errors
     /// Anything but a missing capability.
-    pub fn bind(
+    pub fn new(
         session: &'a Session<B>,
+        schedules: &mut Schedules<B>,
         implementation: &Implementation,
         problem: &Problem,
     ) -> Result<Result<Self, String>> {
         let (rank, world) = (session.rank(), session.world());
-        let plans = of_ranks(world, |rank| (implementation.plan)(rank, world, problem))?;
-        let made = Self::of_plans(session, plans);
+        let made = match &implementation.scheduled {
+            Some(scheduled) => match schedules.of(session, scheduled, problem)? {
+                Ok(prepared) => Self::of_schedule(session, prepared, problem.m),
+                Err(reason) => return Ok(Err(reason)),
+            },
+            None => {
+                let plans = of_ranks(world, |rank| (implementation.plan)(rank, world, problem))?;
+                Self::of_plans(session, plans)
+            }
+        };
         Self::of_implementation(made, implementation, (rank, world), problem)
     }
 
@@ -180,40 +209,27 @@ impl<'a, B: ExecuteBackend> PlanCandidate<'a, B> {
         problem: &Problem,
     ) -> Result<Result<Self, String>> {
         match made {
-            Ok(bound) => Ok(Ok(Self {
+            Ok(candidate) => Ok(Ok(Self {
                 name: implementation.name.clone(),
                 operands: (implementation.operands)(rank, world, problem),
                 m: problem.m,
                 back_to_back: true,
-                ..bound
+                ..candidate
             })),
             Err(error) if error.is_unavailable() => Ok(Err(error.to_string())),
             Err(error) => Err(error),
         }
     }
 
-    /// Calls `prepared` at the M of `problem`, with operands that are allocated for it. Collective.
-    ///
-    /// # Errors
-    /// What the backend reports; there is no plan for this M.
-    pub fn of_schedule(
-        session: &'a Session<B>,
-        implementation: &Implementation,
-        prepared: Rc<Prepared<B>>,
-        problem: &Problem,
-    ) -> Result<Self> {
-        let (rank, world) = (session.rank(), session.world());
-        let calls = Calls::new(session, prepared, problem.m)?;
-        Ok(Self {
+    /// Calls at M = `m`, with operands that are allocated for them. Collective.
+    fn of_schedule(session: &'a Session<B>, prepared: Rc<Prepared<B>>, m: usize) -> Result<Self> {
+        let calls = Calls::new(session, prepared, m)?;
+        let name = calls.plan().name.clone();
+        Ok(Self::of_runs(
             session,
-            name: implementation.name.clone(),
-            operands: (implementation.operands)(rank, world, problem),
-            runs: Runs::Prepared(Box::new(calls)),
-            m: problem.m,
-            inputs: BTreeMap::new(),
-            references: None,
-            back_to_back: true,
-        })
+            name,
+            Runs::Prepared(Box::new(calls)),
+        ))
     }
 
     /// Proves the plans of all ranks and binds that of this one. Their inputs do not matter, and only single
@@ -224,7 +240,8 @@ impl<'a, B: ExecuteBackend> PlanCandidate<'a, B> {
     pub fn of_plans(session: &'a Session<B>, plans: Vec<Plan>) -> Result<Self> {
         let checked = Checked::prove(plans)?;
         let bound = session.executor.bind(&checked, &session.stream)?;
-        Ok(Self::of_bound(session, bound))
+        let name = bound.plan().name.clone();
+        Ok(Self::of_runs(session, name, Runs::Bound(Box::new(bound))))
     }
 
     /// Binds a plan that is not proved, as [`PlanCandidate::of_plans`] does. Collective.
@@ -237,15 +254,16 @@ impl<'a, B: ExecuteBackend> PlanCandidate<'a, B> {
     pub unsafe fn of_unproved(session: &'a Session<B>, plan: Plan) -> Result<Self> {
         // SAFETY: the caller's obligation.
         let bound = unsafe { session.executor.bind_unchecked(plan, &session.stream)? };
-        Ok(Self::of_bound(session, bound))
+        let name = bound.plan().name.clone();
+        Ok(Self::of_runs(session, name, Runs::Bound(Box::new(bound))))
     }
 
-    fn of_bound(session: &'a Session<B>, bound: Bound<B>) -> Self {
+    fn of_runs(session: &'a Session<B>, name: String, runs: Runs<'a, B>) -> Self {
         Self {
             session,
-            name: bound.plan().name.clone(),
+            name,
             operands: Vec::new(),
-            runs: Runs::Bound(Box::new(bound)),
+            runs,
             m: 0,
             inputs: BTreeMap::new(),
             references: None,
@@ -253,7 +271,7 @@ impl<'a, B: ExecuteBackend> PlanCandidate<'a, B> {
         }
     }
 
-    /// As [`PlanCandidate::bind`], with no proof: for plans that fail.
+    /// Binds `implementation` with no proof: for plans that fail.
     #[cfg(test)]
     pub fn bind_unproved(
         session: &'a Session<B>,
@@ -403,11 +421,10 @@ impl<B: ExecuteBackend> Candidate for PlanCandidate<'_, B> {
         &self.name
     }
 
-    fn measures(&self) -> Measures {
-        Measures {
-            single_replays: false,
-            back_to_back: self.back_to_back,
-            replays_back_to_back: self.back_to_back,
+    fn metrics(&self) -> &'static [Metric] {
+        match self.back_to_back {
+            true => &[Metric::Single, Metric::BackToBack, Metric::Graph],
+            false => &[Metric::Single],
         }
     }
 
@@ -491,7 +508,7 @@ impl<B: ExecuteBackend> Candidate for PlanCandidate<'_, B> {
         let (Some(reference), Some(operand)) = (reference, self.output(output)) else {
             return Default::default();
         };
-        let compared = reference.compare(&Part::from(operand), got, self.session.threads());
+        let compared = reference.compare(operand, got, self.session.threads());
         let expectation = reference.of().expectation(operand.matrix);
         (compared, expectation.tolerance())
     }

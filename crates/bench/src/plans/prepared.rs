@@ -10,32 +10,32 @@ use warpweave_symm_mem::{DType, DevicePtr, SymmetricBuffer};
 
 use crate::error::Result;
 use crate::session::Session;
+use crate::suite::Sizes;
 
-/// What begins the suffix of a name.
-const PREPARED: &str = "prepared";
-/// Says that operands are in symmetric memory.
-const SYMMETRIC: &str = "symmetric";
+/// Says that operands are in local memory.
+const LOCAL: &str = "local";
 /// Says that GEMMs are batch-invariant.
 const INVARIANT: &str = "invariant";
 
-/// A configuration that runs as a schedule, with the operands of each call. Its name is that of the
-/// configuration, then `/prepared`, then `/symmetric` and `/invariant` where they hold.
+/// A configuration with how it is called: with operands of each call, at any M. Its name is that of the
+/// configuration, with `/local` and `/invariant` after it where they hold.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scheduled {
     /// The algorithm with everything chosen.
     pub configuration: Configuration,
-    /// Whether operands are in symmetric memory where the algorithm has them there, so that none is staged.
-    pub symmetric: bool,
+    /// Whether all operands are in local memory, so that those that peers reach are staged. Else they are in
+    /// symmetric memory where the algorithm has them there.
+    pub local: bool,
     /// Whether the bits of a row of C depend on nothing but that row of A and on B.
     pub invariant: bool,
 }
 
 impl Scheduled {
-    /// With operands in local memory and the fastest GEMMs.
+    /// With the fastest memory and the fastest GEMMs.
     pub fn new(configuration: Configuration) -> Self {
         Self {
             configuration,
-            symmetric: false,
+            local: false,
             invariant: false,
         }
     }
@@ -45,19 +45,18 @@ impl Scheduled {
     pub fn parse(configuration: Configuration, suffix: &str) -> Option<Self> {
         let mut words = suffix.split('/').peekable();
         let mut has = |word| words.next_if_eq(&word).is_some();
-        let is_prepared = has(PREPARED);
         let scheduled = Self {
             configuration,
-            symmetric: has(SYMMETRIC),
+            local: has(LOCAL),
             invariant: has(INVARIANT),
         };
-        (is_prepared && words.next().is_none()).then_some(scheduled)
+        words.next().is_none().then_some(scheduled)
     }
 
     /// The name in tables and on command lines.
     pub fn name(&self) -> String {
-        let mut name = format!("{}/{PREPARED}", self.configuration.name());
-        for (holds, word) in [(self.symmetric, SYMMETRIC), (self.invariant, INVARIANT)] {
+        let mut name = self.configuration.name();
+        for (holds, word) in [(self.local, LOCAL), (self.invariant, INVARIANT)] {
             if holds {
                 name = format!("{name}/{word}");
             }
@@ -68,7 +67,7 @@ impl Scheduled {
     /// The schedule of problems up to `largest`.
     fn schedule(&self, world: usize, largest: &Problem) -> Result<Schedule, ExecuteError> {
         let mut schedule = Schedule::new(self.configuration.clone(), world, *largest)?;
-        if self.symmetric {
+        if !self.local {
             let plan = self.configuration.plan(0, world, largest);
             let plan = plan.map_err(warpweave_overlap::ScheduleError::from)?;
             for buffer in &plan.buffers {
@@ -87,6 +86,8 @@ impl Scheduled {
 
 /// The schedules that the problems of one N, K and element type share, as an engine would hold them.
 pub struct Schedules<B: ExecuteBackend> {
+    /// All problems of a run.
+    problems: Vec<Sizes>,
     of: Option<(usize, usize, DType)>,
     /// By name; why there is none where this machine lacks something.
     prepared: Vec<(String, Shared<B>)>,
@@ -95,18 +96,18 @@ pub struct Schedules<B: ExecuteBackend> {
 /// A schedule that candidates of several M call, or why there is none.
 type Shared<B> = Result<Rc<Prepared<B>>, String>;
 
-impl<B: ExecuteBackend> Default for Schedules<B> {
-    fn default() -> Self {
+impl<B: ExecuteBackend> Schedules<B> {
+    /// For these problems and no others.
+    pub fn new(problems: &[Sizes]) -> Self {
         Self {
+            problems: problems.to_vec(),
             of: None,
             prepared: Vec::new(),
         }
     }
-}
 
-impl<B: ExecuteBackend> Schedules<B> {
-    /// The schedule of problems up to `largest`, prepared where it is not there yet; those of another N, K or
-    /// type are dropped. Collective.
+    /// The schedule of `problem` and of those that differ from it in M, prepared where it is not there yet.
+    /// Schedules of another N, K or type are dropped. Collective.
     ///
     /// # Errors
     /// Anything but a missing capability.
@@ -114,18 +115,23 @@ impl<B: ExecuteBackend> Schedules<B> {
         &mut self,
         session: &Session<B>,
         scheduled: &Scheduled,
-        largest: &Problem,
+        problem: &Problem,
     ) -> Result<Shared<B>> {
-        let of = Some((largest.n, largest.k, largest.dtype));
-        if self.of != of {
+        let of = (problem.n, problem.k, problem.dtype);
+        if self.of != Some(of) {
             self.prepared.clear();
-            self.of = of;
+            self.of = Some(of);
         }
         let name = scheduled.name();
         if let Some((_, known)) = self.prepared.iter().find(|(own, _)| *own == name) {
             return Ok(known.clone());
         }
-        let schedule = scheduled.schedule(session.world(), largest)?;
+        let alike = self.problems.iter().filter(|(s, d)| (s.n, s.k, *d) == of);
+        let largest = Problem {
+            m: alike.map(|(shape, _)| shape.m).fold(problem.m, usize::max),
+            ..*problem
+        };
+        let schedule = scheduled.schedule(session.world(), &largest)?;
         let shared = match session.executor.prepare(&schedule) {
             Ok(prepared) => Ok(Rc::new(prepared)),
             Err(error) if error.is_unavailable() => Err(error.to_string()),
@@ -349,16 +355,11 @@ mod tests {
     fn names_say_how_a_configuration_is_called() {
         let configuration = algorithms::find("fusedRowParallelLinear:shots=1").unwrap();
         let parse = |suffix| Scheduled::parse(configuration.clone(), suffix);
-        for suffix in [
-            "prepared",
-            "prepared/invariant",
-            "prepared/symmetric",
-            "prepared/symmetric/invariant",
-        ] {
+        for suffix in ["local", "invariant", "local/invariant"] {
             let name = parse(suffix).unwrap().name();
             assert_eq!(name, format!("fusedRowParallelLinear:shots=1/{suffix}"));
         }
-        for suffix in ["", "invariant", "prepared/", "prepared/invariant/symmetric"] {
+        for suffix in ["", "symmetric", "local/", "invariant/local"] {
             assert_eq!(parse(suffix), None, "{suffix}");
         }
     }

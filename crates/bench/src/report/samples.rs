@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::suite::Against;
+use crate::timing::Times;
+use crate::verification::Verdict;
 
 /// Makes sure that `text` has all of `parts`.
 #[track_caller]

@@ -32,18 +32,6 @@ const OF_COLLECTIVES: [&str; 7] = [
     "check: every element of every rank, exact; – was not run, WRONG was not right.",
 ];
 
-/// What the columns of summaries mean: of plans, of collectives.
-pub(super) const SUMMARY: [[&str; 2]; 2] = [
-    [
-        "ms, p10–p90: one call, ranks aligned, the slowest rank, median. graph, back to back: ms of one of several.",
-        "× base: the baseline's ms over the row's. eff.: the limit over ms. All rows but peers were verified.",
-    ],
-    [
-        "µs of one call, in brackets of one graph launch; ranks aligned, the slowest rank, median; by message size.",
-        "× nccl: NCCL's time over it. limit: bytes over the links' bandwidth. All rows but peers were verified.",
-    ],
-];
-
 /// The problem, or the operation without its size.
 pub(super) fn title(result: &Outcome) -> String {
     let operation = result.operation.iter().map(|o| o.to_string());

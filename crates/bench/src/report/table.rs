@@ -151,14 +151,6 @@ impl Grid {
         sizes.iter().any(timed).then(|| over_sizes(sizes, rows))
     }
 
-    /// The report in one table.
-    pub fn summary(report: &Report) -> Self {
-        match report.is_of_collectives() {
-            true => summary_of_sizes(report),
-            false => summary_of_problems(report),
-        }
-    }
-
     /// Whether a column is aligned to the left.
     pub fn is_text(&self, column: usize) -> bool {
         let heading = self.headings.get(column);
@@ -195,9 +187,9 @@ impl Grid {
 }
 
 /// A column of the rows of a problem, and its cell.
-type Column = (&'static str, fn(&Row, &Outcome) -> String);
+pub(super) type Column = (&'static str, fn(&Row, &Outcome) -> String);
 
-const COLUMNS: [Column; 15] = [
+pub(super) const COLUMNS: [Column; 15] = [
     ("implementation", |row, _| row.implementation.clone()),
     ("ms", |row, _| median(row.single_ms)),
     ("p10–p90", |row, _| {
@@ -228,18 +220,6 @@ const COLUMNS: [Column; 15] = [
     ("check", |row, _| check(row)),
 ];
 
-/// Those of a summary, after its problem.
-const OF_SUMMARY: [&str; 8] = [
-    "implementation",
-    "ms",
-    "p10–p90",
-    "graph",
-    "back to back",
-    "× base",
-    "eff.",
-    "check",
-];
-
 fn microseconds(spread: Spread) -> String {
     format!("{:.1}", spread.median)
 }
@@ -253,82 +233,6 @@ fn check(row: &Row) -> String {
         }
         (Status::Wrong, _) => "WRONG".into(),
         (Status::Ok, Some(verdict)) => format!("exact; {:.1e}", verdict.relative_error),
-    }
-}
-
-/// The rows of a problem below each other, after its last the limit.
-fn summary_of_problems(report: &Report) -> Grid {
-    let named = |name: &&str| COLUMNS.iter().find(|(heading, _)| heading == name);
-    let columns: Vec<_> = OF_SUMMARY.iter().filter_map(named).collect();
-    let mut headings = vec!["problem"];
-    headings.extend(columns.iter().map(|(heading, _)| heading));
-    let rows = report.results.iter().flat_map(|result| {
-        let limit = result.limit.iter().map(|limit| {
-            let mut cells = vec![String::new(); 1 + columns.len()];
-            (cells[1], cells[2]) = ("limit".into(), ms(limit.ms));
-            cells
-        });
-        let rows = result.rows.iter().map(|row| {
-            let mut cells = vec![String::new()];
-            cells.extend(columns.iter().map(|(_, cell)| cell(row, result)));
-            // Only what was not right is told.
-            if let (Status::Ok, Some(check)) = (row.status, cells.last_mut()) {
-                check.clear();
-            }
-            cells
-        });
-        let mut rows: Vec<_> = rows.chain(limit).collect();
-        if let Some(first) = rows.first_mut() {
-            first[0] = format!("{} {}", result.size(), result.dtype);
-        }
-        rows
-    });
-    Grid::new(&headings, rows).without_empty_columns()
-}
-
-/// Times of a collective by size, those of graphs in brackets.
-fn summary_of_sizes(report: &Report) -> Grid {
-    let operations = report.operations();
-    let longest = operations.iter().max_by_key(|sizes| sizes.len());
-    let rows = operations.iter().flat_map(|sizes| {
-        let [single, graph] =
-            [Metric::Single, Metric::GraphSingle].map(|m| Grid::of_sizes(sizes, m));
-        let graph = graph.map_or(Vec::new(), |grid| grid.rows);
-        let both = |mut cells: Vec<String>| {
-            let of_graphs = graph.iter().find(|row| row[0] == cells[0]);
-            for (cell, graph) in cells
-                .iter_mut()
-                .zip(of_graphs.into_iter().flatten())
-                .skip(1)
-            {
-                if *cell != *graph {
-                    *cell = format!("{cell} ({graph})");
-                }
-            }
-            cells.insert(0, String::new());
-            cells
-        };
-        let is_shown = |cells: &Vec<String>| cells[1..].iter().any(|cell| cell != "–");
-        let rows = single
-            .map_or(Vec::new(), |grid| grid.rows)
-            .into_iter()
-            .filter(is_shown);
-        let mut rows: Vec<_> = rows.map(both).collect();
-        let name = sizes[0].operation.as_deref().unwrap_or_default();
-        rows.iter_mut()
-            .take(1)
-            .for_each(|row| row[0] = name.to_owned());
-        rows
-    });
-    let sizes = longest
-        .into_iter()
-        .flat_map(|sizes| sizes.iter().map(Outcome::size));
-    let headings = ["operation", "implementation"]
-        .map(str::to_owned)
-        .into_iter();
-    Grid {
-        headings: headings.chain(sizes).collect(),
-        rows: rows.collect(),
     }
 }
 

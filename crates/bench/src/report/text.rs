@@ -1,11 +1,10 @@
-//! The report as Markdown, whole or in one table.
+//! The report as Markdown.
 
 use std::io::{self, Write};
 
 use super::sections::{View, sections};
 use super::table::Grid;
-use super::{Report, Status, sentences};
-use crate::statistics::distinct;
+use super::{Report, sentences};
 
 /// Writes all of `report`.
 ///
@@ -29,33 +28,7 @@ pub fn markdown(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     list(sentences::legend(report), out)
 }
 
-/// Writes `report` in one table, with what did not run and why below it.
-///
-/// # Errors
-/// What `out` reports.
-pub fn summary(report: &Report, out: &mut dyn Write) -> io::Result<()> {
-    head(report, out)?;
-    writeln!(out)?;
-    write_table(&Grid::summary(report), out)?;
-    let failed = report.rows().filter(|(_, row)| row.status != Status::Ok);
-    let failed: Vec<_> = failed.map(|(_, row)| row).collect();
-    let names = distinct(failed.iter().map(|row| &row.implementation));
-    let why = |name: &String| {
-        let mut rows = failed.iter().filter(|row| row.implementation == *name);
-        let first = rows.next().and_then(|row| row.reason.as_deref());
-        first.unwrap_or_default()
-    };
-    let same = names.chunk_by(|a, b| why(a) == why(b)).map(|same| {
-        let names: Vec<_> = same.iter().map(|name| name.as_str()).collect();
-        format!("{} was not run: {}", names.join(", "), why(same[0]))
-    });
-    let mut lines: Vec<_> = same.collect();
-    lines.extend(sentences::SUMMARY[usize::from(report.is_of_collectives())].map(str::to_owned));
-    writeln!(out)?;
-    list(&lines, out)
-}
-
-fn head(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+pub(super) fn head(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "# {}\n\n{}", report.suite, report.provenance)?;
     if !report.reproduces.is_empty() {
         writeln!(out, "\n{}", escaped(&report.reproduces))?;
@@ -72,7 +45,7 @@ fn head(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-fn write_table(grid: &Grid, out: &mut dyn Write) -> io::Result<()> {
+pub(super) fn write_table(grid: &Grid, out: &mut dyn Write) -> io::Result<()> {
     row(&grid.headings, out)?;
     let rules = (0..grid.headings.len()).map(|column| match grid.is_text(column) {
         true => "---",
@@ -90,7 +63,7 @@ fn row<S: AsRef<str>>(cells: impl IntoIterator<Item = S>, out: &mut dyn Write) -
     writeln!(out)
 }
 
-fn list<S: AsRef<str>>(lines: &[S], out: &mut dyn Write) -> io::Result<()> {
+pub(super) fn list<S: AsRef<str>>(lines: &[S], out: &mut dyn Write) -> io::Result<()> {
     let mut lines = lines.iter();
     lines.try_for_each(|line| writeln!(out, "- {}", escaped(line.as_ref())))
 }
@@ -147,31 +120,6 @@ mod tests {
             }
         }
         assert!(!reports[1].contains("back to back\n"), "{}", reports[1]);
-    }
-
-    #[test]
-    fn a_summary_is_one_table() {
-        for (report, rows) in [
-            (
-                Report::sample(),
-                "| 64x32x16 f16 | baselineCudaAllgatherMatmul | 0.0600 | 0.0520–0.0680 | 0.0498 |",
-            ),
-            (
-                Report::sample_of_collectives(),
-                "| all-gather | nccl | 21.0 (16.0) | 197 (150) |\n|  | packets | 5.25 (4.00) | – |",
-            ),
-        ] {
-            let mut out = Vec::new();
-            summary(&report, &mut out).unwrap();
-            let text = String::from_utf8(out).unwrap();
-            assert!(
-                text.contains(rows) && text.contains("was not run: "),
-                "{text}"
-            );
-            let of_all = Grid::of_all_problems(&report).is_some();
-            let tables = text.lines().filter(|line| line.starts_with("| --- |"));
-            assert_eq!(tables.count(), 1 + usize::from(of_all), "{text}");
-        }
     }
 
     /// A report whose rows were measured in two groups, with a peer.

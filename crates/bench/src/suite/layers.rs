@@ -13,8 +13,8 @@ use crate::statistics::distinct;
 
 pub(super) const LAYERS: Suite = Suite {
     name: "layers",
-    reproduces: "linear layers of Llama 8B and 70B by schedules with operands of the call: NAME/prepared, with \
-                 NAME/prepared/symmetric and NAME/prepared/invariant; NAME alone is a bound plan",
+    reproduces: "linear layers of Llama 8B and 70B at every batch size: NAME with operands in symmetric memory, \
+                 NAME/local as an engine has them, NAME/local/invariant; NAME/bound owns its operands",
     operations: &[
         Operation::ColumnParallelLinear,
         Operation::RowParallelLinear,
@@ -28,9 +28,9 @@ pub(super) const LAYERS: Suite = Suite {
 struct Rows {
     /// The baseline: NCCL and cuBLASLt.
     baseline: &'static str,
-    /// A kernel with an operand in symmetric memory. It and the baseline are both bound and prepared.
+    /// A kernel with an operand in symmetric memory. It and the baseline are bound, too.
     fused: &'static str,
-    /// Others, only prepared.
+    /// Others, with local operands only.
     others: [&'static str; 3],
 }
 
@@ -57,28 +57,26 @@ const ROW: Rows = Rows {
 /// None where the registry lacks an algorithm.
 fn entries(rows: &Rows) -> Vec<Entry> {
     let find = |name: &&str| algorithms::find(name).ok();
-    let mut entries: Vec<Entry> = Vec::new();
-    let twice: Vec<_> = [rows.baseline, rows.fused]
-        .iter()
-        .filter_map(find)
-        .collect();
-    entries.extend(twice.iter().cloned().map(Entry::configured));
-    for configuration in twice.iter().cloned() {
-        let scheduled = Scheduled {
-            symmetric: true,
-            ..Scheduled::new(configuration)
-        };
-        entries.push(Entry::scheduled(scheduled));
-    }
-    for configuration in twice.into_iter().chain(rows.others.iter().filter_map(find)) {
-        for invariant in [false, true] {
-            entries.push(Entry::scheduled(Scheduled {
+    let in_two_ways = [rows.baseline, rows.fused];
+    let in_two_ways: Vec<_> = in_two_ways.iter().filter_map(find).collect();
+    let others: Vec<_> = rows.others.iter().filter_map(find).collect();
+    let local = |invariant| {
+        let all = in_two_ways.iter().chain(&others).cloned();
+        all.map(move |configuration| {
+            Entry::scheduled(Scheduled {
+                local: true,
                 invariant,
-                ..Scheduled::new(configuration.clone())
-            }));
-        }
-    }
-    entries
+                ..Scheduled::new(configuration)
+            })
+        })
+    };
+    let symmetric = in_two_ways.iter().cloned().map(Entry::configured);
+    let bound = in_two_ways.iter().cloned().map(Entry::bound);
+    let all = symmetric
+        .chain(bound)
+        .chain(local(false))
+        .chain(local(true));
+    all.collect()
 }
 
 /// The sizes of a model: hidden, of the queries, keys and values together, and intermediate.
@@ -131,20 +129,21 @@ pub(super) fn has(operation: Operation, shape: Shape) -> bool {
     (operation == Operation::RowParallelLinear) == is_row_parallel
 }
 
-/// What calls with operands of their own cost over bound plans: for each configuration that ran as both, the
-/// geometric mean over problems of one time over the other.
+/// What calls with operands of the caller's cost over bound plans: for each configuration that ran as both,
+/// the geometric mean over problems of one time over the other.
 pub(super) fn notes(results: &[Outcome]) -> Vec<String> {
     let names = results.iter().flat_map(|outcome| &outcome.rows);
     let names = distinct(names.map(|row| row.implementation.clone()));
     let mut notes = Vec::new();
-    for name in names {
-        let [plain, symmetric] =
-            ["/prepared", "/prepared/symmetric"].map(|end| format!("{name}{end}"));
-        for prepared in [plain, symmetric] {
+    for bound in names {
+        let Some(name) = bound.strip_suffix("/bound") else {
+            continue;
+        };
+        for called in [name.to_owned(), format!("{name}/local")] {
             let mean = |metric: Metric| {
                 let ratio = |outcome: &Outcome| {
                     let time = |name: &str| outcome.row(name)?.median(metric);
-                    Some((time(&prepared)? / time(&name)?).ln())
+                    Some((time(&called)? / time(&bound)?).ln())
                 };
                 let logs: Vec<f64> = results.iter().filter_map(ratio).collect();
                 let sum: f64 = logs.iter().sum();
@@ -154,7 +153,7 @@ pub(super) fn notes(results: &[Outcome]) -> Vec<String> {
                 (mean(Metric::Single), mean(Metric::Graph))
             {
                 notes.push(format!(
-                    "{prepared} over {name}, geometric mean of {problems} problems: {single:.3} for one call, \
+                    "{called} over {bound}, geometric mean of {problems} problems: {single:.3} for one call, \
                      {graph:.3} for graph launches back to back."
                 ));
             }
@@ -194,19 +193,19 @@ mod tests {
     }
 
     #[test]
-    fn the_baseline_is_bound_and_every_algorithm_is_prepared_with_both_kinds_of_gemms() {
+    fn the_baseline_is_bound_too_and_every_algorithm_has_local_operands_with_both_kinds_of_gemms() {
         let entries = (LAYERS.entries)();
         let names: Vec<_> = entries.iter().map(Entry::name).collect();
         for rows in [&COLUMN, &ROW] {
             for name in [rows.baseline, rows.fused] {
-                let symmetric = format!("{name}/prepared/symmetric");
+                let bound = format!("{name}/bound");
                 assert!(
-                    names.contains(&name) && names.contains(&symmetric.as_str()),
+                    names.contains(&name) && names.contains(&bound.as_str()),
                     "{name}"
                 );
             }
             for name in [rows.baseline, rows.fused].into_iter().chain(rows.others) {
-                for end in ["prepared", "prepared/invariant"] {
+                for end in ["local", "local/invariant"] {
                     let name = format!("{name}/{end}");
                     assert!(names.contains(&name.as_str()), "{name}");
                 }

@@ -2,19 +2,18 @@
 
 use serde::{Deserialize, Serialize};
 use warpweave_overlap::Operation;
-use warpweave_overlap::algorithms::{self, Configuration};
+use warpweave_overlap::algorithms::{self, Algorithm, Configuration};
 use warpweave_overlap::plan::{Problem, Provider};
 use warpweave_symm_mem::{BackendKind, DType};
 
+use crate::alone::gemm_alone;
 use crate::error::{BenchError, Result};
-use crate::limit::gemm_alone;
 use crate::plans::{Implementation, Scheduled};
 use crate::report::Name;
 use crate::session::ExecuteBackend;
 use crate::shape::Shape;
 use crate::statistics::distinct;
 
-mod gather_alone;
 mod groups;
 mod layers;
 mod means;
@@ -25,6 +24,8 @@ mod suites;
 
 pub use run::{Settings, run};
 pub(crate) use stage::{Run, Stage};
+#[cfg(test)]
+pub(crate) use suites::WITH_GATHER;
 pub use suites::{ALL, GEMM};
 
 /// A problem of a suite: its sizes and its element type.
@@ -72,7 +73,24 @@ struct Entry {
 impl Entry {
     /// An algorithm with everything chosen.
     fn configured(configuration: Configuration) -> Self {
-        let algorithm = configuration.algorithm();
+        Self::called(configuration.algorithm(), configuration.into())
+    }
+
+    /// The same, as a schedule.
+    fn scheduled(scheduled: Scheduled) -> Self {
+        Self::called(scheduled.configuration.algorithm(), scheduled.into())
+    }
+
+    /// The same, bound.
+    fn bound(configuration: Configuration) -> Self {
+        Self::called(
+            configuration.algorithm(),
+            Implementation::bound(configuration),
+        )
+    }
+
+    /// A configuration of `algorithm`.
+    fn called(algorithm: &'static Algorithm, implementation: Implementation) -> Self {
         let choices: Vec<_> = algorithm.parameters.iter().map(|p| p.to_string()).collect();
         let choices = match choices.is_empty() {
             true => String::new(),
@@ -80,17 +98,8 @@ impl Entry {
         };
         Self {
             told: (algorithm.name, format!("{}{choices}", algorithm.summary)),
-            operation: Some(configuration.operation()),
-            implementation: configuration.into(),
-        }
-    }
-
-    /// The same, as a schedule.
-    fn scheduled(scheduled: Scheduled) -> Self {
-        let configured = Self::configured(scheduled.configuration.clone());
-        Self {
-            implementation: scheduled.into(),
-            ..configured
+            operation: Some(algorithm.operation),
+            implementation,
         }
     }
 
@@ -136,12 +145,16 @@ impl Suite {
     }
 
     /// The implementations of these names in the order of the table, those that it does not have by
-    /// themselves behind it; all of the table without names. Any configuration of the suite's operations has
-    /// a name.
+    /// themselves after it; all of the table without names. Any configuration of the suite's operations has
+    /// a name. Collectives are none.
     ///
     /// # Errors
     /// [`BenchError::Usage`] naming what there is; there is no algorithm of its operations.
     pub fn cases(&self, names: &[String]) -> Result<Vec<Case>> {
+        if self.is_of_collectives() {
+            crate::collectives::methods(names)?;
+            return Ok(Vec::new());
+        }
         let table = (self.entries)();
         let mut chosen = match names.is_empty() {
             true => table.clone(),
@@ -200,12 +213,12 @@ impl Suite {
             };
             match algorithms::find(configuration) {
                 Ok(found) if self.operations.contains(&found.operation()) => {
-                    let Some(suffix) = suffix else {
-                        return Ok(Entry::configured(found));
-                    };
-                    let scheduled = Scheduled::parse(found, suffix).map(Entry::scheduled);
-                    let known = "; what may follow a name is /prepared[/symmetric][/invariant]";
-                    scheduled.map_or_else(|| unknown(known.into()), Ok)
+                    let algorithm = found.algorithm();
+                    let known = "; what may follow a name is [/local][/invariant], or /bound";
+                    match Implementation::parse(found, suffix) {
+                        Some(implementation) => Ok(Entry::called(algorithm, implementation)),
+                        None => unknown(known.into()),
+                    }
                 }
                 Ok(found) => unknown(format!(", and `{name}` computes {}", found.operation())),
                 Err(error) => unknown(format!("; {error}")),

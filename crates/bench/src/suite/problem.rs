@@ -10,11 +10,11 @@ use warpweave_symm_mem::BackendKind;
 use super::groups::{budget, divide};
 use super::stage::{Run, Stage};
 use super::{Case, Sizes};
-use crate::breakdown;
+use crate::alone::{breakdown, breakdown_parts, gemm_alone, gemm_of};
 use crate::candidate::{Call, Entrant};
 use crate::error::Result;
 use crate::inputs::{InputSets, Matrices, Numbers, with_role};
-use crate::limit::{gemm_alone, gemm_of, limit, tflops};
+use crate::limit::{limit, tflops};
 use crate::plans::{Implementation, PlanCandidate};
 use crate::report::{Breakdown, Group, Limit, Metric, Operands, Outcome, Row};
 use crate::session::ExecuteBackend;
@@ -138,25 +138,7 @@ impl<'a, B: ExecuteBackend> Bench<'a, B> {
     }
 
     fn bind(&mut self, implementation: &Implementation) -> Result<Entrant<'a>> {
-        let session = self.stage.run.session;
-        let mut made = match &implementation.scheduled {
-            None => PlanCandidate::bind(session, implementation, &self.problem)?,
-            Some(scheduled) => {
-                let mut schedules = self.stage.run.schedules.borrow_mut();
-                match schedules.of(session, scheduled, &self.largest())? {
-                    Err(reason) => Err(reason),
-                    Ok(shared) => {
-                        let problem = &self.problem;
-                        Ok(PlanCandidate::of_schedule(
-                            session,
-                            implementation,
-                            shared,
-                            problem,
-                        )?)
-                    }
-                }
-            }
-        };
+        let mut made = self.candidate(implementation)?;
         if let Ok(candidate) = &mut made {
             candidate.take(&mut self.inputs)?;
             candidate.verified_by(&self.references);
@@ -164,15 +146,13 @@ impl<'a, B: ExecuteBackend> Bench<'a, B> {
         Ok(PlanCandidate::entrant(&implementation.name, made))
     }
 
-    /// The problem with the largest M among those of the run that have the same N, K and element type.
-    fn largest(&self) -> Problem {
-        let Problem { m, n, k, dtype, .. } = self.problem;
-        let all = self.stage.run.settings.problems.iter();
-        let same = all.filter(|(s, d)| (s.n, s.k, *d) == (n, k, dtype));
-        Problem {
-            m: same.map(|(shape, _)| shape.m).fold(m, usize::max),
-            ..self.problem
-        }
+    fn candidate(
+        &self,
+        implementation: &Implementation,
+    ) -> Result<Result<PlanCandidate<'a, B>, String>> {
+        let run = self.stage.run;
+        let mut schedules = run.schedules.borrow_mut();
+        PlanCandidate::new(run.session, &mut schedules, implementation, &self.problem)
     }
 
     /// What a call of an entrant takes the host of the slowest rank to enqueue. Collective.
@@ -198,8 +178,7 @@ impl<'a, B: ExecuteBackend> Bench<'a, B> {
 
     /// A part of the breakdown, of which only single calls are timed.
     fn bind_part(&mut self, part: &Implementation) -> Result<Entrant<'a>> {
-        let session = self.stage.run.session;
-        let made = PlanCandidate::bind(session, part, &self.problem)?;
+        let made = self.candidate(part)?;
         let mut made = made.map(PlanCandidate::single_calls);
         if let Ok(candidate) = &mut made {
             candidate.take(&mut self.inputs)?;
@@ -228,7 +207,7 @@ impl<'a, B: ExecuteBackend> Bench<'a, B> {
         let world = self.stage.run.session.world();
         let parts = entrants.len();
         if self.case.operation == Some(Operation::AllGatherMatmul) && world > 1 {
-            for part in breakdown::parts(entrants) {
+            for part in breakdown_parts(entrants) {
                 entrants.push(self.bind_part(&part)?);
             }
         }
@@ -275,7 +254,7 @@ impl<'a, B: ExecuteBackend> Bench<'a, B> {
             })
             .collect();
         Ok(Measured {
-            breakdown: breakdown::breakdown(&rows, &times[parts..]),
+            breakdown: breakdown(&rows, &times[parts..]),
             rows,
             group,
             limit,

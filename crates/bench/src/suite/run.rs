@@ -1,5 +1,7 @@
 //! A suite from its first problem to its report.
 
+use std::cell::RefCell;
+
 use warpweave_comm::collective::Operation;
 use warpweave_symm_mem::{BackendKind, DType};
 
@@ -12,6 +14,7 @@ use crate::collectives::{self, DEFAULT_OPERATIONS, NcclBackend};
 use crate::error::Result;
 use crate::limit::push_bandwidth;
 use crate::peers::Peers;
+use crate::plans::Schedules;
 use crate::progress::Progress;
 use crate::provenance::{Provenance, kind_name};
 use crate::report::{COLLECTIVES, PLANS, Report};
@@ -95,19 +98,13 @@ pub fn run<B: NcclBackend>(
 ) -> Result<Report> {
     let (suite, kind) = (settings.suite, B::KIND);
     let is_of_collectives = suite.is_of_collectives();
-    let cases = match is_of_collectives {
-        true => Vec::new(),
-        false => suite.cases(&settings.implementations)?,
-    };
+    let cases = suite.cases(&settings.implementations)?;
     let has_own_problems = settings.problems.is_empty();
     let mut settings = settings.clone();
-    if is_of_collectives {
-        settings.sizes = settings.sizes_on(kind);
-        if settings.operations.is_empty() {
-            settings.operations = DEFAULT_OPERATIONS.into();
-        }
-    } else {
-        settings.problems = settings.problems_on(kind, session.world());
+    settings.problems = settings.problems_on(kind, session.world());
+    settings.sizes = settings.sizes_on(kind);
+    if settings.operations.is_empty() {
+        settings.operations = DEFAULT_OPERATIONS.into();
     }
     require_same(session, &settings, &cases)?;
 
@@ -122,7 +119,7 @@ pub fn run<B: NcclBackend>(
         effort,
         links: None,
         progress: Progress::new(session.rank()),
-        schedules: Default::default(),
+        schedules: RefCell::new(Schedules::new(&settings.problems)),
     };
     run.progress.at(0, 1, "links");
     if is_of_collectives || cases.iter().any(|case| case.operation.is_some()) {
@@ -180,32 +177,25 @@ fn require_same<B: NcclBackend>(
     settings: &Settings,
     cases: &[Case],
 ) -> Result<()> {
+    let cases = cases.iter().flat_map(|case| &case.implementations);
     let names: Vec<_> = match settings.suite.is_of_collectives() {
         true => settings.implementations.clone(),
-        false => cases
-            .iter()
-            .flat_map(|case| case.implementations.iter().map(|i| i.name.clone()))
-            .collect(),
+        false => cases.map(|one| one.name.clone()).collect(),
     };
-    let list = |items: &mut dyn Iterator<Item = String>| items.collect::<Vec<_>>().join(", ");
-    let mut shapes = settings
-        .problems
-        .iter()
-        .map(|(shape, dtype)| format!("{shape} {dtype}"));
-    let mut operations = settings.operations.iter().map(|o| o.name().to_owned());
-    let mut sizes = settings.sizes.iter().map(Bytes::to_string);
+    let shapes = settings.problems.iter();
+    let shapes: Vec<_> = shapes.map(|(s, d)| format!("{s} {d}")).collect();
+    let operations: Vec<_> = settings.operations.iter().map(|o| o.name()).collect();
+    let sizes: Vec<_> = settings.sizes.iter().map(Bytes::to_string).collect();
+    let (dtype, iterations) = (settings.dtype, settings.iterations);
     for (what, value) in [
         ("the kind of device", kind_name(B::KIND).to_owned()),
         ("the suite", settings.suite.name.to_owned()),
         ("the list of implementations", names.join(", ")),
-        ("the list of shapes", list(&mut shapes)),
-        ("the list of operations", list(&mut operations)),
-        ("the list of sizes", list(&mut sizes)),
-        ("the element type", format!("{:?}", settings.dtype)),
-        (
-            "the number of iterations",
-            format!("{:?}", settings.iterations),
-        ),
+        ("the list of shapes", shapes.join(", ")),
+        ("the list of operations", operations.join(", ")),
+        ("the list of sizes", sizes.join(", ")),
+        ("the element type", format!("{dtype:?}")),
+        ("the number of iterations", format!("{iterations:?}")),
     ] {
         session.require_same(what, &value)?;
     }

@@ -5,9 +5,9 @@ use warpweave_overlap::algorithms::{self, Configuration};
 use warpweave_overlap::plan::Provider;
 use warpweave_symm_mem::{BackendKind, DType};
 
-use super::gather_alone::gather_alone;
 use super::layers::LAYERS;
 use super::{Against, Entry, Figure, Sizes, Suite};
+use crate::alone::gather_alone;
 use crate::limit::tflops;
 use crate::shape::Shape;
 
@@ -235,7 +235,7 @@ pub(super) const OVERLAP_ALL_GATHER: Suite = Suite {
     },
 };
 
-pub(super) const WITH_GATHER: Sizes = (Shape::new(8192, 8192, 8192), DType::F16);
+pub(crate) const WITH_GATHER: Sizes = (Shape::new(8192, 8192, 8192), DType::F16);
 
 /// The GEMMs of the providers, without communication. Every rank computes all of C on its own device, all
 /// ranks at once, and the slowest counts; a job of one rank measures one GPU.

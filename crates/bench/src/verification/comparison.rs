@@ -1,10 +1,10 @@
 //! Every element of an output against the reference.
 
-use half::{bf16, f16};
 use serde::Serialize;
 use warpweave_symm_mem::DType;
 
-use crate::inputs::{Numbers, rounded};
+use crate::inputs::Numbers;
+use crate::inputs::element::{decode, encode, rounded};
 
 /// How an output compares with the reference.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -170,15 +170,29 @@ impl Expectation {
         }
         result
     }
-}
 
-/// One element.
-pub(crate) fn decode(dtype: DType, bytes: &[u8]) -> f32 {
-    match (dtype, bytes) {
-        (DType::F16, &[a, b]) => f16::from_ne_bytes([a, b]).to_f32(),
-        (DType::Bf16, &[a, b]) => bf16::from_ne_bytes([a, b]).to_f32(),
-        (DType::F32, &[a, b, c, d]) => f32::from_ne_bytes([a, b, c, d]),
-        (DType::F16 | DType::Bf16 | DType::F32, _) => f32::NAN,
+    /// As [`Expectation::compare`], for elements as they are stored. Where each has one right value, all of
+    /// them are compared at once.
+    pub fn compare_stored(
+        &self,
+        at: (usize, usize),
+        got: &[u8],
+        (wanted, magnitudes): (&[f32], &[f32]),
+    ) -> Comparison {
+        let size = self.dtype.size();
+        if self.is_exact() {
+            let mut right = vec![0; wanted.len() * size];
+            encode(self.dtype, wanted, &mut right);
+            if got == right {
+                return Comparison {
+                    elements: wanted.len() as u64,
+                    ..Comparison::default()
+                };
+            }
+        }
+        let got = got.chunks_exact(size);
+        let got = got.map(|bytes| decode(self.dtype, bytes));
+        self.compare(at, got, (wanted, magnitudes))
     }
 }
 

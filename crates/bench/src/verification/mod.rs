@@ -10,6 +10,7 @@ use warpweave_symm_mem::{Backend, DevicePtr, Memory};
 use crate::candidate::{Call, Candidate, Output, Set};
 use crate::error::Result;
 use crate::inputs::Numbers;
+use crate::report::Metric;
 use crate::session::{ExecuteBackend, Session};
 use comparison::{Comparison, WrongElement};
 
@@ -197,7 +198,7 @@ impl<B: ExecuteBackend> Verifier<B> {
         if outputs.as_ref().is_ok_and(Vec::is_empty) {
             return Ok(Ok(Verdict::default()));
         }
-        let has_graph = candidate.measures().replays_back_to_back;
+        let has_graph = candidate.metrics().contains(&Metric::Graph);
         let mine = outputs.and_then(|outputs| {
             let mut found = Verdict::default();
             for batch in batches {

@@ -6,11 +6,12 @@ use crate::clock::Clock;
 use crate::error::BenchError;
 use crate::inject::Injection;
 use crate::inputs::{InputSets, Matrices};
-use crate::plans::{Implementation, PlanCandidate};
+use crate::plans::{Implementation, PlanCandidate, Schedules};
 use crate::progress::Progress;
 use crate::suite::{self, Run, Settings, Stage};
 use crate::timing::Effort;
 use crate::verification::reference::References;
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 use warpweave_comm::Store;
@@ -86,13 +87,7 @@ fn verdict(
 }
 
 fn whole(matrix: Matrix, buffer: &'static str, rows: usize, cols: usize) -> Operand {
-    Operand {
-        buffer,
-        matrix,
-        rows: std::iter::once(0..rows).collect(),
-        cols: 0..cols,
-        transposed: false,
-    }
+    crate::inputs::part(buffer, matrix, 0..rows, 0..cols)
 }
 
 /// Buffers for `operands`, and what `ops` does with them.
@@ -329,7 +324,7 @@ fn a_plan_whose_first_call_fails_is_taken_out_and_the_others_go_on() {
                     effort,
                     links: None,
                     progress: Progress::new(rank),
-                    schedules: Default::default(),
+                    schedules: RefCell::new(Schedules::new(&[])),
                 };
                 let stage = Stage {
                     run: &run,

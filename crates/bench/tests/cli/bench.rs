@@ -2,8 +2,6 @@
 
 use crate::job::{self, Said, has};
 
-use serde_json::Value;
-
 const ROWS: [&str; 9] = [
     "baselineNcclAllgatherMatmul",
     "baselineCudaAllgatherMatmul",
@@ -53,7 +51,7 @@ fn four_ranks_measure_and_verify_every_row() {
     let breakdown = "threadloadGatherThenCutlass: empty call ";
     assert_eq!(table.matches(breakdown).count(), 2, "{table}");
     assert_eq!(document.matches(breakdown).count(), 2, "{document}");
-    let report: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+    let report = job::read_json(file);
     assert_eq!(report["schema"], "warpweave-bench/2");
     let provenance = &report["provenance"];
     assert_eq!(provenance["ranks"], 4);

@@ -9,8 +9,6 @@ use std::process::Child;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
-use warpweave_symm_mem::Cuda;
 
 /// The exit status of a rank that another one brought down.
 const BROUGHT_DOWN: Option<i32> = Some(76);
@@ -43,14 +41,9 @@ impl Device {
 
     /// One rank for each GPU, four at most.
     fn cuda() -> Self {
-        let gpus = Cuda::device_count().expect("a driver and GPUs");
-        assert!(
-            gpus >= 2,
-            "this test needs two GPUs, and this process sees {gpus}"
-        );
         Self {
             name: "cuda",
-            world: gpus.min(4),
+            world: job::gpus(),
             // The ranks take differently long to bring their devices up.
             patience: Patience {
                 device: Duration::from_secs(2),
@@ -89,19 +82,10 @@ fn a_rank_that_dies_is_named_by_all_others(device: &Device) {
         (0, "threadloadGatherScalarCompute"),
     ] {
         let outcome = device.with_fault(&format!("kill:{culprit}"), implementation);
-        assert_eq!(
-            outcome.ranks[culprit].status.code(),
-            None,
-            "killed by a signal, not: {}",
-            outcome.errors(culprit)
-        );
+        // It is killed by a signal.
+        outcome.ended(culprit, None);
         for rank in (0..device.world).filter(|&rank| rank != culprit) {
-            let error = outcome.errors(rank);
-            assert_eq!(
-                outcome.ranks[rank].status.code(),
-                BROUGHT_DOWN,
-                "rank {rank}: {error}"
-            );
+            let error = outcome.ended(rank, BROUGHT_DOWN);
             let after = outcome.ends[rank].saturating_sub(outcome.ends[culprit]);
             println!("{implementation}: rank {rank} ended {after:?} after rank {culprit}");
             assert!(after < AT_ONCE, "rank {rank}, {after:?}: {error}");
@@ -115,12 +99,7 @@ fn a_rank_that_stalls_is_named_by_all_others(device: &Device) {
     for implementation in device.waiting {
         let outcome = device.with_fault("stall:1", implementation);
         for rank in (0..device.world).filter(|&rank| rank != 1) {
-            let error = outcome.errors(rank);
-            assert_eq!(
-                outcome.ranks[rank].status.code(),
-                BROUGHT_DOWN,
-                "rank {rank}: {error}"
-            );
+            let error = outcome.ended(rank, BROUGHT_DOWN);
             has(&error, &["for rank 1", implementation]);
         }
         // Whoever comes to its deadline first ends the others' waits.
@@ -184,9 +163,8 @@ fn a_stopped_rank_costs_the_others_one_deadline(device: &Device) {
         assert!(after < device + exchange, "{after:?}");
         kill_process(pid, Signal::CONT).unwrap();
     });
-    for (rank, end) in outcome.ranks.iter().enumerate() {
-        let error = outcome.errors(rank);
-        assert_eq!(end.status.code(), BROUGHT_DOWN, "rank {rank}: {error}");
+    for rank in 0..device.world {
+        let error = outcome.ended(rank, BROUGHT_DOWN);
         let names = [format!("rank {culprit}"), format!("ranks [{culprit}]")];
         let is_named = names.iter().any(|name| error.contains(name));
         assert!(is_named || rank == culprit, "rank {rank}: {error}");
@@ -220,12 +198,7 @@ fn ranks_with_different_shapes_tell_both(device: &Device) {
         .collect();
     let outcome = device.run(&ranks);
     for rank in 0..device.world {
-        let error = outcome.errors(rank);
-        assert_eq!(
-            outcome.ranks[rank].status.code(),
-            Some(1),
-            "rank {rank}: {error}"
-        );
+        let error = outcome.ended(rank, Some(1));
         let other = if rank == last { 0 } else { last };
         let wanted = format!(
             "the list of shapes differs between ranks: {} bf16 on rank {rank}, {} bf16 on rank {other}",
@@ -242,15 +215,10 @@ fn one_wrong_element_on_one_rank_fails_the_run(device: &Device) {
     let line = "--shape 12x8x6 --iterations 2 --impl naiveRemoteRead --inject corrupt:1";
     let args = device.args(&format!("{line} --json {}", file.display()));
     let outcome = device.run(&[args.clone(), args]);
-    for (rank, output) in outcome.ranks.iter().enumerate() {
-        assert_eq!(
-            output.status.code(),
-            Some(1),
-            "rank {rank}: {}",
-            outcome.errors(rank)
-        );
+    for rank in [0, 1] {
+        outcome.ended(rank, Some(1));
     }
-    let report: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+    let report = job::read_json(file);
     let row = &report["results"][0]["rows"][0];
     assert_eq!(row["implementation"], "naiveRemoteRead");
     assert_eq!(row["status"], "wrong", "{row}");
@@ -263,64 +231,39 @@ fn one_wrong_element_on_one_rank_fails_the_run(device: &Device) {
     has(&outcome.report(), &parts);
 }
 
-mod host {
-    use super::Device;
-
-    #[test]
-    fn a_rank_that_dies_is_named_by_all_others() {
-        super::a_rank_that_dies_is_named_by_all_others(&Device::host());
-    }
-
-    #[test]
-    fn a_rank_that_stalls_is_named_by_all_others() {
-        super::a_rank_that_stalls_is_named_by_all_others(&Device::host());
-    }
-
-    #[test]
-    fn whoever_is_killed_at_any_moment_is_named_by_all_others() {
-        super::whoever_is_killed_at_any_moment_is_named_by_all_others(&Device::host());
-    }
-
-    #[test]
-    fn a_stopped_rank_costs_the_others_one_deadline() {
-        super::a_stopped_rank_costs_the_others_one_deadline(&Device::host());
-    }
-
-    #[test]
-    fn ranks_with_different_shapes_tell_both() {
-        super::ranks_with_different_shapes_tell_both(&Device::host());
-    }
-
-    #[test]
-    fn one_wrong_element_on_one_rank_fails_the_run() {
-        super::one_wrong_element_on_one_rank_fails_the_run(&Device::host());
-    }
+/// Tests of a backend.
+macro_rules! on {
+    ($backend:ident, $($(#[$needs:meta])* $test:ident,)+) => {
+        mod $backend {
+            $(
+                #[test]
+                $(#[$needs])*
+                fn $test() {
+                    super::$test(&super::Device::$backend());
+                }
+            )+
+        }
+    };
 }
 
-mod cuda {
-    use super::Device;
+on!(
+    host,
+    a_rank_that_dies_is_named_by_all_others,
+    a_rank_that_stalls_is_named_by_all_others,
+    whoever_is_killed_at_any_moment_is_named_by_all_others,
+    a_stopped_rank_costs_the_others_one_deadline,
+    ranks_with_different_shapes_tell_both,
+    one_wrong_element_on_one_rank_fails_the_run,
+);
 
-    #[test]
+on!(
+    cuda,
     #[ignore = "needs two GPUs and NCCL"]
-    fn a_rank_that_dies_is_named_by_all_others() {
-        super::a_rank_that_dies_is_named_by_all_others(&Device::cuda());
-    }
-
-    #[test]
+    a_rank_that_dies_is_named_by_all_others,
     #[ignore = "needs two GPUs"]
-    fn a_rank_that_stalls_is_named_by_all_others() {
-        super::a_rank_that_stalls_is_named_by_all_others(&Device::cuda());
-    }
-
-    #[test]
+    a_rank_that_stalls_is_named_by_all_others,
     #[ignore = "needs two GPUs"]
-    fn ranks_with_different_shapes_tell_both() {
-        super::ranks_with_different_shapes_tell_both(&Device::cuda());
-    }
-
-    #[test]
+    ranks_with_different_shapes_tell_both,
     #[ignore = "needs two GPUs"]
-    fn one_wrong_element_on_one_rank_fails_the_run() {
-        super::one_wrong_element_on_one_rank_fails_the_run(&Device::cuda());
-    }
-}
+    one_wrong_element_on_one_rank_fails_the_run,
+);

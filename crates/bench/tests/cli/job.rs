@@ -5,6 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
+use warpweave_symm_mem::Cuda;
+
 /// Where the binary is: where `WARPWEAVE_BIN` says, where cargo put it, or, in a bundle, above this test
 /// program's folder.
 fn binary() -> PathBuf {
@@ -66,6 +69,22 @@ pub fn said(command: &mut Command) -> Said {
     Said { code, out, err }
 }
 
+/// A JSON file.
+#[track_caller]
+pub fn read_json(path: impl AsRef<Path>) -> Value {
+    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+/// The GPUs of this machine, four at most.
+pub fn gpus() -> usize {
+    let gpus = Cuda::device_count().expect("a driver and GPUs");
+    assert!(
+        gpus >= 2,
+        "this test needs two GPUs, and this process sees {gpus}"
+    );
+    gpus.min(4)
+}
+
 /// Makes sure that `text` has all of `parts`.
 #[track_caller]
 pub fn has(text: &str, parts: &[&str]) {
@@ -88,6 +107,15 @@ impl Outcome {
     /// What a rank wrote to standard error.
     pub fn errors(&self, rank: usize) -> String {
         String::from_utf8_lossy(&self.ranks[rank].stderr).into_owned()
+    }
+
+    /// Makes sure that a rank ended with this status. Returns what it wrote to standard error.
+    #[track_caller]
+    pub fn ended(&self, rank: usize, code: Option<i32>) -> String {
+        let error = self.errors(rank);
+        let status = self.ranks[rank].status;
+        assert_eq!(status.code(), code, "rank {rank}: {error}");
+        error
     }
 
     /// Makes sure that every rank ended well. Returns what rank 0, and no other, wrote to standard output.

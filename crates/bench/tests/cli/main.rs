@@ -13,4 +13,3 @@ mod plan;
 mod regressions;
 mod report;
 mod suites;
-mod timeline;

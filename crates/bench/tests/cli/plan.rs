@@ -1,4 +1,4 @@
-//! `warpweave plan`, which touches no device and needs no job.
+//! `warpweave plan`, which touches no device and needs no job, and `warpweave timeline`, by real processes.
 
 use crate::job::{self, Said, has};
 
@@ -77,8 +77,7 @@ fn a_trace_of_a_machine_of_ones_own_is_written() {
     let [machine, file] = [&machine, &trace].map(|p| p.to_str().unwrap());
     let line = "trace threadloadGatherThenCutlass --world 2";
     plan(&format!("{line} --machine {machine} --out {file}"), 0);
-    let json = std::fs::read_to_string(&trace).unwrap();
-    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let json = job::read_json(&trace);
     assert_eq!(json["otherData"]["timelines"][0]["machine"], "mine");
     assert!(json["traceEvents"].as_array().unwrap().len() > 10);
 }
@@ -144,4 +143,29 @@ fn what_was_measured_is_compared_with_what_is_predicted() {
     let rows = rows.filter(|line| line.contains(" f16 ") || line.contains(" bf16 "));
     assert_eq!(rows.count(), 2);
     has(&plan("compare", 2).err, &["--measured"]);
+}
+
+#[test]
+fn a_call_of_four_host_ranks_is_traced_beside_its_prediction() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("trace.json");
+    let line = "timeline rowParallelLinear --shape 64x48x40 --dtype bf16 --device host";
+    let line = format!("{line} --machine h200x4 --out {}", file.display());
+    let said = job::run_line(4, &line).succeeded();
+    has(
+        &said,
+        &["(simulated)", "(measured)", "all-reduce", "perfetto"],
+    );
+    let json = job::read_json(&file);
+    let names = json["traceEvents"].as_array().unwrap().iter();
+    let processes = names.filter(|event| event["name"] == "process_name");
+    assert_eq!(processes.count(), 8);
+}
+
+#[test]
+fn what_cannot_be_traced_is_an_error_on_every_rank() {
+    let outcome = job::run_line(2, "timeline fastest --device host --out trace.json");
+    for rank in [0, 1] {
+        has(&outcome.ended(rank, Some(1)), &["fastest"]);
+    }
 }

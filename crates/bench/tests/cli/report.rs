@@ -31,9 +31,7 @@ fn measured_timeline() -> PathBuf {
 fn read(path: &PathBuf) -> Value {
     match Document::read(path).unwrap() {
         Document::Report(report) => report.to_json(),
-        Document::Timelines(_) => {
-            serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
-        }
+        Document::Timelines(_) => job::read_json(path),
     }
 }
 
@@ -148,7 +146,7 @@ fn a_run_writes_the_page_of_its_own_report() {
     let (json, html) = (path("run.json"), path("run.html"));
     let line = "bench --device host --shape 16x16x16 --iterations 1 --impl naiveRemoteRead";
     job::run_line(2, &format!("{line} --json {json} --report {html}")).succeeded();
-    let json: Value = serde_json::from_str(&std::fs::read_to_string(json).unwrap()).unwrap();
+    let json = job::read_json(json);
     let page = Page::parse(&std::fs::read_to_string(html).unwrap());
     let compared = page.agrees_with(&[json]);
     assert!(compared >= 4, "only {compared} numbers were compared");

@@ -5,6 +5,7 @@ use warpweave_symm_mem::{Backend, DType, DevicePtr, Result};
 use super::launch::{
     Direct, Group, Multimem, PacketKernel, Packets, PushReduce, ScatterAllGather, Tree,
 };
+use super::norm::launch::{ReducedNorm, RowNorm, Shots};
 
 /// One of several copies.
 #[derive(Clone, Copy, Debug)]
@@ -136,6 +137,31 @@ pub trait CollectiveKernels: Backend {
         stream: &Self::Stream,
         dtype: DType,
         launch: &Tree,
+        blocks: u32,
+    ) -> Result<()>;
+
+    /// Reduces rows by packets, adds them to a residual and normalizes them, in up to `blocks` blocks.
+    ///
+    /// # Safety
+    /// See [the trait](CollectiveKernels); the packets of the rows fit into their sections.
+    unsafe fn reduced_norm(
+        &self,
+        stream: &Self::Stream,
+        shots: Shots,
+        dtype: DType,
+        launch: &ReducedNorm,
+        blocks: u32,
+    ) -> Result<()>;
+
+    /// Adds rows to a residual and normalizes them, in up to `blocks` blocks. Not collective.
+    ///
+    /// # Safety
+    /// See [the trait](CollectiveKernels), for memory.
+    unsafe fn add_rms_norm(
+        &self,
+        stream: &Self::Stream,
+        dtype: DType,
+        norm: &RowNorm,
         blocks: u32,
     ) -> Result<()>;
 

@@ -8,6 +8,7 @@ use super::enqueue::{DIRECT_THREADS, PACKET_THREADS, vector};
 use super::launch::{
     Direct, Group, MAX_WORLD, Multimem, PacketKernel, Packets, PushReduce, ScatterAllGather, Tree,
 };
+use super::norm::launch::{ReducedNorm, RowNorm, Shots};
 use super::push_reduce::vector as push_vector;
 use super::scatter_all_gather::vector as scatter_vector;
 
@@ -46,6 +47,7 @@ macro_rules! by_dtype_and_world {
 // After the macros, which they use.
 mod bulk;
 mod multimem;
+mod norm;
 mod tree;
 
 /// `words`: for messages of whole 32-bit words, as those of f32 always are.
@@ -167,6 +169,7 @@ fn all() -> impl Iterator<Item = (&'static Image, &'static str)> {
         .chain(bulk::all())
         .chain(tree::all())
         .chain(multimem::all())
+        .chain(norm::all())
 }
 
 impl CollectiveKernels for Cuda {
@@ -296,6 +299,29 @@ impl CollectiveKernels for Cuda {
         unsafe { tree::all_reduce(self, stream, dtype, tree, blocks) }
     }
 
+    unsafe fn reduced_norm(
+        &self,
+        stream: &CudaStream,
+        shots: Shots,
+        dtype: DType,
+        launch: &ReducedNorm,
+        blocks: u32,
+    ) -> Result<()> {
+        // SAFETY: the caller's obligation.
+        unsafe { norm::reduced_norm(self, stream, shots, dtype, launch, blocks) }
+    }
+
+    unsafe fn add_rms_norm(
+        &self,
+        stream: &CudaStream,
+        dtype: DType,
+        norm: &RowNorm,
+        blocks: u32,
+    ) -> Result<()> {
+        // SAFETY: the caller's obligation.
+        unsafe { norm::add_rms_norm(self, stream, dtype, norm, blocks) }
+    }
+
     unsafe fn multimem_spread(
         &self,
         stream: &CudaStream,
@@ -396,9 +422,9 @@ mod tests {
         // types, halves of two); moves of three widths; reductions in two widths of three types, and the same
         // for what was pushed; reductions of three types by bulk copies; broadcasts of three widths. Then the
         // barrier, moves by bulk copies, reductions of three types along trees and through multicast
-        // addresses, and stores to these.
-        let by_world = 3 * 2 + 3 * 5 + 3 + 3 * 2 + 3 * 2 + 3 + 3;
-        assert_eq!(names.len(), 3 * by_world + 2 + 3 + 3 + 1, "{names:?}");
+        // addresses, and stores to these. RMSNorm of three types, after one shot, after two and alone.
+        let by_world = 3 * 2 + 3 * 5 + 3 + 3 * 2 + 3 * 2 + 3 + 3 + 2 * 3;
+        assert_eq!(names.len(), 3 * by_world + 2 + 3 + 3 + 1 + 3, "{names:?}");
         #[cfg(feature = "nvcc")]
         for (image, name) in all() {
             let name = name.as_bytes();

@@ -5,7 +5,7 @@ use warpweave_symm_mem::{DevicePtr, Result};
 use super::Collectives;
 use super::backend::{CollectiveKernels, Move};
 use super::call::{Call, Operation};
-use super::launch::{Addresses, Direct, PAYLOAD, PacketKernel, Packets};
+use super::launch::{Addresses, Direct, PAYLOAD, PacketKernel, Packets, signature};
 use super::variant::Variant;
 
 /// Threads of a block of `packet_*`.
@@ -130,7 +130,7 @@ impl<B: CollectiveKernels> Collectives<B> {
             capacity: self.capacity as u32,
             root: call.root as u32,
             aligned: u32::from(aligned),
-            reserved: 0,
+            signature: signature((kernel, call.dtype), &[call.root, total]),
         };
         let blocks = bytes.div_ceil(PAYLOAD).div_ceil(PACKET_THREADS) as u32;
         let blocks = blocks.clamp(1, self.blocks);

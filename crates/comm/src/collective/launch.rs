@@ -73,8 +73,8 @@ pub struct Packets {
     pub root: u32,
     /// 1 if input, output, chunks and message are multiples of four bytes.
     pub aligned: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// Of the call, from [`signature`]: the packets carry it with their epoch.
+    pub signature: u32,
 }
 
 /// Parameter of `exchange_*` and `reduce_*`.
@@ -224,3 +224,38 @@ pub const PAYLOAD: usize = 12;
 
 /// Bytes of a packet.
 pub const PACKET: usize = 16;
+
+/// Bits of a packet's flag with the epoch, after the lowest, which is set: `kEpochBits`.
+pub const EPOCH_BITS: u32 = 20;
+
+/// Most packets of a section. A launch zeroes 32 unused packets of every second section, so all are overwritten
+/// before the epoch of a packet repeats.
+pub const MAX_CAPACITY: usize = 16 << (EPOCH_BITS - 1);
+
+/// Eleven bits that tell calls apart which ranks mistake for the same one: what they do (a kernel, an element type)
+/// and how much. Two different calls in 2048 look alike.
+pub fn signature(what: impl std::hash::Hash, sizes: &[usize]) -> u32 {
+    // The same in every process: neither the standard library's hasher nor its keys.
+    let mut hash = Fnv(0xcbf2_9ce4_8422_2325);
+    what.hash(&mut hash);
+    for size in sizes {
+        std::hash::Hasher::write_u64(&mut hash, *size as u64);
+    }
+    let mixed = hash.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> (64 - (31 - EPOCH_BITS))) as u32
+}
+
+/// FNV-1a.
+struct Fnv(u64);
+
+impl std::hash::Hasher for Fnv {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
+        }
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}

@@ -20,11 +20,13 @@
 mod backend;
 mod bulk;
 mod call;
+mod calls;
 mod cuda;
 mod enqueue;
 pub(crate) mod host;
 pub mod launch;
 mod multicast;
+pub mod norm;
 mod push_reduce;
 mod scatter_all_gather;
 mod select;
@@ -37,16 +39,18 @@ mod variant;
 use std::sync::Arc;
 
 use warpweave_symm_mem::{
-    DType, Error, Exchange, Memory, Priority, Result, SignalFault, SignalPad, SymmetricBuffer,
-    agree,
+    DType, Error, Exchange, FaultCause, Memory, Priority, Result, SignalFault, SignalPad,
+    SymmetricBuffer, agree,
 };
 
 pub use backend::{CollectiveKernels, Move};
 pub use call::{Call, Operand, Operation};
+pub use norm::{AddRmsNorm, Quantized};
 pub use select::{Costs, MalformedCosts, ReductionOrder, interpolate};
 pub use variant::Variant;
 
-use launch::{Addresses, Group, MAX_BLOCKS, MAX_WORLD, PACKET_SLOT};
+use host::of_other_call;
+use launch::{Addresses, Group, MAX_BLOCKS, MAX_CAPACITY, MAX_WORLD, PACKET_SLOT};
 
 /// How much memory the collectives of a group keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,6 +154,12 @@ impl<B: CollectiveKernels> Collectives<B> {
                 ),
             });
         }
+        if options.packet_bytes > (MAX_CAPACITY - 64) * launch::PAYLOAD {
+            return Err(Error::InvalidArgument {
+                what: "packet_bytes",
+                why: format!("at most {}", (MAX_CAPACITY - 64) * launch::PAYLOAD),
+            });
+        }
         let _span = tracing::info_span!("comm.collectives", name, rank, world).entered();
         let event = || backend.event();
         let own = backend.preload_collectives().and_then(|()| {
@@ -222,16 +232,25 @@ impl<B: CollectiveKernels> Collectives<B> {
         self.capacity * launch::PAYLOAD
     }
 
-    /// After a synchronization of `stream`: the fault of a peer that did not arrive, as an error.
+    /// After a synchronization of `stream`: the fault of a peer that did not arrive, or made another call, as an
+    /// error.
     ///
     /// # Errors
     /// [`Error::SignalFault`]; errors of the backend.
     pub fn check(&self, stream: &B::Stream) -> Result<()> {
-        SignalFault::of_several(
-            self.barriers
-                .iter()
-                .map(|barrier| barrier.pad.check(stream)),
-        )
+        let checks = self
+            .barriers
+            .iter()
+            .map(|barrier| barrier.pad.check(stream));
+        SignalFault::of_several(checks).map_err(|error| match error {
+            Error::SignalFault(mut fault)
+                if fault.slot == PACKET_SLOT && fault.seen == of_other_call(fault.expected) =>
+            {
+                fault.cause = FaultCause::OtherCall;
+                fault.into()
+            }
+            other => other,
+        })
     }
 
     /// Makes the collectives usable again after a fault. Collective, with no call of any rank in flight.

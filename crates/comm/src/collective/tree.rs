@@ -11,7 +11,8 @@ use super::Collectives;
 use super::backend::CollectiveKernels;
 use super::call::Call;
 use super::enqueue::PACKET_THREADS;
-use super::launch::{Addresses, PAYLOAD, Packets, Tree};
+use super::launch::{Addresses, PAYLOAD, Packets, Tree, signature};
+use super::variant::Variant;
 
 /// No rank: `kNobody`.
 pub const NOBODY: u32 = u32::MAX;
@@ -81,7 +82,7 @@ impl<B: CollectiveKernels> Collectives<B> {
                     capacity: self.capacity as u32,
                     root: 0,
                     aligned: u32::from(aligned),
-                    reserved: 0,
+                    signature: signature((Variant::Tree, call.dtype), &[call.bytes()]),
                 },
                 parent: trees.map(|tree| tree.parent),
                 children: trees.map(|tree| tree.children),

@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use warpweave_symm_mem::{Cuda, Exchange, ThreadExchange};
 
+use crate::calls;
 use crate::faults;
 use crate::late::{self, Stray};
+use crate::norm;
 use crate::play::Played;
 use crate::random::Random;
 use crate::rank::{Rank, Sizes};
@@ -241,4 +243,49 @@ fn a_hundred_thousand_calls() {
 #[ignore = "needs GPUs"]
 fn a_few_calls_for_compute_sanitizer() {
     soak(devices().clamp(2, 4), 60, Duration::from_secs(200));
+}
+
+#[test]
+#[ignore = "needs GPUs"]
+fn rows_are_added_and_normalized_in_every_variant() {
+    // Units of 48 bytes, segments of 1536, blocks of eight segments, clusters of up to eight blocks.
+    let hiddens = [1, 12, 24, 100, 768, 1000, 4096, 7168, 8192, 20_008];
+    for world in worlds() {
+        let mut sizes = sizes(world);
+        sizes.options.packet_bytes = 256 << 10;
+        on(world, sizes, TIMEOUT, |rank| {
+            norm::every_case(rank, &hiddens, &[0, 1, 2, 5, 40])?;
+            norm::bad_calls_are_refused(rank)
+        });
+    }
+}
+
+#[test]
+#[ignore = "needs GPUs"]
+fn calls_on_any_memory() {
+    for world in worlds() {
+        let counts = [0, 2, 6, 50, 1200, 9000, 70_000];
+        on(world, sizes(world), TIMEOUT, |rank| {
+            calls::any_memory(rank, &counts)
+        });
+    }
+}
+
+#[test]
+#[ignore = "needs GPUs"]
+fn a_hundred_thousand_replays_on_two_streams() {
+    let world = devices().clamp(2, 8);
+    on(world, sizes(world), TIMEOUT, |rank| {
+        calls::many_replays(rank, 100_000)
+    });
+}
+
+#[test]
+#[ignore = "needs GPUs"]
+fn ranks_that_make_different_calls_are_told() {
+    for world in worlds().skip(1) {
+        on(world, sizes(world), TIMEOUT, |rank| {
+            calls::different_calls_are_told(rank, TIMEOUT)
+        });
+    }
 }

@@ -7,9 +7,11 @@ use warpweave_comm::Communicator;
 use warpweave_comm::collective::{Operation, Variant};
 use warpweave_symm_mem::{DType, Exchange, Host, ThreadExchange};
 
+use crate::calls;
 use crate::case::{Case, Reach};
 use crate::faults;
 use crate::late::{self, Stray};
+use crate::norm;
 use crate::play::{Played, Step};
 use crate::random::Random;
 use crate::rank::{Rank, Sizes};
@@ -259,4 +261,48 @@ fn ranks_of_a_communicator() {
         )
     })
     .unwrap_or_else(|why| panic!("{why}"));
+}
+
+#[test]
+fn rows_are_added_and_normalized_in_every_variant() {
+    // Units of 48 bytes, segments of 1536.
+    let hiddens = [1, 7, 12, 24, 100, 384, 768, 1000, 4104];
+    for world in [1, 2, 3, 4, 8] {
+        on_threads(world, TIMEOUT, |rank| {
+            norm::every_case(rank, &hiddens, &[0, 1, 2, 5])
+        })
+        .unwrap_or_else(|why| panic!("{why}"));
+    }
+}
+
+#[test]
+fn bad_norms_are_refused() {
+    on_threads(2, TIMEOUT, norm::bad_calls_are_refused).unwrap_or_else(|why| panic!("{why}"));
+}
+
+#[test]
+fn calls_on_any_memory() {
+    for world in [1, 2, 3, 8] {
+        let counts = [0, 2, 6, 50, 1200, 7000];
+        on_threads(world, TIMEOUT, |rank| calls::any_memory(rank, &counts))
+            .unwrap_or_else(|why| panic!("{why}"));
+    }
+}
+
+#[test]
+fn ten_thousand_replays_on_two_streams() {
+    on_threads(2, TIMEOUT, |rank| calls::many_replays(rank, 10_000))
+        .unwrap_or_else(|why| panic!("{why}"));
+    on_threads(4, TIMEOUT, |rank| calls::many_replays(rank, 500))
+        .unwrap_or_else(|why| panic!("{why}"));
+}
+
+#[test]
+fn ranks_that_make_different_calls_are_told() {
+    for world in [2, 4] {
+        on_threads(world, TIMEOUT, |rank| {
+            calls::different_calls_are_told(rank, TIMEOUT)
+        })
+        .unwrap_or_else(|why| panic!("{why}"));
+    }
 }

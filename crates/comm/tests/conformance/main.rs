@@ -5,12 +5,14 @@
 //! `processes` on processes, `cuda` on GPUs. Calls of a script follow each other with no synchronization, in
 //! the same memory, with values that change from call to call.
 
+mod calls;
 mod case;
 mod cuda;
 mod faults;
 mod host;
 mod late;
 mod model;
+mod norm;
 mod play;
 mod processes;
 mod random;

@@ -1,6 +1,6 @@
 //! Where the buffers of a plan lie in a call.
 
-use warpweave_symm_mem::{Backend, DevicePtr, PadView, SymmetricBuffer};
+use warpweave_symm_mem::{Backend, DevicePtr, DeviceSlice, PadView, SymmetricBuffer};
 
 use super::error::{ExecuteError, Result};
 use crate::plan::{Buffer, BufferId, Placement, Plan, Region};
@@ -39,6 +39,15 @@ impl Location {
             stride: buffer.stride(),
             table: buffer.peer_table(),
             ..Location::local(buffer.contiguous())
+        }
+    }
+
+    /// The caller's memory, of all ranks of the node where it is symmetric.
+    pub fn of(slice: &DeviceSlice<'_>) -> Self {
+        Location {
+            stride: slice.stride(),
+            table: slice.peer_table(),
+            ..Location::local(slice.address(0))
         }
     }
 

@@ -169,9 +169,9 @@ impl<B: Backend> Arenas<B> {
             .map_or_else(ArenaSize::default, |arena| arena.size)
     }
 
-    /// Makes the arena of nodes of `node_size` ranks hold `size`. A larger one takes the place of one that is
-    /// too small, which stays for as long as a captured graph may use it. Collective; `exchange` is that of
-    /// the node.
+    /// Makes the arena of nodes of `node_size` ranks hold `size`. Where it is too small on any rank, whose
+    /// local parts may differ, a larger one takes its place on all; the former stays for as long as a captured
+    /// graph may use it. Collective; `exchange` is that of the node.
     pub fn reserve(
         &mut self,
         backend: &B,
@@ -180,7 +180,8 @@ impl<B: Backend> Arenas<B> {
         size: ArenaSize,
     ) -> Result<()> {
         let present = self.size(node_size);
-        if present.holds(size) {
+        let holds = exchange.all_gather("arena.holds", &[u8::from(present.holds(size))])?;
+        if holds.iter().all(|holds| *holds == [1]) {
             return Ok(());
         }
         let arena = Arena::new(backend, exchange, present.or(size))?;
@@ -202,5 +203,38 @@ impl<B: Backend> Arenas<B> {
         let bytes = |arena: &Arc<Arena<B>>| arena.size.symmetric + arena.size.local;
         let current = self.current.iter().map(|(_, arena)| bytes(arena)).sum();
         (current, self.retired.iter().map(bytes).sum())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use warpweave_symm_mem::{Host, ThreadExchange};
+
+    use super::*;
+
+    #[test]
+    fn ranks_with_local_parts_of_different_sizes_grow_together() {
+        let ranks = ThreadExchange::group(2).into_iter().enumerate();
+        let ranks = ranks.map(|(rank, exchange)| {
+            std::thread::spawn(move || {
+                let exchange: Arc<dyn Exchange> = Arc::new(exchange);
+                let (backend, mut arenas) = (Host::new(), Arenas::default());
+                let size = |local| ArenaSize {
+                    symmetric: 64,
+                    local,
+                    ..Default::default()
+                };
+                // The second is too much for rank 1 alone.
+                for local in [[4096, 1024][rank], 2048] {
+                    arenas.reserve(&backend, &exchange, 2, size(local)).unwrap();
+                    assert!(arenas.size(2).holds(size(local)));
+                }
+                exchange.barrier("grown").unwrap();
+                arenas.bytes().0
+            })
+        });
+        let ranks: Vec<_> = ranks.collect();
+        let bytes = ranks.into_iter().map(|rank| rank.join().unwrap());
+        assert_eq!(bytes.collect::<Vec<_>>(), [64 + 4096, 64 + 2048]);
     }
 }

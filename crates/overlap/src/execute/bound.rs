@@ -8,6 +8,7 @@ use warpweave_symm_mem::{DevicePtr, Exchange, Memory, SignalPad};
 
 use super::addresses::Location;
 use super::buffers::Buffers;
+use super::collective::{ProcessGroup, drain};
 use super::error::{ExecuteError, Result};
 use super::program::Program;
 use super::step::Resources;
@@ -17,8 +18,8 @@ use crate::plan::{Buffer, BufferId, Plan};
 /// A plan bound to a device and to its peers, by [`Executor::bind`].
 ///
 /// Calls are enqueued and not waited for. They may follow each other with no synchronisation of any kind
-/// between the ranks if [`check`](crate::check::check()) passes the plans of all ranks; binding does not run
-/// it. Dropping it waits for this rank's enqueued work.
+/// between the ranks, as [`check`](crate::check::check()) has passed the plans of all of them. Dropping it waits
+/// for this rank's enqueued work.
 ///
 /// Threads may share it: each call is enqueued whole, in the order in which the threads come, which must be
 /// the same on all ranks.
@@ -28,6 +29,7 @@ pub struct Bound<B: ExecuteBackend> {
     /// thread at a time.
     pub(super) captured: Mutex<Option<Captured<B>>>,
     pub(super) program: Program<B>,
+    pub(super) groups: Vec<Arc<ProcessGroup<B>>>,
     pub(super) pad: Option<SignalPad<B>>,
     /// Where the buffers lie.
     pub(super) locations: Vec<Location>,
@@ -38,17 +40,6 @@ pub struct Bound<B: ExecuteBackend> {
     pub(super) backend: B,
     /// The ranks of the node.
     pub(super) node: Arc<dyn Exchange>,
-}
-
-/// Scratch memory for the GEMMs of a plan.
-pub(super) fn scratch<B: ExecuteBackend>(
-    backend: &B,
-    program: &Program<B>,
-) -> Result<Option<B::Memory>> {
-    match program.scratch_bytes() {
-        0 => Ok(None),
-        bytes => Ok(Some(backend.allocate(bytes)?)),
-    }
 }
 
 /// A captured call, and the generations of the plan's groups that it was captured for.
@@ -157,7 +148,7 @@ impl<B: ExecuteBackend> Bound<B> {
                 .tune(executor, &self.stream, &self.resources().at)?
         };
         self.program.prepare_again(executor)?;
-        self.scratch = scratch(&self.backend, &self.program)?;
+        self.scratch = self.program.scratch(&self.backend)?;
         Ok(())
     }
 
@@ -172,16 +163,7 @@ impl<B: ExecuteBackend> Bound<B> {
     /// [`SignalFault`](warpweave_symm_mem::SignalFault) naming the peer whose signal did not come in time;
     /// [`ExecuteError::CollectiveTimeout`]; what the stream and the collectives report.
     pub fn synchronize(&self) -> Result<()> {
-        let stream = &self.stream;
-        let drained = self
-            .program
-            .groups
-            .iter()
-            .try_for_each(|group| group.drain(stream))
-            .and_then(|()| Ok(self.backend.synchronize(stream)?));
-        if drained.is_err() {
-            self.program.groups.iter().for_each(|group| group.abandon());
-        }
+        let drained = drain(&self.backend, &self.stream, &self.groups);
         let checked = self.check();
         drained?;
         checked
@@ -198,10 +180,7 @@ impl<B: ExecuteBackend> Bound<B> {
             let checked = pad.check(stream).map_err(ExecuteError::from);
             checked.map_err(|error| error.with_ranks(&ranks))?;
         }
-        self.program
-            .groups
-            .iter()
-            .try_for_each(|group| group.check(stream))
+        self.groups.iter().try_for_each(|group| group.check(stream))
     }
 
     /// Makes the plan usable again after a fault. Collective: all ranks of the world call it, with none of
@@ -216,14 +195,14 @@ impl<B: ExecuteBackend> Bound<B> {
         if let Some(pad) = &self.pad {
             pad.recover(&self.stream, self.node.as_ref())?;
         }
-        for group in &self.program.groups {
+        for group in &self.groups {
             group.recover(&self.stream)?;
         }
         Ok(())
     }
 
     fn generations(&self) -> impl Iterator<Item = u64> {
-        self.program.groups.iter().map(|group| group.generation())
+        self.groups.iter().map(|group| group.generation())
     }
 
     /// The plan's buffer of this name and the address of this rank's copy of it, of the first where it

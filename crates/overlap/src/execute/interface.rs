@@ -163,17 +163,3 @@ pub(super) fn same_interface(exchange: &dyn Exchange, plan: &Plan) -> Result<Vec
     }
     Ok(all)
 }
-
-/// Makes sure that all ranks give the same value of what `tag` names. Collective.
-pub(super) fn same(exchange: &dyn Exchange, tag: &str, mine: String) -> Result<()> {
-    let all = exchange.all_gather(tag, mine.as_bytes())?;
-    match all.iter().position(|theirs| theirs != mine.as_bytes()) {
-        None => Ok(()),
-        Some(peer) => Err(ExecuteError::Disagreement {
-            rank: exchange.rank(),
-            theirs: String::from_utf8_lossy(&all[peer]).into_owned(),
-            mine,
-            peer,
-        }),
-    }
-}

@@ -20,7 +20,7 @@
 //! [`check`](crate::check::check()), and the ranks agree that they have the same.
 //!
 //! ```
-//! use std::sync::{Arc, OnceLock};
+//! use std::sync::Arc;
 //! use warpweave_overlap::Checked;
 //! use warpweave_overlap::execute::Executor;
 //! use warpweave_overlap::plan::Problem;
@@ -65,6 +65,7 @@ mod bound;
 mod buffers;
 mod collective;
 mod error;
+mod faults;
 mod interface;
 mod operands;
 mod pool;
@@ -86,17 +87,17 @@ use warpweave_gemm::{
 };
 use warpweave_kernels::KernelBackend;
 use warpweave_symm_mem::sync::Mutex;
-use warpweave_symm_mem::{BackendKind, Cuda, Exchange, Host, SignalPad, agree};
+use warpweave_symm_mem::{Backend, Cuda, Exchange, Host, SignalPad, agree, require_same};
 
 use crate::check::Checked;
 use crate::kernels::Kernel;
-use crate::plan::{Placement, Plan};
+use crate::plan::{Buffer, Placement, Plan};
 use arena::Arenas;
 use bind::{Binder, Gemms};
 use buffers::{Buffers, LocalMemory};
 use collective::{ProcessGroup, Round};
+use faults::Pads;
 use interface::same_interface;
-use prepared::Pads;
 use program::Program;
 
 pub use addresses::Addresses;
@@ -125,14 +126,17 @@ pub trait ExecuteBackend:
     /// What the kernel needs and this plan or machine lacks.
     fn bind_kernel(kernel: &dyn Kernel, with: &Binding<'_, Self>) -> Result<BoxedLaunch<Self>>;
 
-    /// What tells the device from others, also of other processes; `None` where ranks that share one do not
-    /// take blocks from each other.
-    fn device_identity(&self) -> Option<Vec<u8>>;
+    /// What tells the device from others, also of other processes; `None` on all ranks where those that share
+    /// one do not take blocks from each other.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    fn device_identity(&self) -> Result<Option<Vec<u8>>>;
 }
 
 impl ExecuteBackend for Host {
-    fn device_identity(&self) -> Option<Vec<u8>> {
-        None
+    fn device_identity(&self) -> Result<Option<Vec<u8>>> {
+        Ok(None)
     }
 
     fn bind_kernel(kernel: &dyn Kernel, with: &Binding<'_, Self>) -> Result<BoxedLaunch<Self>> {
@@ -141,9 +145,13 @@ impl ExecuteBackend for Host {
 }
 
 impl ExecuteBackend for Cuda {
-    fn device_identity(&self) -> Option<Vec<u8>> {
-        let uuid = self.context().uuid().ok()?;
-        Some(uuid.bytes.iter().map(|&byte| byte as u8).collect())
+    fn device_identity(&self) -> Result<Option<Vec<u8>>> {
+        let uuid = self.context().uuid();
+        let uuid = uuid.map_err(|error| warpweave_symm_mem::Error::Stream {
+            device: self.name().into(),
+            cause: error.to_string(),
+        })?;
+        Ok(Some(uuid.bytes.iter().map(|&byte| byte as u8).collect()))
     }
 
     fn bind_kernel(kernel: &dyn Kernel, with: &Binding<'_, Self>) -> Result<BoxedLaunch<Self>> {
@@ -239,7 +247,11 @@ impl<B: ExecuteBackend> Executor<B> {
         };
         let plan = agree(exchange, "plans", valid)?;
         // What one rank has proved is worth nothing if another runs something else.
-        interface::same(exchange, "plans", format!("{:x}", digest(mine)))?;
+        require_same(
+            exchange,
+            "the digest of the plans",
+            &format!("{:x}", digest(mine)),
+        )?;
         // SAFETY: the plans are proved, and all ranks have the same.
         unsafe { self.bind_unchecked(plan, stream) }
     }
@@ -285,13 +297,12 @@ impl<B: ExecuteBackend> Executor<B> {
             pad: pad.as_ref().map(SignalPad::view),
             groups: &groups,
             interfaces: &interfaces,
-            probe: B::KIND == BackendKind::Cuda,
+            probe: true,
         };
         let steps = binder.steps(gemms);
-        let groups = groups.into_iter().map(|(_, group)| group).collect();
         let program = steps.and_then(|steps| {
-            let program = Program::new(plan, steps, streams, events, groups);
-            Ok((bound::scratch(&self.0.backend, &program)?, program))
+            let program = Program::new(plan, steps, streams, events);
+            Ok((program.scratch(&self.0.backend)?, program))
         });
         let (scratch, program) = agree(exchange, "binding of a plan", program)?;
         Ok(Bound {
@@ -299,6 +310,7 @@ impl<B: ExecuteBackend> Executor<B> {
             locations: buffers.locations(&program.plan),
             program,
             scratch,
+            groups: groups.into_iter().map(|(_, group)| group).collect(),
             pad,
             _buffers: buffers,
             stream: stream.clone(),
@@ -312,38 +324,51 @@ impl<B: ExecuteBackend> Executor<B> {
         if let Some(known) = self.0.most_blocks.get() {
             return Ok(*known);
         }
-        let most = match self.0.backend.device_identity() {
-            None => None,
-            Some(mine) => {
-                let all = self.0.exchange.all_gather("device identity", &mine)?;
-                let ranks = all.iter().filter(|theirs| **theirs == mine).count() as u32;
-                (ranks > 1).then(|| (self.0.backend.device().sms / ranks).max(1))
-            }
-        };
+        let ranks = on_this_device(&self.0.backend, self.0.exchange.as_ref())?.len() as u32;
+        let most = (ranks > 1).then(|| (self.0.backend.device().sms / ranks).max(1));
         Ok(*self.0.most_blocks.get_or_init(|| most))
     }
 
     fn own_part(&self, plan: &Plan) -> Result<OwnPart<B>> {
-        if plan
-            .buffers
-            .iter()
-            .any(|b| b.placement == Placement::Multicast)
-        {
-            self.0.backend.device().multicast.require("multicast")?;
-        }
-        let gemms = bind::gemms(self, plan, false)?;
-        let local = buffers::allocate_local(&self.0.backend, plan)?;
-        let streams = self.0.pool.streams(plan.streams.get(1..).unwrap_or(&[]))?;
-        let events = (0..plan.events)
-            .map(|_| self.0.backend.event())
-            .collect::<Result<_, _>>()?;
+        self.require_multicast(plan)?;
+        let (streams, events) = self.streams_and_events(plan)?;
         Ok(OwnPart {
-            gemms,
-            local,
+            gemms: bind::gemms(self, plan, false)?,
+            local: buffers::allocate_local(&self.0.backend, plan)?,
             streams,
             events,
         })
     }
+
+    /// That the device has what the plan's placements ask for.
+    fn require_multicast(&self, plan: &Plan) -> Result<()> {
+        let is_multicast = |buffer: &Buffer| buffer.placement == Placement::Multicast;
+        match plan.buffers.iter().any(is_multicast) {
+            true => Ok(self.0.backend.device().multicast.require("multicast")?),
+            false => Ok(()),
+        }
+    }
+
+    /// The plan's streams other than the caller's, and its events.
+    fn streams_and_events(&self, plan: &Plan) -> Result<StreamsAndEvents<B>> {
+        let streams = self.0.pool.streams(plan.streams.get(1..).unwrap_or(&[]))?;
+        let events = (0..plan.events).map(|_| self.0.backend.event());
+        Ok((streams, events.collect::<Result<_, _>>()?))
+    }
+}
+
+/// See [`Executor::streams_and_events`].
+type StreamsAndEvents<B> = (Vec<<B as Backend>::Stream>, Vec<<B as Backend>::Event>);
+
+/// The ranks of `exchange` on this rank's device, itself among them; itself alone where ranks that share a
+/// device do not take blocks from each other. Collective.
+fn on_this_device<B: ExecuteBackend>(backend: &B, exchange: &dyn Exchange) -> Result<Vec<usize>> {
+    let identity = agree(exchange, "device identity", backend.device_identity())?;
+    let Some(mine) = identity else {
+        return Ok(vec![exchange.rank()]);
+    };
+    let all = exchange.all_gather("device identities", &mine)?;
+    Ok((0..all.len()).filter(|&rank| all[rank] == mine).collect())
 }
 
 /// The same for the same plans of all ranks.

@@ -1,83 +1,9 @@
 //! The caller's memory in a call.
 
-use std::marker::PhantomData;
+pub use warpweave_symm_mem::DeviceSlice;
 
-use warpweave_symm_mem::{Backend, DevicePtr, Memory, SymmetricBuffer};
-
-use super::addresses::Location;
-
-/// Device memory that a caller lends to a call: an operand, row-major without gaps.
-///
-/// It is borrowed from an owner whose drop waits for enqueued work, or taken from an address, which is
-/// unsafe.
-#[derive(Clone, Copy, Debug)]
-pub struct DeviceSlice<'a> {
-    pub(super) location: Location,
-    pub(super) bytes: usize,
-    owner: PhantomData<&'a ()>,
-}
-
-impl<'a> DeviceSlice<'a> {
-    /// All of a memory of this rank.
-    pub fn of(memory: &'a impl Memory) -> Self {
-        DeviceSlice {
-            location: Location::local(memory.address()),
-            bytes: memory.bytes(),
-            owner: PhantomData,
-        }
-    }
-
-    /// All of a buffer that every rank of the node has. Peers access theirs in place, so all ranks pass the
-    /// same buffer to the same call.
-    pub fn symmetric<B: Backend>(buffer: &'a SymmetricBuffer<B>) -> Self {
-        DeviceSlice {
-            location: Location::symmetric(buffer),
-            bytes: buffer.bytes(),
-            owner: PhantomData,
-        }
-    }
-
-    /// `bytes` of device memory of this rank: a framework's tensor, a slice of cudarc's.
-    ///
-    /// # Safety
-    /// The memory stays allocated until the work of every call that is given it has ended, and of every graph
-    /// that captured such a call. Memory that is freed in the order of a stream may be freed in the order of
-    /// the stream of the call.
-    pub unsafe fn from_address(address: DevicePtr, bytes: usize) -> Self {
-        DeviceSlice {
-            location: Location::local(address),
-            bytes,
-            owner: PhantomData,
-        }
-    }
-
-    /// `bytes` of it from `offset` on, on every rank of a symmetric one; `None` if it ends before.
-    pub fn slice(self, offset: usize, bytes: usize) -> Option<Self> {
-        let inside = offset.checked_add(bytes)? <= self.bytes;
-        inside.then(|| DeviceSlice {
-            location: self.location.at(offset),
-            bytes,
-            ..self
-        })
-    }
-
-    /// First address of this rank's.
-    pub fn address(&self, rank_in_node: usize) -> DevicePtr {
-        self.location.first.add(rank_in_node * self.location.stride)
-    }
-
-    /// Length in bytes.
-    pub fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    /// Whether peers reach theirs.
-    pub fn is_symmetric(&self) -> bool {
-        self.location.stride > 0
-    }
-}
-
-/// The operands of a call, by the names of the schedule's [operands](crate::Schedule::operands).
+/// The operands of a call, by the names of the schedule's [operands](crate::Schedule::operands): row-major, without
+/// gaps.
 #[derive(Clone, Copy, Debug)]
 pub struct Operands<'a> {
     /// What the rank holds of A.

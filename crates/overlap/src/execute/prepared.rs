@@ -1,19 +1,18 @@
 //! A schedule on a device: calls with the caller's operands, at any M.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
 
 use warpweave_symm_mem::sync::Mutex;
-use warpweave_symm_mem::{
-    BackendKind, DevicePtr, Exchange, Memory, SignalFault, SignalPad, SymmetricBuffer, agree,
-};
+use warpweave_symm_mem::{DevicePtr, Memory, SignalPad, SymmetricBuffer, agree, require_same};
 
 use super::addresses::{Addresses, Location};
 use super::arena::{ArenaSize, Spot, layout};
 use super::bind::{Binder, ProcessGroups, gemms, part_of};
-use super::error::{ExecuteError, Result, name_ranks};
-use super::interface::{Interface, same};
+use super::error::{ExecuteError, Result};
+use super::faults::NodePad;
+use super::interface::Interface;
 use super::operands::{DeviceSlice, Operands, Which};
 use super::program::Program;
 use super::{ExecuteBackend, Executor, validate};
@@ -85,23 +84,6 @@ struct Needs {
     written: bool,
 }
 
-/// Pads of what an executor has prepared, in the order in which all ranks did.
-pub(super) struct Pads<B: ExecuteBackend>(Vec<Weak<NodePad<B>>>);
-
-/// A pad and the node that it belongs to.
-struct NodePad<B: ExecuteBackend> {
-    pad: SignalPad<B>,
-    node: Arc<dyn Exchange>,
-    /// The ranks of the node.
-    ranks: Vec<usize>,
-}
-
-impl<B: ExecuteBackend> Default for Pads<B> {
-    fn default() -> Self {
-        Pads(Vec::new())
-    }
-}
-
 impl<B: ExecuteBackend> Executor<B> {
     /// Prepares `schedule`: makes the arena large enough, and flags and groups for its collectives.
     /// Collective: all ranks prepare the same schedules in the same order. An error on one rank is one on all.
@@ -118,7 +100,7 @@ impl<B: ExecuteBackend> Executor<B> {
 
         let largest = self.largest(schedule);
         let largest = agree(exchange.as_ref(), "proof of a schedule", largest)?;
-        same(exchange.as_ref(), "schedule", described(schedule))?;
+        require_same(exchange.as_ref(), "the schedule", &described(schedule))?;
         self.most_blocks()?;
         let plan = largest[0].1.plan(rank).clone();
         if world != plan.world {
@@ -140,14 +122,8 @@ impl<B: ExecuteBackend> Executor<B> {
                 }
             }
         }
-        if plan
-            .buffers
-            .iter()
-            .any(|b| b.placement == Placement::Multicast)
-        {
-            let multicast = self.0.backend.device().multicast.require("multicast");
-            agree(exchange.as_ref(), "multicast", multicast)?;
-        }
+        let multicast = self.require_multicast(&plan);
+        agree(exchange.as_ref(), "multicast", multicast)?;
         let pad = match slots {
             0 => None,
             slots => Some(Arc::new(NodePad {
@@ -157,7 +133,7 @@ impl<B: ExecuteBackend> Executor<B> {
             })),
         };
         if let Some(pad) = &pad {
-            self.0.pads.lock().0.push(Arc::downgrade(pad));
+            self.0.pads.lock().push(Arc::downgrade(pad));
         }
         let alternating = match half {
             0 => None,
@@ -189,8 +165,8 @@ impl<B: ExecuteBackend> Executor<B> {
             }),
         };
         // Finds what the device or the build lacks before any rank waits for another.
-        let bounds = largest.iter().enumerate().map(|(index, (m, _))| {
-            match prepared.bound(*m, index == 0) {
+        let bounds = largest.iter().enumerate().map(|(index, (m, checked))| {
+            match prepared.bound(checked, *m, index == 0) {
                 Ok(bound) => Ok(Some((*m, Arc::new(bound)))),
                 // Other values of M may do: calls with this one will say so.
                 Err(error) if index > 0 && error.is_unavailable() => Ok(None),
@@ -224,92 +200,6 @@ impl<B: ExecuteBackend> Executor<B> {
         );
         let checked = some.into_iter().map(|m| Ok((m, schedule.checked(m)?)));
         checked.collect()
-    }
-
-    /// Whether a wait of this device has failed since the last recovery: no call is enqueued then. Costs one
-    /// load.
-    pub fn is_stopped(&self) -> bool {
-        self.0.backend.is_stopped()
-    }
-
-    /// Waits until everything on `stream` has ended, and reports what went wrong in it.
-    ///
-    /// # Errors
-    /// [`SignalFault`] naming the peer whose signal did not come in time;
-    /// [`ExecuteError::CollectiveTimeout`]; what the stream and the collectives report.
-    pub fn synchronize(&self, stream: &B::Stream) -> Result<()> {
-        let groups: Vec<_> = self.0.groups.lock().values().cloned().collect();
-        let drained = groups
-            .iter()
-            .try_for_each(|group| group.drain(stream))
-            .and_then(|()| Ok(self.0.backend.synchronize(stream)?));
-        if drained.is_err() {
-            groups.iter().for_each(|group| group.abandon());
-        }
-        let checked = self.check(stream);
-        drained?;
-        checked
-    }
-
-    /// Reports what went wrong in the calls so far of all that was prepared, after `stream` was synchronised.
-    /// A peer's failed wait in one schedule may have spoilt the memory of another, so all are looked at.
-    ///
-    /// # Errors
-    /// As [`Executor::synchronize`].
-    pub fn check(&self, stream: &B::Stream) -> Result<()> {
-        let pads: Vec<_> = self
-            .0
-            .pads
-            .lock()
-            .0
-            .iter()
-            .filter_map(Weak::upgrade)
-            .collect();
-        SignalFault::of_several(pads.iter().map(|pad| {
-            let checked = pad.pad.check(stream);
-            checked.map_err(|mut error| {
-                name_ranks(&mut error, &pad.ranks);
-                error
-            })
-        }))?;
-        let groups: Vec<_> = self.0.groups.lock().values().cloned().collect();
-        groups.iter().try_for_each(|group| group.check(stream))
-    }
-
-    /// Makes everything that was prepared usable again after a fault. Collective: all ranks call it, with
-    /// none of their work under way. Captured graphs stay good, but for those with collectives of NCCL.
-    ///
-    /// `stream` is any stream of this rank's.
-    ///
-    /// # Errors
-    /// What the pads and the exchange report; collectives that cannot be made whole again.
-    pub fn recover(&self, stream: &B::Stream) -> Result<()> {
-        let exchange = self.0.exchange.as_ref();
-        // A failure of the past is what is recovered from.
-        let _ = self.0.backend.synchronize(stream);
-        let pads: Vec<_> = self.0.pads.lock().0.iter().map(Weak::upgrade).collect();
-        // Only pads that every rank still has are of use.
-        let alive: Vec<u8> = pads.iter().map(|pad| u8::from(pad.is_some())).collect();
-        let alive = exchange.all_gather("pads", &alive)?;
-        for (index, pad) in pads.iter().enumerate() {
-            let everywhere = alive.iter().all(|rank| rank.get(index) == Some(&1));
-            if let (true, Some(pad)) = (everywhere, pad) {
-                pad.pad.recover(stream, pad.node.as_ref())?;
-            }
-        }
-        let mut groups: Vec<_> = self
-            .0
-            .groups
-            .lock()
-            .iter()
-            .map(|(r, g)| (r.clone(), g.clone()))
-            .collect();
-        // Groups recover together, so in the same order on all ranks.
-        groups.sort_by_key(|(round, _)| format!("{round:?}"));
-        for (_, group) in groups {
-            group.recover(stream)?;
-        }
-        Ok(())
     }
 
     /// Bytes on this rank of the arena, and of former arenas that captured graphs may still use.
@@ -364,7 +254,8 @@ impl<B: ExecuteBackend> Prepared<B> {
     }
 
     /// Enqueues one call at M = `m` on `stream`: waits for nothing, exchanges nothing, and allocates no device
-    /// memory, but for the first call at an M whose GEMMs need more scratch than any that `prepare` looked at. It may be captured in a graph of the caller's, which then uses these operands at every launch;
+    /// memory, but for the first call at an M whose GEMMs need more scratch than any that `prepare` looked at.
+    /// It may be captured in a graph of the caller's, which then uses these operands at every launch;
     /// launching the graph is a call like any other.
     ///
     /// All ranks make the same calls of all that the executor has prepared, in the same order, with the same
@@ -472,7 +363,7 @@ impl<B: ExecuteBackend> Prepared<B> {
         }
         let bound = match state.captured.get(&m) {
             Some(bound) => bound.clone(),
-            None => Arc::new(self.fitting(self.bound(m, false)?)?),
+            None => Arc::new(self.fitting(self.bound(&*self.schedule.checked(m)?, m, false)?)?),
         };
         if state.programs.len() == MOST_PROGRAMS {
             self.forget_one(state, stream)?;
@@ -499,8 +390,7 @@ impl<B: ExecuteBackend> Prepared<B> {
             ));
         }
         if !has.holds(bound.size) {
-            let bytes = bound.program.scratch_bytes();
-            bound.own_scratch = Some(shared.backend.allocate(bytes)?);
+            bound.own_scratch = bound.program.scratch(&shared.backend)?;
         }
         Ok(bound)
     }
@@ -524,9 +414,8 @@ impl<B: ExecuteBackend> Prepared<B> {
         Ok(())
     }
 
-    /// Resolves this rank's plan into steps. Not collective.
-    fn bound(&self, m: usize, probe: bool) -> Result<Bound<B>> {
-        let checked = self.schedule.checked(m)?;
+    /// Resolves this rank's plan of `checked`, which is for M = `m`, into steps. Not collective.
+    fn bound(&self, checked: &Checked, m: usize, probe: bool) -> Result<Bound<B>> {
         let executor = &self.executor;
         let shared = &executor.0;
         let plan = checked.plan(shared.exchange.rank()).clone();
@@ -538,19 +427,17 @@ impl<B: ExecuteBackend> Prepared<B> {
             let what = format!("{} slots and {half} bytes that alternate", plan.slots.len());
             return Err(unforeseen(&plan, what, format!("{slots} and {own}")));
         }
-        let interfaces = interfaces(&checked);
+        let interfaces = interfaces(checked);
         let binder = Binder {
             executor,
             plan: &plan,
             pad: self.pad.as_ref().map(|pad| pad.pad.view()),
             groups: &self.groups,
             interfaces: &interfaces,
-            probe: probe && B::KIND == BackendKind::Cuda,
+            probe,
         };
         let steps = binder.steps(gemms(executor, &plan, self.schedule.is_batch_invariant())?)?;
-        let streams = shared.pool.streams(plan.streams.get(1..).unwrap_or(&[]))?;
-        let events = (0..plan.events).map(|_| shared.backend.event());
-        let events = events.collect::<Result<_, _>>()?;
+        let (streams, events) = executor.streams_and_events(&plan)?;
         let given = self.schedule.operands(plan.rank, m)?;
         let operands = plan.buffers.iter().map(|buffer| {
             let operand = given.iter().find(|operand| operand.buffer == buffer.name)?;
@@ -567,12 +454,8 @@ impl<B: ExecuteBackend> Prepared<B> {
                 written: buffer.role == Role::Output,
             })
         });
-        let (operands, groups) = (
-            operands.collect(),
-            self.groups.iter().map(|(_, g)| g.clone()),
-        );
-        let groups = groups.collect();
-        let program = Program::new(plan, steps, streams, events, groups);
+        let operands = operands.collect();
+        let program = Program::new(plan, steps, streams, events);
         Ok(Bound {
             operands,
             spots,
@@ -636,8 +519,8 @@ impl<B: ExecuteBackend> Prepared<B> {
             why,
         };
         let given = given.ok_or_else(|| wrong("it is missing".into()))?;
-        if given.bytes < needs.bytes {
-            let why = format!("{} bytes, and {} are needed", given.bytes, needs.bytes);
+        if given.bytes() < needs.bytes {
+            let why = format!("{} bytes, and {} are needed", given.bytes(), needs.bytes);
             return Err(wrong(why));
         }
         if needs.symmetric && !given.is_symmetric() {
@@ -645,7 +528,7 @@ impl<B: ExecuteBackend> Prepared<B> {
         }
         // Of symmetric memory that peers do not reach, this rank's is local.
         Ok(match needs.symmetric {
-            true => given.location,
+            true => Location::of(&given),
             false => Location::local(given.address(self.rank_in_node)),
         })
     }

@@ -1,11 +1,8 @@
 //! A plan that is bound: its steps, which can be enqueued at the addresses of any call.
 
-use std::sync::Arc;
-
 use warpweave_symm_mem::{DevicePtr, SignalPad};
 
 use super::addresses::{Addresses, Location};
-use super::collective::ProcessGroup;
 use super::error::Result;
 use super::step::{Action, Gemm, Resources, Step};
 use super::{ExecuteBackend, Executor};
@@ -23,8 +20,7 @@ pub(super) struct Program<B: ExecuteBackend> {
     pub streams: Vec<B::Stream>,
     pub events: Vec<B::Event>,
     /// Where each stream, the caller's first, has the scratch memory of its GEMMs; and bytes of all of it.
-    scratch: (Vec<usize>, usize),
-    pub groups: Vec<Arc<ProcessGroup<B>>>,
+    scratch_of: (Vec<usize>, usize),
 }
 
 impl<B: ExecuteBackend> Program<B> {
@@ -34,21 +30,27 @@ impl<B: ExecuteBackend> Program<B> {
         steps: Vec<Step<B>>,
         streams: Vec<B::Stream>,
         events: Vec<B::Event>,
-        groups: Vec<Arc<ProcessGroup<B>>>,
     ) -> Self {
         Program {
-            scratch: scratch(&steps, streams.len() + 1),
+            scratch_of: scratch_of(&steps, streams.len() + 1),
             plan,
             steps,
             streams,
             events,
-            groups,
         }
     }
 
     /// Bytes of scratch memory that calls need.
     pub fn scratch_bytes(&self) -> usize {
-        self.scratch.1
+        self.scratch_of.1
+    }
+
+    /// Scratch memory of calls that are not in an arena.
+    pub fn scratch(&self, backend: &B) -> Result<Option<B::Memory>> {
+        match self.scratch_bytes() {
+            0 => Ok(None),
+            bytes => Ok(Some(backend.allocate(bytes)?)),
+        }
     }
 
     /// What the steps of a call on `main` share, where the plan's buffers lie at `locations`.
@@ -73,7 +75,7 @@ impl<B: ExecuteBackend> Program<B> {
                 pad: pad.map(SignalPad::view),
             },
             scratch,
-            scratch_of: &self.scratch.0,
+            scratch_of: &self.scratch_of.0,
         }
     }
 
@@ -124,7 +126,7 @@ impl<B: ExecuteBackend> Program<B> {
                 gemm.plan = backend.prepare_gemm(gemms.handle(), &gemm.problem, gemm.provider)?;
             }
         }
-        self.scratch = scratch(&self.steps, self.streams.len() + 1);
+        self.scratch_of = scratch_of(&self.steps, self.streams.len() + 1);
         Ok(())
     }
 
@@ -142,7 +144,7 @@ impl<B: ExecuteBackend> Program<B> {
 }
 
 /// Where each stream has the scratch memory of its GEMMs, and bytes of all of it.
-fn scratch<B: ExecuteBackend>(steps: &[Step<B>], streams: usize) -> (Vec<usize>, usize) {
+fn scratch_of<B: ExecuteBackend>(steps: &[Step<B>], streams: usize) -> (Vec<usize>, usize) {
     let mut needs = vec![0; streams];
     for step in steps {
         if let Some(gemm) = step.gemm() {

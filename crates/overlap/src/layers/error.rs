@@ -13,21 +13,6 @@ pub type Result<T, E = LayerError> = std::result::Result<T, E>;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum LayerError {
-    /// The ranks made layers that do not belong together.
-    #[error(
-        "layers differ between ranks: `{mine}` on rank {rank}, `{theirs}` on rank {peer}; all ranks make the \
-         same layers in the same order"
-    )]
-    Disagreement {
-        /// This rank.
-        rank: usize,
-        /// Its layer.
-        mine: String,
-        /// The other rank.
-        peer: usize,
-        /// The layer there.
-        theirs: String,
-    },
     /// No schedule of the layer runs on this machine.
     #[error("no schedule of `{layer}` runs here: {}", reasons.join("; "))]
     NothingRuns {

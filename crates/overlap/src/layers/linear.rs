@@ -9,6 +9,7 @@ use crate::plan::Problem;
 use crate::schedule::Schedule;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
+use warpweave_symm_mem::require_same;
 
 /// What computes a layer at some values of M.
 #[derive(Clone, Debug, PartialEq)]
@@ -52,7 +53,9 @@ impl<B: ExecuteBackend> Linear<B> {
             "{what} {}x{} {} up to M = {}",
             problem.n, problem.k, problem.dtype, problem.m
         );
-        agreed(layers, &format!("{name}, {options:?}"))?;
+        let exchange = layers.executor().exchange().as_ref();
+        require_same(exchange, "the layer", &format!("{name}, {options:?}"))
+            .map_err(ExecuteError::from)?;
         let is_gpu = B::KIND == warpweave_symm_mem::BackendKind::Cuda;
         if reproducible && is_gpu && problem.dtype.size() != 2 {
             return Err(LayerError::NotReproducible {
@@ -331,20 +334,5 @@ impl<B: ExecuteBackend> Linear<B> {
             Ok(path) => tracing::info!("{}: times of `{}`", path.display(), self.name),
             Err(error) => tracing::warn!("{error}; the times are known to this job alone"),
         }
-    }
-}
-
-/// Makes sure that all ranks make the same layer.
-fn agreed<B: ExecuteBackend>(layers: &Layers<B>, mine: &str) -> Result<()> {
-    let exchange = layers.executor().exchange();
-    let all = exchange.all_gather("layer", mine.as_bytes())?;
-    match all.iter().position(|theirs| theirs != mine.as_bytes()) {
-        None => Ok(()),
-        Some(peer) => Err(LayerError::Disagreement {
-            rank: exchange.rank(),
-            mine: mine.to_owned(),
-            peer,
-            theirs: String::from_utf8_lossy(&all[peer]).into_owned(),
-        }),
     }
 }

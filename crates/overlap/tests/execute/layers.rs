@@ -4,6 +4,7 @@ use crate::fixtures::{Rank, encode, on_ranks};
 use crate::host;
 use proptest::prelude::*;
 use std::ops::Range;
+use std::time::Duration;
 use warpweave_overlap::algorithms::{self, Configuration};
 use warpweave_overlap::execute::{DeviceSlice, ExecuteError};
 use warpweave_overlap::layers::{
@@ -12,7 +13,7 @@ use warpweave_overlap::layers::{
 };
 use warpweave_overlap::plan::{Problem, shard};
 use warpweave_overlap::{Machine, Operation};
-use warpweave_symm_mem::{Backend, DType, Host, Memory};
+use warpweave_symm_mem::{Backend, DType, Error, Host, Memory};
 
 type HostMemory = <Host as Backend>::Memory;
 
@@ -372,6 +373,45 @@ fn choices_cover_every_m_and_a_tuning_takes_the_fastest() {
 }
 
 #[test]
+fn layers_recover_after_a_rank_stayed_away() {
+    let device = |_| Host::with_timeout(Duration::from_millis(300));
+    on_ranks(2, device, |rank| {
+        let layers = Layers::new(&rank.executor).unwrap();
+        let shape = Problem::new(12, 6, 10, DType::F32);
+        let options = Options::default();
+        let subjects =
+            KINDS.map(|kind| Subject::new(&rank, &layers, kind, shape, &options, integer));
+        let rows: Vec<usize> = (0..12).collect();
+        let before = subjects.each_ref().map(|one| one.call(&rows, integer));
+        let reduced = &subjects[2];
+        if rank.place().0 == 0 {
+            let Layer::Row(layer) = &reduced.layer else {
+                panic!("a row-parallel layer");
+            };
+            let [x, w, y] = [&reduced.x, &reduced.weight, &reduced.y].map(DeviceSlice::of);
+            let forward = || layer.forward(rank.stream(), x, w, None, y, 12);
+            forward().unwrap();
+            let error = layer.synchronize(rank.stream()).unwrap_err();
+            let LayerError::Execute(error) = error else {
+                panic!("{error}");
+            };
+            assert_eq!(error.signal_fault().map(|fault| fault.peer), Some(1));
+            // The next call says so without a synchronisation.
+            let refused = forward().unwrap_err();
+            assert!(
+                matches!(refused, LayerError::Execute(ExecuteError::Stopped { .. })),
+                "{refused}"
+            );
+        }
+        rank.exchange.barrier("failed").unwrap();
+        rank.executor.recover(rank.stream()).unwrap();
+        let after = subjects.each_ref().map(|one| one.call(&rows, integer));
+        assert!(before == after);
+        rank.exchange.barrier("end").unwrap();
+    });
+}
+
+#[test]
 fn the_choice_is_pure_and_measured_times_count() {
     let problem = Problem::new(600, 1024, 4096, DType::Bf16).with_batch_invariance(true);
     let operation = Operation::RowParallelLinear;
@@ -435,7 +475,11 @@ fn errors_say_what_to_do() {
             ..shape
         };
         let error = make(&other, &plain).unwrap_err();
-        assert!(matches!(error, LayerError::Disagreement { .. }), "{error}");
+        let LayerError::Execute(ExecuteError::Memory(Error::Disagreement { peer, .. })) = error
+        else {
+            panic!("{error}");
+        };
+        assert_ne!(peer, rank.place().0);
         let foreign = algorithms::find("rowParallelLinearPipeline").unwrap();
         let error = make(&shape, &plain.clone().with_schedule(foreign)).unwrap_err();
         assert!(

@@ -14,6 +14,7 @@ mod nodes;
 mod pool;
 mod prepared;
 mod reductions;
+mod replays;
 mod timed;
 mod twins;
 

@@ -64,6 +64,11 @@ impl<B: ExecuteBackend> Call<B> {
         }
     }
 
+    /// C as it must be.
+    pub fn wanted(&self) -> &[u8] {
+        &self.wanted
+    }
+
     pub fn is_right(&self, rank: &Rank<B>) -> bool {
         let c = self.named("c").unwrap().address(0);
         let mut got = vec![0; self.wanted.len()];
@@ -129,7 +134,7 @@ fn divides(schedule: &Schedule, m: usize, world: usize) -> bool {
 }
 
 /// A schedule of this name for problems up to `problem`.
-fn schedule(name: &str, world: usize, problem: Problem) -> Schedule {
+pub fn schedule(name: &str, world: usize, problem: Problem) -> Schedule {
     let configuration = algorithms::find(name).unwrap();
     Schedule::new(configuration, world, problem).unwrap()
 }
@@ -355,7 +360,7 @@ fn ranks_that_prepare_different_schedules_are_told() {
         rank.executor.prepare(&schedule).unwrap_err().to_string()
     });
     assert!(
-        told[0].contains("plans differ between ranks"),
+        told[0].contains("the schedule differs between ranks"),
         "{}",
         told[0]
     );
@@ -380,7 +385,7 @@ fn steps_of_more_ms_than_are_kept_are_made_anew() {
 }
 
 /// Ranks as threads of the first GPU, which divide its SMs.
-fn one_gpu(_: usize) -> Cuda {
+pub fn one_gpu(_: usize) -> Cuda {
     Cuda::new(0).unwrap()
 }
 

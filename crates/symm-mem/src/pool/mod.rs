@@ -36,7 +36,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::agreement::{agree, same};
+use crate::agreement::{agree, require_same};
 use crate::backend::{Backend, DevicePtr};
 use crate::error::{Error, Result};
 use crate::exchange::Exchange;
@@ -219,7 +219,7 @@ impl<B: Backend> SymmetricPool<B> {
             calls.history.0
         );
         drop(state);
-        same(exchange, "pool", &arguments)
+        require_same(exchange, "pool", &arguments)
     }
 
     /// Frees the chunks without allocated blocks, after the work of their last users. Returns the number of

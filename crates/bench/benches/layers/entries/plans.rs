@@ -2,7 +2,7 @@
 
 use warpweave_bench::clock::Clock;
 use warpweave_bench::inputs::{InputSets, Matrices, Numbers};
-use warpweave_bench::plans::{Implementation, PlanCandidate};
+use warpweave_bench::plans::{Implementation, PlanCandidate, Schedules};
 use warpweave_bench::session::{ExecuteBackend, Session};
 use warpweave_bench::suite::{self, Sizes, Suite};
 use warpweave_bench::{BenchError, Result};
@@ -67,7 +67,9 @@ fn plan<'a, B: ExecuteBackend>(
 ) -> Made<'a> {
     let problem = suite::problem(&session.backend, sizes);
     let matrices = Matrices::of(operation, session.world(), &problem);
-    let mut candidate = match PlanCandidate::bind(session, implementation, &problem)? {
+    let mut schedules = Schedules::new(&[sizes]);
+    let mut candidate = match PlanCandidate::new(session, &mut schedules, implementation, &problem)?
+    {
         Ok(candidate) => candidate,
         Err(reason) => return Ok(Err(reason)),
     };

@@ -15,27 +15,20 @@ fn facts(report: &Report) -> Vec<Fact> {
         let rows = rows.filter(|row| status.is_none_or(|status| row.status == status));
         rows.count().to_string()
     };
-    let known = |version: &Option<String>| version.clone().unwrap_or_default();
-    let from = &report.provenance;
-    let features = from.features.join(" ");
-    let warpweave = format!("{} ({}) {features}", from.version, from.commit);
-    vec![
+    let rows = [
         ("suite", report.suite.to_string()),
         ("rows right", count(false, Some(Status::Ok))),
         ("rows wrong", count(false, Some(Status::Wrong))),
         ("rows not run", count(false, Some(Status::NotRun))),
         ("rows of peers", count(true, None)),
-        ("ranks", from.ranks.to_string()),
-        ("devices", from.devices()),
-        ("CUDA", known(&from.cuda)),
-        ("driver", known(&from.driver)),
-        ("NCCL", known(&from.nccl)),
-        ("cuBLASLt", known(&from.cublaslt)),
-        ("processor", known(&from.host.processor)),
-        ("cores", from.host.cores.to_string()),
-        ("system", from.host.system.clone()),
-        ("warpweave", warpweave),
-    ]
+    ];
+    let from = &report.provenance;
+    let facts = from.machine().into_iter().chain(from.software());
+    let facts = facts.map(|(what, value)| match value.as_str() {
+        "none" => (what, String::new()),
+        _ => (what, value),
+    });
+    rows.into_iter().chain(facts).collect()
 }
 
 /// A column a file. `None` where no file is a report.

@@ -1,32 +1,35 @@
 //! The same problem on different numbers of ranks, from different files.
 
+use std::collections::BTreeSet;
+
 use maud::{Markup, html};
 
 use super::{Section, Source, parts};
 use crate::plot::{Axis, Line, Panel, Point, Style};
 use crate::report::table::{Grid, rate};
-use crate::report::{Document, Metric, Operands};
+use crate::report::{Document, Operands, Outcome, Row};
 use crate::statistics::distinct;
-
-/// A number of an implementation on so many ranks.
-struct Value {
-    implementation: String,
-    world: usize,
-    value: f64,
-}
 
 /// Numbers of one problem.
 struct Case {
     title: String,
     unit: &'static str,
-    values: Vec<Value>,
+    /// Of an implementation on so many ranks.
+    values: Vec<(String, usize, f64)>,
 }
 
 /// `None` where all files are of the same number of ranks.
 pub(super) fn section(sources: &[Source]) -> Option<Section> {
-    let mut cases = Vec::new();
-    for source in sources {
-        collect(&source.document, &mut cases);
+    let mut cases: Vec<Case> = Vec::new();
+    for (title, unit, value) in sources.iter().flat_map(|source| values(&source.document)) {
+        match cases.iter_mut().find(|case| case.title == title) {
+            Some(case) => case.values.push(value),
+            None => cases.push(Case {
+                title,
+                unit,
+                values: vec![value],
+            }),
+        }
     }
     cases.retain(|case| case.worlds().len() > 1);
     if cases.is_empty() {
@@ -42,98 +45,74 @@ pub(super) fn section(sources: &[Source]) -> Option<Section> {
     })
 }
 
-fn collect(document: &Document, cases: &mut Vec<Case>) {
+/// The numbers of a file, each with the problem that it is of and with its unit.
+fn values(document: &Document) -> Vec<(String, &'static str, (String, usize, f64))> {
     let Document::Report(report) = document else {
-        return;
+        return Vec::new();
     };
-    for (outcome, row) in report.rows() {
+    let value = |(outcome, row): (&Outcome, &Row)| {
         let (size, dtype) = (outcome.size(), &outcome.dtype);
         let (title, unit, value) = match outcome.on {
             Operands::Matrices { .. } => (
                 format!("{}, M×N×K = {size}, {dtype}", report.suite),
                 "TFLOP/s",
-                row.tflops,
+                row.tflops?,
             ),
             Operands::Message { .. } => (
-                format!(
-                    "{} of {size}, {dtype}",
-                    outcome.operation.as_deref().unwrap_or_default()
-                ),
+                format!("{} of {size}, {dtype}", outcome.operation.as_deref()?),
                 "µs",
-                row.median(Metric::Single).map(|ms| ms * 1e3),
+                row.ms()? * 1e3,
             ),
         };
-        of_title(cases, title, unit)
-            .values
-            .extend(value.map(|value| Value {
-                implementation: row.implementation.clone(),
-                world: outcome.world,
-                value,
-            }));
-    }
-}
-
-fn of_title<'a>(cases: &'a mut Vec<Case>, title: String, unit: &'static str) -> &'a mut Case {
-    let known = cases.iter().position(|case| case.title == title);
-    let at = known.unwrap_or_else(|| {
-        cases.push(Case {
-            title,
-            unit,
-            values: Vec::new(),
-        });
-        cases.len() - 1
-    });
-    &mut cases[at]
+        let name = row.implementation.clone();
+        Some((title, unit, (name, outcome.world, value)))
+    };
+    report.rows().filter_map(value).collect()
 }
 
 impl Case {
     fn worlds(&self) -> Vec<usize> {
-        let mut worlds: Vec<_> = self.values.iter().map(|value| value.world).collect();
-        worlds.sort_unstable();
-        worlds.dedup();
-        worlds
+        let worlds: BTreeSet<_> = self.values.iter().map(|(_, world, _)| *world).collect();
+        worlds.into_iter().collect()
     }
 
     fn names(&self) -> Vec<&str> {
-        distinct(self.values.iter().map(|v| v.implementation.as_str()))
+        distinct(self.values.iter().map(|(name, ..)| name.as_str()))
     }
 
     /// All numbers of an implementation on so many ranks: more than one where two files measured the same.
     fn of<'a>(&'a self, name: &'a str, world: usize) -> impl Iterator<Item = f64> + 'a {
         let values = self.values.iter();
-        let own = values.filter(move |v| v.implementation == name && v.world == world);
-        own.map(|v| v.value)
+        let own = values.filter(move |(of, on, _)| of == name && *on == world);
+        own.map(|(.., value)| *value)
     }
 
     fn draw(&self) -> Markup {
         let worlds = self.worlds();
-        let line = |(number, name): (usize, &str)| Line {
-            name: name.into(),
-            style: Style::Series(number),
-            points: worlds
-                .iter()
-                .flat_map(|&world| {
-                    self.of(name, world).map(move |y| Point {
-                        x: world as f64,
-                        y,
-                        title: format!("{name}, {world} ranks: {} {}", rate(y), self.unit),
-                    })
-                })
-                .collect(),
+        let point = |name: &str, world: usize, y: f64| Point {
+            x: world as f64,
+            y,
+            title: format!("{name}, {world} ranks: {} {}", rate(y), self.unit),
+        };
+        let line = |(number, name): (usize, &str)| {
+            let on = |&world: &usize| self.of(name, world).map(move |y| (world, y));
+            let points = worlds.iter().flat_map(on);
+            Line {
+                name: name.into(),
+                style: Style::Series(number),
+                points: points.map(|(world, y)| point(name, world, y)).collect(),
+            }
         };
         let lines: Vec<_> = self.names().into_iter().enumerate().map(line).collect();
         let legend: Vec<_> = lines
             .iter()
             .map(|line| (line.name.clone(), line.style))
             .collect();
-        let axes = (
-            Axis::doubling(
-                worlds
-                    .iter()
-                    .map(|&world| (world as f64, world.to_string())),
-            ),
-            Axis::logarithmic(self.values.iter().map(|v| v.value)),
-        );
+        let ranks = worlds
+            .iter()
+            .map(|&world| (world as f64, world.to_string()));
+        let values = self.values.iter().map(|(.., value)| *value);
+        let axes = (Axis::doubling(ranks), Axis::logarithmic(values));
         let rows = self.names().into_iter().map(|name| {
             let cell = |&world| self.of(name, world).map(rate).collect::<Vec<_>>();
             let cells = worlds.iter().map(|world| cell(world).join(", "));

@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 use warpweave_gemm::GemmProblem;
 use warpweave_gemm::host::{multiply, reference};
-use warpweave_overlap::operation::Matrix;
+use warpweave_overlap::operation::{Matrix, Operand};
 use warpweave_overlap::plan::shard;
 use warpweave_symm_mem::{DType, Exchange, Host, SymmetricBuffer};
 
-use super::comparison::{Comparison, Expectation, decode};
+use super::comparison::{Comparison, Expectation};
 use crate::candidate::Set;
 use crate::error::Result;
-use crate::inputs::{Matrices, Numbers, Part, encode};
+use crate::inputs::{Matrices, Numbers, Source, on_threads, part, rows_of};
 use crate::session::{ExecuteBackend, Session};
 
 /// Up to this many multiply-adds a rank computes by the definition with sums in f64; larger GEMMs take the
@@ -119,10 +119,7 @@ impl ReferenceOf {
             }
         }
         if self.matrices.biased {
-            let source = self
-                .matrices
-                .source(Matrix::Bias, self.numbers, self.set)
-                .row(0, 0..n);
+            let source = self.source(Matrix::Bias).row(0, 0..n);
             for row in out.chunks_mut(n) {
                 row.iter_mut().zip(&source).for_each(|(c, bias)| *c += bias);
             }
@@ -139,23 +136,19 @@ impl ReferenceOf {
     ) -> Result<()> {
         let (n, k) = (self.matrices.problem.n, terms.len());
         let share = rows.len().div_ceil(threads).max(1);
-        let source = |matrix| self.matrices.source(matrix, self.numbers, self.set);
-        let a = Part::boxed(Matrix::A, rows, terms.clone());
-        let a = source(Matrix::A).values(&a, threads);
-        let b = source(Matrix::B).values(&Part::rows(Matrix::B, terms, n), threads);
-        let (b, is_dense) = (b.as_slice(), source(Matrix::A).stride == 1);
+        let a = part("", Matrix::A, rows, terms.clone());
+        let a = self.source(Matrix::A).values(&a, threads);
+        let b = part("", Matrix::B, terms, 0..n);
+        let b = self.source(Matrix::B).values(&b, threads);
+        let is_dense = self.source(Matrix::A).stride == 1;
         let gemm = if is_dense { gemm } else { sparse_gemm };
-        std::thread::scope(|scope| {
-            let parts: Vec<_> = a
-                .chunks(share * k)
-                .zip(out.chunks_mut(share * n))
-                .map(|(a, out)| scope.spawn(move || gemm(n, k, a, b, out)))
-                .collect();
-            parts.into_iter().try_for_each(|part| match part.join() {
-                Ok(result) => result,
-                Err(panic) => std::panic::resume_unwind(panic),
-            })
-        })
+        let shares = a.chunks(share * k).zip(out.chunks_mut(share * n));
+        let all = on_threads(shares, |(a, out)| gemm(n, k, a, &b, out));
+        all.into_iter().collect()
+    }
+
+    fn source(&self, matrix: Matrix) -> Source {
+        self.matrices.source(matrix, self.numbers, self.set)
     }
 }
 
@@ -186,88 +179,45 @@ impl Reference {
     }
 
     /// Compares `part` of an output, as stored, in the element type.
-    pub fn compare(&self, part: &Part, out: &[u8], threads: usize) -> Comparison {
-        let places = part.places();
-        let share = places.len().div_ceil(threads.max(1)).max(1);
-        std::thread::scope(|scope| {
-            let compared: Vec<_> = places
-                .chunks(share)
-                .enumerate()
-                .map(|(i, rows)| {
-                    let among = places.len();
-                    scope.spawn(move || self.compare_rows(part, (i * share, rows, among), out))
-                })
-                .collect();
-            compared
-                .into_iter()
-                .fold(Comparison::default(), |sum, part| match part.join() {
-                    Ok(part) => sum.and(part),
-                    Err(panic) => std::panic::resume_unwind(panic),
-                })
-        })
+    pub fn compare(&self, part: &Operand, out: &[u8], threads: usize) -> Comparison {
+        let rows = rows_of(part);
+        let share = rows.len().div_ceil(threads.max(1)).max(1);
+        let shares = rows.chunks(share).enumerate();
+        let compared = on_threads(shares, |(i, some)| {
+            let each = some.iter().zip(i * share..);
+            let each = each.map(|(&row, place)| {
+                let got = stored_row(
+                    part,
+                    (place, rows.len()),
+                    out,
+                    self.of.matrices.problem.dtype,
+                );
+                self.compare_row(part, row, &got)
+            });
+            each.fold(Comparison::default(), Comparison::and)
+        });
+        compared
+            .into_iter()
+            .fold(Comparison::default(), Comparison::and)
     }
 
-    /// Compares the rows from the `first`-th of `among` that the part has.
-    fn compare_rows(
-        &self,
-        part: &Part,
-        (first, rows, among): (usize, &[usize], usize),
-        out: &[u8],
-    ) -> Comparison {
-        let Matrices { problem, .. } = self.of.matrices;
-        let size = problem.dtype.size();
+    /// Compares a row of the matrix.
+    fn compare_row(&self, part: &Operand, row: usize, got: &[u8]) -> Comparison {
+        let (cols, at) = (part.cols.clone(), (row, part.cols.start));
         let expectation = self.of.expectation(part.matrix);
-        let cols = part.cols.clone();
-        let mut all = Comparison::default();
-        let mut right = vec![0; cols.len() * size];
-        for (i, &row) in rows.iter().enumerate() {
-            // Where the row of the matrix begins in the buffer, and how far its elements are apart.
-            let (start, step) = match part.transposed {
-                false => ((first + i) * cols.len(), 1),
-                true => (first + i, among),
-            };
-            let got = (0..cols.len()).map(|col| {
-                let at = (start + col * step) * size;
-                out.get(at..at + size)
-                    .map_or(f32::NAN, |bytes| decode(problem.dtype, bytes))
-            });
-            let at = (row, cols.start);
-            all = all.and(match part.matrix {
-                Matrix::C => {
-                    let (wanted, magnitudes) = self.row_of_c(row);
-                    let cut = wanted.get(cols.clone());
-                    // Where there is one right value, a row of them is compared at once.
-                    let same = cut.is_some_and(|wanted| {
-                        let at = start * size;
-                        expectation.is_exact() && step == 1 && {
-                            encode(problem.dtype, wanted, &mut right);
-                            out.get(at..at + right.len()) == Some(&right)
-                        }
-                    });
-                    if same {
-                        let elements = cols.len() as u64;
-                        Comparison {
-                            elements,
-                            ..Comparison::default()
-                        }
-                    } else {
-                        // Nothing is right outside of C.
-                        let outside = || vec![f32::NAN; cols.len()];
-                        let wanted = cut.map_or_else(|| outside().into(), Cow::Borrowed);
-                        let magnitudes = magnitudes.get(cols.clone()).unwrap_or_default();
-                        expectation.compare(at, got, (&wanted, magnitudes))
-                    }
-                }
-                matrix => {
-                    let source = self
-                        .of
-                        .matrices
-                        .source(matrix, self.of.numbers, self.of.set);
-                    expectation.compare(at, got, (&source.row(row, cols.clone()), &[]))
-                }
-            });
+        if part.matrix != Matrix::C {
+            let wanted = self.of.source(part.matrix).row(row, cols);
+            return expectation.compare_stored(at, got, (&wanted, &[]));
         }
-        all
+        let (c, magnitudes) = self.row_of_c(row);
+        match c.get(cols.clone()) {
+            Some(wanted) => {
+                let magnitudes = magnitudes.get(cols).unwrap_or_default();
+                expectation.compare_stored(at, got, (wanted, magnitudes))
+            }
+            // Nothing is right outside of C.
+            None => expectation.compare_stored(at, &[], (&vec![0.0; cols.len()], &[])),
+        }
     }
 
     /// A row of C and of the sums of absolute values, which is empty where they are not needed.
@@ -292,6 +242,23 @@ impl Reference {
         let at = (row - rows.start) * problem.n..(row - rows.start + 1) * problem.n;
         (&c[at.clone()], magnitudes.get(at).unwrap_or_default())
     }
+}
+
+/// What a buffer has of a row of the matrix, the `place`-th of `among` that it holds; less where it ends.
+fn stored_row<'a>(
+    part: &Operand,
+    (place, among): (usize, usize),
+    out: &'a [u8],
+    dtype: DType,
+) -> Cow<'a, [u8]> {
+    let (size, cols) = (dtype.size(), part.cols.len());
+    if part.transposed {
+        let element = |col: usize| out.get((place + col * among) * size..)?.get(..size);
+        let elements: Vec<_> = (0..cols).map_while(element).collect();
+        return elements.concat().into();
+    }
+    let rest = out.get(place * cols * size..).unwrap_or_default();
+    rest[..rest.len().min(cols * size)].into()
 }
 
 /// The GEMM where most of A is 0: each element of a row of A that is not adds its multiple of a row of B. The

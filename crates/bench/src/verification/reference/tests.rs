@@ -1,13 +1,13 @@
 use super::*;
-use crate::inputs::rounded;
+use crate::inputs::element::rounded;
+use crate::inputs::tests::rows_from;
 use half::{bf16, f16};
-use warpweave_overlap::operation::Operand;
 use warpweave_overlap::{Operation, Problem};
 use warpweave_symm_mem::ThreadExchange;
 
 /// The bytes of `part` of `matrix`, which has `cols` columns, element by element.
-fn stored(matrix: &[f32], cols: usize, part: &Part, dtype: DType) -> Vec<u8> {
-    let (rows, columns) = (part.places(), part.cols.clone());
+fn stored(matrix: &[f32], cols: usize, part: &Operand, dtype: DType) -> Vec<u8> {
+    let (rows, columns) = (rows_of(part), part.cols.clone());
     let at = |row: usize, col: usize| rounded(dtype, matrix[row * cols + col]);
     let values: Vec<f32> = match part.transposed {
         false => rows
@@ -56,7 +56,7 @@ fn by_definition(of: &ReferenceOf) -> Vec<f32> {
 /// Compares on each of three ranks what `part` gives of a right C, and of one that is wrong in `wrong`.
 fn on_ranks(
     of: ReferenceOf,
-    part: impl Fn(usize) -> Part + Sync,
+    part: impl Fn(usize) -> Operand + Sync,
     wrong: (usize, usize),
 ) -> Vec<(Comparison, Comparison)> {
     let n = of.matrices.problem.n;
@@ -104,20 +104,24 @@ fn every_rank_sees_its_part_of_c_and_finds_a_wrong_element_in_it() {
             let part_of = |rank| {
                 let operands = operation.operands((rank, 3), &of.matrices.problem, None);
                 let c = |o: &&Operand| o.matrix == Matrix::C;
-                Part::from(operands.iter().find(c).unwrap())
+                operands.iter().find(c).unwrap().clone()
             };
             let found = on_ranks(of, part_of, (6, 4));
             let mut holders = 0;
             for (rank, (right, wrong)) in found.into_iter().enumerate() {
                 let label = format!("{operation} {dtype} {numbers:?}, rank {rank}: {wrong:?}");
                 let part = part_of(rank);
-                assert_eq!(right.elements as usize, part.len(), "{label}");
+                assert_eq!(
+                    right.elements as usize,
+                    rows_of(&part).len() * part.cols.len(),
+                    "{label}"
+                );
                 assert_eq!(right.wrong, 0, "{label}: {right:?}");
                 assert!(
                     right.relative_error() <= of.expectation(Matrix::C).tolerance(),
                     "{label}"
                 );
-                if part.places().contains(&6) {
+                if rows_of(&part).contains(&6) {
                     holders += 1;
                     let first = wrong.first.unwrap();
                     assert_eq!((wrong.wrong, first.row, first.col), (1, 6, 4));
@@ -134,7 +138,8 @@ fn every_rank_sees_its_part_of_c_and_finds_a_wrong_element_in_it() {
 fn rows_in_any_order_and_transposed_boxes_are_compared_where_they_belong() {
     let of = reference_of(Operation::RowParallelLinear, DType::F16, Numbers::Integers);
     for transposed in [false, true] {
-        let part = Part {
+        let part = Operand {
+            buffer: "c",
             matrix: Matrix::C,
             rows: vec![5..7, 0..1, 3..4],
             cols: 1..4,
@@ -147,7 +152,7 @@ fn rows_in_any_order_and_transposed_boxes_are_compared_where_they_belong() {
             assert_eq!((wrong.wrong, first.row, first.col), (1, 3, 2));
         }
         // What belongs to other rows is wrong, although it is of C.
-        let other = Part {
+        let other = Operand {
             rows: vec![0..1, 5..7, 3..4],
             ..part.clone()
         };
@@ -177,7 +182,7 @@ fn the_bias_is_part_of_c() {
     };
     let exchange: Arc<dyn Exchange> = Arc::new(ThreadExchange::group(1).remove(0));
     let reference = Reference::compute(&exchange, of, 1).unwrap();
-    let part = Part::rows(Matrix::C, 0..7, 5);
+    let part = rows_from(Matrix::C, 0..7, 5);
     let bytes = |of| stored(&by_definition(of), 5, &part, DType::F32);
     assert_eq!(reference.compare(&part, &bytes(&of), 1).wrong, 0);
     let bias = of
@@ -201,8 +206,8 @@ fn y_is_x_to_the_bit() {
     let exchange: Arc<dyn Exchange> = Arc::new(ThreadExchange::group(1).remove(0));
     let reference = Reference::compute(&exchange, of, 1).unwrap();
     let x = of.matrices.source(Matrix::X, Numbers::Reals, 1);
-    let mut gathered = x.bytes(&Part::rows(Matrix::X, 0..9, 4), 1);
-    let y = Part::rows(Matrix::Y, 0..9, 4);
+    let mut gathered = x.bytes(&rows_from(Matrix::X, 0..9, 4), 1);
+    let y = rows_from(Matrix::Y, 0..9, 4);
     let right = reference.compare(&y, &gathered, 2);
     assert_eq!((right.elements, right.wrong), (36, 0));
     gathered[2 * 35] ^= 1;
@@ -246,7 +251,7 @@ fn rows_that_are_equal_bytes_are_right_and_no_others() {
     let of = reference_of(Operation::AllGatherMatmul, DType::Bf16, Numbers::Integers);
     let exchange: Arc<dyn Exchange> = Arc::new(ThreadExchange::group(1).remove(0));
     let reference = Reference::compute(&exchange, of, 1).unwrap();
-    let part = Part::rows(Matrix::C, 0..7, 5);
+    let part = rows_from(Matrix::C, 0..7, 5);
     let bytes = stored(&by_definition(&of), 5, &part, DType::Bf16);
     for place in 0..bytes.len() / 2 {
         let mut off = bytes.clone();

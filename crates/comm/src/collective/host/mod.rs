@@ -3,6 +3,7 @@
 mod direct;
 pub(crate) mod elements;
 mod group;
+mod norm;
 mod packet;
 mod packets;
 mod push_reduce;
@@ -18,7 +19,9 @@ use super::backend::CollectiveKernels;
 use super::launch::{
     Addresses, Direct, Group, Multimem, PacketKernel, Packets, PushReduce, ScatterAllGather, Tree,
 };
+use crate::collective::norm::launch::{ReducedNorm, RowNorm, Shots};
 use elements::with_element;
+pub(super) use packet::of_other_call;
 
 impl CollectiveKernels for Host {
     fn preload_collectives(&self) -> Result<()> {
@@ -142,6 +145,35 @@ impl CollectiveKernels for Host {
         // SAFETY: the caller's obligation, kept until the work has ended.
         let work = move || unsafe { with_element!(dtype, all_reduce(&launch)) };
         self.launch(stream, "tree_all_reduce", work)
+    }
+
+    unsafe fn reduced_norm(
+        &self,
+        stream: &HostStream,
+        shots: Shots,
+        dtype: DType,
+        launch: &ReducedNorm,
+        _blocks: u32,
+    ) -> Result<()> {
+        use norm::reduced_norm;
+        let launch = *launch;
+        // SAFETY: the caller's obligation, kept until the work has ended.
+        let work = move || unsafe { with_element!(dtype, reduced_norm(shots, &launch)) };
+        self.launch(stream, "reduced_norm", work)
+    }
+
+    unsafe fn add_rms_norm(
+        &self,
+        stream: &HostStream,
+        dtype: DType,
+        norm: &RowNorm,
+        _blocks: u32,
+    ) -> Result<()> {
+        use norm::add_rms_norm;
+        let norm = *norm;
+        // SAFETY: the caller's obligation, kept until the work has ended.
+        let work = move || unsafe { with_element!(dtype, add_rms_norm(&norm)) };
+        self.launch(stream, "add_rms_norm", work)
     }
 
     unsafe fn multimem_spread(

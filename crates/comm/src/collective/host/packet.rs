@@ -13,13 +13,22 @@ use std::time::Duration;
 use warpweave_symm_mem::sync::{Instant, thread};
 
 use super::group::{HostGroup, Member};
-use crate::collective::launch::{PACKET, PACKET_SLOT, PAYLOAD, Packets};
+use crate::collective::launch::{EPOCH_BITS, PACKET, PACKET_SLOT, PAYLOAD, Packets};
 
 /// Polls of a packet between two checks of the clock and the fault record.
 const POLLS: u32 = 64;
 
 /// Packets that a call zeroes in each section.
 const SCRUBBED: usize = 32;
+
+/// The bits of a flag without the signature.
+const EPOCH: u32 = (2 << EPOCH_BITS) - 1;
+
+/// What a fault record has for the epoch seen, if it was the expected one with another signature: as far ahead as
+/// no epoch is. `Sections::take` in `packet.cuh` too.
+pub(in crate::collective) const fn of_other_call(expected: u32) -> u32 {
+    expected ^ 1 << 31
+}
 
 /// The data of a packet.
 pub(super) type Payload = [u32; PAYLOAD / 4];
@@ -69,6 +78,12 @@ impl<A: Atomic> Packet<A> {
         self.flag.store(flag, Ordering::Release);
     }
 
+    /// Whether the flag has the epoch of `flag` and another signature.
+    fn is_of_other_call(&self, flag: u32) -> bool {
+        let seen = self.flag.load(Ordering::Acquire);
+        seen != flag && (seen ^ flag) & EPOCH == 0
+    }
+
     /// The data, if their flag is `flag`.
     fn load(&self, flag: u32) -> Option<Payload> {
         (self.flag.load(Ordering::Acquire) == flag)
@@ -87,6 +102,11 @@ pub(super) trait Areas: Member {
     /// Packets of a section.
     fn capacity(&self) -> usize;
 
+    /// Eleven bits of the call, which all ranks' packets carry.
+    fn signature(&self) -> u32 {
+        0
+    }
+
     /// Backs off after so many polls.
     fn pause(&self, polls: u32);
 }
@@ -99,13 +119,13 @@ pub(super) struct Sections<'a, A> {
 }
 
 impl<'a, A: Areas> Sections<'a, A> {
-    /// The sections of the call of `epoch`. The flag is odd, so it differs from zeroed memory, and repeats
-    /// only after 2³¹ calls.
+    /// The sections of the call of `epoch`. The flag is odd, so it differs from zeroed memory. It carries the
+    /// call's signature, and repeats only after 2²⁰ calls.
     pub(super) fn new(areas: &'a A, epoch: u32) -> Self {
         Self {
             areas,
             epoch,
-            flag: epoch << 1 | 1,
+            flag: areas.signature() << (EPOCH_BITS + 1) | (epoch << 1 | 1) & EPOCH,
         }
     }
 
@@ -133,9 +153,17 @@ impl<'a, A: Areas> Sections<'a, A> {
             }
             if polls % POLLS == 0 {
                 let waited = start.get_or_insert_with(Instant::now).elapsed();
-                let late = waited > self.areas.timeout();
+                // It will not become what this rank waits for.
+                let is_other = packet.is_of_other_call(self.flag);
+                let late = waited > self.areas.timeout() || is_other;
                 if late || self.areas.is_stopped() || self.areas.is_noticed() {
-                    self.areas.record(PACKET_SLOT, source, self.flag, 0, waited);
+                    // A wait that ends before its deadline would pass for one that was stopped.
+                    let (seen, waited) = match is_other {
+                        true => (of_other_call(self.epoch), waited.max(self.areas.timeout())),
+                        false => (self.epoch.wrapping_sub(1), waited),
+                    };
+                    self.areas
+                        .record(PACKET_SLOT, source, self.epoch, seen, waited);
                     return None;
                 }
             }
@@ -218,6 +246,10 @@ impl Areas for HostAreas<'_> {
 
     fn capacity(&self) -> usize {
         self.launch.capacity as usize
+    }
+
+    fn signature(&self) -> u32 {
+        self.launch.signature
     }
 
     // Nobody wakes a receiver: a wake for each packet would cost more than the packets.

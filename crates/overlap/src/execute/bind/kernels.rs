@@ -103,7 +103,7 @@ impl<B: ExecuteBackend> Binder<'_, B> {
             max_blocks,
         };
         let launch = B::bind_kernel(&**kernel, &with)?;
-        if self.probe {
+        if self.probes() {
             let stream = backend.setup_stream()?;
             let nowhere = Nowhere::of(plan, self.pad);
             launch.probe(backend, &stream, &nowhere.addresses(plan))?;
@@ -126,7 +126,7 @@ impl<B: ExecuteBackend> Binder<'_, B> {
         };
         let nowhere = Nowhere::of(self.plan, self.pad);
         let launch = reduction.launch(&nowhere.addresses(self.plan))?;
-        if self.probe {
+        if self.probes() {
             let backend = &self.executor.0.backend;
             let stream = backend.setup_stream()?;
             let empty = LocalReduce { rows: 0, ..launch };

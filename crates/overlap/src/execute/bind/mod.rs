@@ -5,7 +5,7 @@ mod gemms;
 mod kernels;
 mod runs;
 
-use warpweave_symm_mem::PadView;
+use warpweave_symm_mem::{BackendKind, PadView};
 
 use super::addresses::Place;
 use super::error::Result;
@@ -28,6 +28,7 @@ pub(super) struct Binder<'a, B: ExecuteBackend> {
     /// What each rank shares.
     pub interfaces: &'a [Interface],
     /// Whether to launch each kernel once on nothing, so that what the device or the build lacks is found now.
+    /// The host lacks nothing.
     pub probe: bool,
 }
 
@@ -35,7 +36,7 @@ impl<B: ExecuteBackend> Binder<'_, B> {
     /// The steps of the plan. Nothing here is collective.
     pub fn steps(&self, gemms: Gemms<B>) -> Result<Vec<Step<B>>> {
         let launches = |op: &Op| matches!(op.kind, OpKind::Kernel { .. } | OpKind::Reduce { .. });
-        if self.probe && self.plan.ops.iter().any(launches) {
+        if self.probes() && self.plan.ops.iter().any(launches) {
             // All ranks meet in a barrier after this, before any of them launches: ranks that share a context
             // could not load kernels while one waits for another.
             self.executor.0.backend.preload()?;
@@ -94,6 +95,10 @@ impl<B: ExecuteBackend> Binder<'_, B> {
             });
         }
         Ok(steps)
+    }
+
+    pub(super) fn probes(&self) -> bool {
+        self.probe && B::KIND == BackendKind::Cuda
     }
 
     /// Ranks as the signal pad numbers them: within the node.

@@ -8,8 +8,8 @@ use warpweave_comm::{NcclComm, NcclLibrary, NcclOptions};
 use warpweave_symm_mem::{Backend, Cuda, DevicePtr, Exchange, agree};
 
 use super::{CollectiveBackend, NcclCall};
-use crate::execute::ExecuteBackend;
 use crate::execute::error::{ExecuteError, Result};
+use crate::execute::on_this_device;
 use crate::plan::Collective;
 
 /// Time between two looks at what NCCL has noticed.
@@ -46,12 +46,9 @@ fn options(cuda: &Cuda) -> NcclOptions {
 
 /// NCCL has no communicator whose ranks share a device.
 fn own_device(cuda: &Cuda, exchange: &dyn Exchange) -> Result<()> {
-    // An identity that cannot be had is like no other.
-    let identity = cuda.device_identity();
-    let identity = identity.unwrap_or_else(|| format!("rank {}", exchange.rank()).into_bytes());
-    let all = exchange.all_gather("device identity", &identity)?;
     let rank = exchange.rank();
-    match (0..all.len()).find(|&peer| peer != rank && all[peer] == identity) {
+    let ranks = on_this_device(cuda, exchange)?;
+    match ranks.into_iter().find(|&peer| peer != rank) {
         None => Ok(()),
         Some(peer) => Err(warpweave_symm_mem::Error::Unavailable {
             what: "NCCL".into(),

@@ -1,7 +1,8 @@
 //! Where the collectives of a plan come from: NCCL or symmetric memory, among sets of ranks.
 //!
-//! A *process group* is the ranks of one set with what they need for the collectives of one transport. Groups are made
-//! in *rounds*, in which every rank of the world makes one at the same time, and are kept for later plans.
+//! A *process group* is the ranks of one set with what they need for the collectives of one transport. Groups
+//! are made in *rounds*, in which every rank of the world makes one at the same time, and are kept for later
+//! plans.
 
 mod cuda;
 mod host;
@@ -18,7 +19,7 @@ use super::error::Result;
 use crate::plan::Collective;
 
 pub use cuda::NcclGroup;
-pub(super) use process_group::{GroupCall, Places, ProcessGroup, SymmetricCall};
+pub(super) use process_group::{GroupCall, Places, ProcessGroup, SymmetricCall, drain};
 pub(super) use rounds::{Round, rounds};
 
 /// A collective by NCCL.
@@ -48,7 +49,8 @@ pub trait CollectiveBackend: CollectiveKernels {
     /// What NCCL needs and is not there, on all ranks; what the communicator reports.
     fn group(&self, exchange: &Arc<dyn Exchange>, bytes: usize) -> Result<Self::Group>;
 
-    /// Enqueues one collective from one operand, `src`, to the other, `dst`. Waits for nothing and may be captured in a graph.
+    /// Enqueues one collective from one operand, `src`, to the other, `dst`. Waits for nothing and may be
+    /// captured in a graph.
     ///
     /// - `src`, which is read, has this rank's shard (all-gather), or as many elements as all shards have.
     /// - `dst`, which is written, has this rank's shard (reduce-scatter), or as many elements as all shards

@@ -237,6 +237,22 @@ impl<B: CollectiveBackend> ProcessGroup<B> {
     }
 }
 
+/// Waits until everything on `stream` has ended. If it does not, aborts the collectives of the groups.
+pub(in crate::execute) fn drain<B: CollectiveBackend>(
+    backend: &B,
+    stream: &B::Stream,
+    groups: &[Arc<ProcessGroup<B>>],
+) -> Result<()> {
+    let drained = groups
+        .iter()
+        .try_for_each(|group| group.drain(stream))
+        .and_then(|()| Ok(backend.synchronize(stream)?));
+    if drained.is_err() {
+        groups.iter().for_each(|group| group.abandon());
+    }
+    drained
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

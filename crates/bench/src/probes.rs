@@ -9,11 +9,11 @@ use warpweave_symm_mem::DType;
 const MAIN: StreamId = StreamId::MAIN;
 
 /// Operations of a kind in one plan, so that what one costs stands out of the clock's spread.
-pub(super) const REPEATS: usize = 16;
+pub(crate) const REPEATS: usize = 16;
 
 /// What a plan does, over and over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Probe {
+pub(crate) enum Probe {
     /// Nothing: what the clock costs.
     Empty,
     /// Events from one stream to another and back.
@@ -33,7 +33,7 @@ pub(super) enum Probe {
 }
 
 /// The plan of a probe that moves `bytes` at a time.
-pub(super) fn plan(
+pub(crate) fn plan(
     probe: Probe,
     bytes: usize,
     rank: usize,

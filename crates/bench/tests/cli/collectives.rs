@@ -1,14 +1,10 @@
 //! The suite `collectives`, by real processes.
 
-mod refusals;
-
-use crate::job::{self, has};
+use crate::job::{self, Said, has};
 
 use std::time::Duration;
 
-use serde_json::Value;
 use warpweave_comm::collective::{Costs, Operation, Variant};
-use warpweave_symm_mem::Cuda;
 
 const BENCH: &str = "bench --device host --suite collectives";
 
@@ -29,7 +25,7 @@ fn four_ranks_measure_and_verify_every_operation() {
     let files = format!("--json {json} --markdown {document} --plot {plot} --costs {costs}");
     let line = format!("--sizes 1K,4K --iterations 2 {files} --peers {peers}");
     let table = run(4, &line).succeeded();
-    let report: Value = serde_json::from_str(&std::fs::read_to_string(json).unwrap()).unwrap();
+    let report = job::read_json(json);
     assert_eq!(report["schema"], "warpweave-bench-collectives/1");
     assert!(report["links"]["bandwidth_gb_s"].as_f64().unwrap() > 0.0);
     let results = report["results"].as_array().unwrap();
@@ -165,8 +161,8 @@ fn a_choice_has_its_row() {
 fn a_wrong_element_is_a_wrong_row() {
     let line = "--sizes 256 --iterations 1 --op all-gather --impl packets --inject corrupt:1";
     let outcome = run(2, line);
-    for rank in &outcome.ranks {
-        assert_eq!(rank.status.code(), Some(1));
+    for rank in [0, 1] {
+        outcome.ended(rank, Some(1));
     }
     let wrong = "packets was WRONG at 256: 12 of 6144 elements; rank 1, call 0";
     has(&outcome.report(), &["WRONG", wrong, "element 0 is NaN"]);
@@ -187,10 +183,7 @@ fn a_rank_that_dies_is_named(device: &str, world: usize, implementations: &[&str
         let ranks = job::all(world, &job::args(&line));
         let outcome = job::run(&ranks, patience, Duration::from_secs(240));
         for rank in (0..world).filter(|&rank| rank != 1) {
-            let error = outcome.errors(rank);
-            let status = outcome.ranks[rank].status.code();
-            assert_eq!(status, Some(76), "{implementation}, rank {rank}: {error}");
-            has(&error, &["rank 1"]);
+            has(&outcome.ended(rank, Some(76)), &["rank 1"]);
         }
     }
 }
@@ -200,19 +193,10 @@ fn a_rank_that_dies_is_named_by_the_others() {
     a_rank_that_dies_is_named("host", 3, &["two-shot", "packets"]);
 }
 
-fn gpus() -> usize {
-    let gpus = Cuda::device_count().expect("a driver and GPUs");
-    assert!(
-        gpus >= 2,
-        "this test needs two GPUs, and this process sees {gpus}"
-    );
-    gpus.min(4)
-}
-
 #[test]
 #[ignore = "needs two GPUs and NCCL"]
 fn a_rank_that_dies_is_named_by_the_others_on_gpus() {
-    a_rank_that_dies_is_named("cuda", gpus(), &["nccl", "two-shot", "packets"]);
+    a_rank_that_dies_is_named("cuda", job::gpus(), &["nccl", "two-shot", "packets"]);
 }
 
 #[test]
@@ -221,8 +205,8 @@ fn gpus_measure_and_verify_every_operation() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("report.json");
     let line = "bench --device cuda --suite collectives --sizes 4K,1M,1000000 --iterations 8";
-    job::run_line(gpus(), &format!("{line} --json {}", file.display())).succeeded();
-    let report: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+    job::run_line(job::gpus(), &format!("{line} --json {}", file.display())).succeeded();
+    let report = job::read_json(file);
     let results = report["results"].as_array().unwrap();
     assert_eq!(results.len(), 5 * 3);
     for result in results {
@@ -241,5 +225,37 @@ fn gpus_measure_and_verify_every_operation() {
             assert!(row["graph_ms"]["median"].as_f64().is_some(), "{row}");
         }
         assert!(ours.count() >= 2, "{result}");
+    }
+}
+
+#[test]
+fn ranks_with_different_sizes_tell_both() {
+    let of = |sizes: &str| job::all(1, &job::args(&format!("{BENCH} --sizes {sizes}")));
+    let ranks = [of("4K"), of("8K")].concat();
+    let outcome = job::run(&ranks, job::PATIENT, job::PATIENT * 8);
+    for (rank, values) in [
+        (0, "4K on rank 0, 8K on rank 1"),
+        (1, "8K on rank 1, 4K on rank 0"),
+    ] {
+        let wanted = format!("the list of sizes differs between ranks: {values}");
+        has(&outcome.errors(rank), &[&wanted]);
+    }
+}
+
+#[test]
+fn wrong_options_are_refused_with_what_there_is() {
+    for (line, part) in [
+        ("collectives --op all-scatter", "reduce-scatter"),
+        ("collectives --sizes 4X", "4K"),
+        ("collectives --impl fastest", "packets-two-shot"),
+        ("collectives --shape 1x2x3", "--shape says nothing"),
+        ("collectives --peers none.json", "--peers none.json"),
+        ("collectives --plot no/such.svg", "--plot no/such.svg"),
+        ("gemm --sizes 4K", "--sizes says nothing to the suite gemm"),
+        ("gemm --peers x", "--peers says nothing to the suite gemm"),
+    ] {
+        let Said { code, err, .. } = job::say(&format!("bench --suite {line} --list"));
+        assert_eq!(code, Some(2), "{line}: {err}");
+        has(&err, &[part]);
     }
 }

@@ -4,8 +4,6 @@
 //! GEMMs by the suite `gemm` and collectives by the suite `collectives`, verified as ever. What the ranks
 //! cannot measure keeps the figure of the machine `h200x4`, and the file says so above it.
 
-mod plans;
-
 use std::collections::BTreeMap;
 
 use warpweave_comm::collective::{Costs, Operation};
@@ -14,12 +12,12 @@ use warpweave_overlap::algorithms;
 use warpweave_overlap::plan::{Plan, Problem};
 use warpweave_symm_mem::{BackendKind, DType};
 
-use self::plans::{Probe, REPEATS, plan};
 use crate::candidate::Candidate;
 use crate::clock::Clock;
 use crate::collectives::NcclBackend;
 use crate::error::{BenchError, Result};
 use crate::plans::PlanCandidate;
+use crate::probes::{Probe, REPEATS, plan};
 use crate::progress::Progress;
 use crate::report::{Metric, Operands, Outcome};
 use crate::session::Session;
@@ -119,7 +117,7 @@ impl Found {
             remarks: BTreeMap::new(),
             clock: 0.0,
         };
-        for key in [
+        let keys = [
             "gpu.copy_engines",
             "link.mixed",
             "gemm.boost_us",
@@ -134,16 +132,16 @@ impl Found {
             "network.latency_us",
             "collectives.nccl.sms",
             "collectives.symmetric_memory.sms",
-        ] {
-            found.keep(key, "it needs runs of its own");
-        }
+        ];
+        found.keep(&keys, "it needs runs of its own");
         Ok(found)
     }
 
-    /// Leaves a figure as it is.
-    fn keep(&mut self, key: &str, why: &str) {
+    /// Leaves figures as they are.
+    fn keep(&mut self, keys: &[&str], why: &str) {
         let remark = format!("not measured: {why}; the figure of {DEFAULT}");
-        self.remarks.insert(key.into(), remark);
+        let each = keys.iter().map(|&key| (key.into(), remark.clone()));
+        self.remarks.extend(each);
     }
 
     fn streams_and_links<B: NcclBackend>(
@@ -167,79 +165,30 @@ impl Found {
                 probes.extend(moves.map(|probe| (probe, large)));
             }
         }
-        let mut built: Vec<Plan> = Vec::new();
-        for &(probe, bytes) in &probes {
-            built.push(plan(probe, bytes, rank, world)?);
-        }
+        let built = probes.iter().map(|&(p, bytes)| plan(p, bytes, rank, world));
+        let mut built = built.collect::<Result<Vec<_>, _>>()?;
         let Shape { m, n, k } = sizes.scalar;
         let problem = Problem::new(m, n, k, DType::Bf16);
         for name in ["naiveRemoteRead", "threadloadGatherScalarCompute"] {
             built.push(algorithms::find(name)?.plan(rank, world, &problem)?);
         }
         let times = times(session, built, sizes.iterations)?;
-        let time = |probe: Probe, bytes: usize| {
-            let at = probes.iter().position(|&known| known == (probe, bytes));
-            at.and_then(|at| times[at])
-        };
-        self.clock = time(Probe::Empty, small).unwrap_or(0.0);
+        let (of_probes, of_kernels) = times.split_at(probes.len());
+        // What the clock costs is in each of them.
+        self.clock = of_probes[0].unwrap_or(0.0);
         let clock = self.clock;
         let net = |us: f64| (us - clock).max(LEAST);
-        let latency = &mut self.machine.latency;
-        if let Some(us) = time(Probe::Events, small) {
-            latency.event_us = net(us) / REPEATS as f64;
-        }
-        if let Some(us) = time(Probe::Local, large) {
-            self.machine.gpu.memory_gbs = rate(2 * large, net(us));
-        }
-        if let [Some(both), Some(trips), Some(signals)] =
-            [Probe::SignalsThenWaits, Probe::Trips, Probe::Signals].map(|p| time(p, small).map(net))
-        {
-            let repeats = REPEATS as f64;
-            // Signals alone are on the path but for one link crossing and one wait at their end, as launches
-            // take no less than waits.
-            let (pair, trip) = (both / repeats, (trips - both).max(0.0) / repeats);
-            latency.signal_us = trip;
-            latency.launch_us = ((signals - trip - pair) / (repeats - 1.0)).clamp(0.0, pair);
-            latency.wait_us = pair - latency.launch_us;
-        }
-        let ending = latency.launch_us + latency.signal_us + latency.wait_us;
-        let copies = world.saturating_sub(1) as f64;
-        if let Some(us) = time(Probe::Push { streams: false }, small) {
-            latency.copy_us = ((net(us) - ending) / copies).max(0.0);
-        }
-        let start = latency.copy_us;
-        let gbs = |probe, starts: f64| {
-            let us = net(time(probe, large)?) - ending - starts * start;
-            Some(rate((world - 1) * large, us))
+        let time = |probe: Probe, bytes: usize| {
+            let at = probes.iter().position(|&known| known == (probe, bytes));
+            Some(net(of_probes[at?]?))
         };
-        let link = &mut self.machine.link;
-        if let Some(push) = gbs(Probe::Push { streams: false }, copies) {
-            // No time tells the raw rate apart from what a copy reaches.
-            link.gbs *= push / link.copy_engine_gbs;
-            link.copy_engine_gbs = push;
-            if let Some(together) = gbs(Probe::Push { streams: true }, 1.0).filter(|_| world > 2) {
-                link.concurrent_copies = (together / push).min(1.0);
-            }
+        if let Some(us) = time(Probe::Local, large) {
+            self.machine.gpu.memory_gbs = rate(2 * large, us);
         }
-        // Two ranks that pull from each other alone do not show what pulls of many cost.
-        let many = |gbs: Option<f64>| gbs.filter(|_| world > 2);
-        if let Some(pull) = many(gbs(Probe::Pull { streams: false }, copies)) {
-            link.pulls_gbs = pull;
-        }
-        if let Some(pull) = many(gbs(Probe::Pull { streams: true }, 1.0)) {
-            link.pulls_streams_gbs = pull;
-        }
-        self.keep(
-            "link.gbs",
-            "its ratio to link.copy_engine_gbs is taken over",
-        );
-        if world < 3 {
-            for key in ["concurrent_copies", "pulls_gbs", "pulls_streams_gbs"] {
-                self.keep(&format!("link.{key}"), "fewer than three ranks");
-            }
-        }
+        self.latencies(|probe| time(probe, small), world);
+        self.links(|probe| time(probe, large), large, world);
         if world == 1 {
-            for key in [
+            let keys = [
                 "latency.launch_us",
                 "latency.signal_us",
                 "latency.wait_us",
@@ -249,15 +198,14 @@ impl Found {
                 "link.sm_pull_gbs",
                 "collectives.nccl.ranks",
                 "collectives.symmetric_memory.ranks",
-            ] {
-                self.keep(key, "one rank alone");
-            }
+            ];
+            self.keep(&keys, "one rank alone");
         }
         let flops = 2.0 * (m * n * k) as f64;
         let gemm = &mut self.machine.gemm;
         let scalar = [&mut gemm.naive_tflops, &mut gemm.scalar_tflops];
         let keys = ["gemm.naive_tflops", "gemm.scalar_tflops"];
-        for ((rate, us), key) in scalar.into_iter().zip(&times[probes.len()..]).zip(keys) {
+        for ((rate, us), key) in scalar.into_iter().zip(of_kernels).zip(keys) {
             match us {
                 Some(us) => *rate = flops / net(*us) / 1e6,
                 None => {
@@ -267,6 +215,67 @@ impl Found {
             }
         }
         Ok(())
+    }
+
+    /// From the times of probes that move little.
+    fn latencies(&mut self, time: impl Fn(Probe) -> Option<f64>, world: usize) {
+        let latency = &mut self.machine.latency;
+        if let Some(us) = time(Probe::Events) {
+            latency.event_us = us / REPEATS as f64;
+        }
+        if let [Some(both), Some(trips), Some(signals)] =
+            [Probe::SignalsThenWaits, Probe::Trips, Probe::Signals].map(&time)
+        {
+            let repeats = REPEATS as f64;
+            // Signals alone are on the path but for one link crossing and one wait at their end, as launches
+            // take no less than waits.
+            let (pair, trip) = (both / repeats, (trips - both).max(0.0) / repeats);
+            latency.signal_us = trip;
+            latency.launch_us = ((signals - trip - pair) / (repeats - 1.0)).clamp(0.0, pair);
+            latency.wait_us = pair - latency.launch_us;
+        }
+        if let Some(us) = time(Probe::Push { streams: false }) {
+            let ending = latency.launch_us + latency.signal_us + latency.wait_us;
+            latency.copy_us = ((us - ending) / (world - 1) as f64).max(0.0);
+        }
+    }
+
+    /// From the times of probes that move so many bytes to or from each peer.
+    fn links(&mut self, time: impl Fn(Probe) -> Option<f64>, bytes: usize, world: usize) {
+        let (latency, copies) = (&self.machine.latency, world.saturating_sub(1) as f64);
+        let ending = latency.launch_us + latency.signal_us + latency.wait_us;
+        let start = latency.copy_us;
+        let gbs = |probe, starts: f64| {
+            let us = time(probe)? - ending - starts * start;
+            Some(rate((world - 1) * bytes, us))
+        };
+        // Two ranks that pull from each other alone do not show what pulls of many cost.
+        let many = |gbs: Option<f64>| gbs.filter(|_| world > 2);
+        let link = &mut self.machine.link;
+        if let Some(push) = gbs(Probe::Push { streams: false }, copies) {
+            // No time tells the raw rate apart from what a copy reaches.
+            link.gbs *= push / link.copy_engine_gbs;
+            link.copy_engine_gbs = push;
+            if let Some(together) = many(gbs(Probe::Push { streams: true }, 1.0)) {
+                link.concurrent_copies = (together / push).min(1.0);
+            }
+        }
+        if let Some(pull) = many(gbs(Probe::Pull { streams: false }, copies)) {
+            link.pulls_gbs = pull;
+        }
+        if let Some(pull) = many(gbs(Probe::Pull { streams: true }, 1.0)) {
+            link.pulls_streams_gbs = pull;
+        }
+        let why = "its ratio to link.copy_engine_gbs is taken over";
+        self.keep(&["link.gbs"], why);
+        if world < 3 {
+            let keys = [
+                "link.concurrent_copies",
+                "link.pulls_gbs",
+                "link.pulls_streams_gbs",
+            ];
+            self.keep(&keys, "fewer than three ranks");
+        }
     }
 
     /// Fits the sustained rate of each element type: the median over its shapes, with the tiles as they are.
@@ -305,7 +314,7 @@ impl Found {
                     factors.sort_by(f64::total_cmp);
                     *rate *= factors[factors.len() / 2];
                 }
-                None => self.keep("gemm.sustained_tflops", "a GEMM could not run"),
+                None => self.keep(&["gemm.sustained_tflops"], "a GEMM could not run"),
             }
         }
         Ok(())
@@ -377,8 +386,9 @@ impl Found {
             }
         }
         for key in missing {
-            for name in ["all-gather", "all-reduce", "reduce-scatter"] {
-                self.keep(&format!("collectives.{key}.times.{name}"), "it is not here");
+            for operation in MODELLED.map(Operation::name) {
+                let key = format!("collectives.{key}.times.{operation}");
+                self.keep(&[&key], "it is not here");
             }
         }
         Ok(report.costs())

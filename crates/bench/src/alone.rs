@@ -1,0 +1,313 @@
+//! Plans of a part of an operation, to be timed alone: its GEMM, its all-gather, and where the time of
+//! `threadloadGatherThenCutlass` goes.
+//!
+//! The parts of the breakdown need not add up to the whole: each of them is measured with the clock's own
+//! cost, which is that of the empty call, and with the ranks aligned, while in the whole the GEMM begins on
+//! each rank when its own gather ends.
+
+use std::rc::Rc;
+
+use warpweave_overlap::kernels::{KernelShape, ThreadloadGather};
+use warpweave_overlap::operation::{Matrix, Operand};
+use warpweave_overlap::plan::{
+    Batch, Collective, OpKind, Placement, Plan, PlanBuilder, Problem, Provider, Region, Role,
+    StreamId, Transport,
+};
+use warpweave_overlap::{Operation, PlanError};
+use warpweave_symm_mem::DType;
+
+use crate::candidate::Entrant;
+use crate::inputs::part;
+use crate::plans::Implementation;
+use crate::report::{Breakdown, Metric, Row};
+use crate::timing::Times;
+
+fn implementation(
+    name: &str,
+    operands: impl Fn(usize, usize, &Problem) -> Vec<Operand> + 'static,
+    plan: impl Fn(usize, usize, &Problem) -> Result<Plan, PlanError> + 'static,
+) -> Implementation {
+    Implementation {
+        name: name.to_owned(),
+        scheduled: None,
+        operands: Rc::new(operands),
+        plan: Rc::new(plan),
+    }
+}
+
+/// Local buffers of `operands`, each as a whole.
+fn local(plan: &mut PlanBuilder, operands: &[Operand], dtype: DType) -> Vec<Region> {
+    let whole = |operand: &Operand| {
+        let (role, shape) = (operand.role(), operand.stored());
+        let id = plan.buffer(operand.buffer, Placement::Local, role, dtype, shape);
+        plan.whole(id)
+    };
+    operands.iter().map(whole).collect()
+}
+
+/// The operands of `operation` that are of these matrices.
+fn some(
+    operation: Operation,
+    matrices: &'static [Matrix],
+) -> impl Fn(usize, usize, &Problem) -> Vec<Operand> + Copy {
+    move |rank, world, problem| {
+        let mut operands = operation.operands((rank, world), problem, None);
+        operands.retain(|operand| matrices.contains(&operand.matrix));
+        operands
+    }
+}
+
+/// The GEMM that a rank computes in `operation`, with its operands at hand and the weight stored as there; of
+/// all of A and B without an operation.
+///
+/// Where the operation sums over ranks, it is that of the first ⌈K / world⌉ columns of A, and its result,
+/// which is no part of C, is not verified.
+pub fn gemm_alone(name: &str, provider: Provider, operation: Option<Operation>) -> Implementation {
+    let plan_name = name.to_owned();
+    let operands = move |_: usize, world: usize, problem: &Problem| {
+        let mut operands = gemm_operands(operation, world, problem);
+        if gemm_of(operation, world, problem).2 < problem.k {
+            operands.retain(|operand| operand.role() != Role::Output);
+        }
+        operands
+    };
+    implementation(name, operands, move |rank, world, problem| {
+        problem.validate(rank, world)?;
+        let operands = gemm_operands(operation, world, problem);
+        let mut plan = PlanBuilder::new(&plan_name, rank, world);
+        let regions = local(&mut plan, &operands, problem.dtype);
+        if let [a, b, c, bias @ ..] = regions.as_slice() {
+            let gemm = OpKind::Gemm {
+                a: a.clone(),
+                b: b.clone(),
+                c: c.clone(),
+                bias: bias.first().cloned(),
+                b_transposed: operands.iter().any(|operand| operand.transposed),
+                batch: Batch::ONE,
+                provider,
+            };
+            plan.push(StreamId::MAIN, gemm);
+        }
+        plan.finish()
+    })
+}
+
+/// M, N and K of the GEMM that a rank computes.
+pub fn gemm_of(
+    operation: Option<Operation>,
+    world: usize,
+    problem: &Problem,
+) -> (usize, usize, usize) {
+    match operation {
+        Some(operation) => operation.gemm(world, problem),
+        None => (problem.m, problem.n, problem.k),
+    }
+}
+
+fn gemm_operands(operation: Option<Operation>, world: usize, problem: &Problem) -> Vec<Operand> {
+    let (m, n, k) = gemm_of(operation, world, problem);
+    let theirs = operation.map_or(Vec::new(), |o| o.operands((0, world), problem, None));
+    let of = |matrix| theirs.iter().find(move |operand| operand.matrix == matrix);
+    let operand = |buffer, matrix, rows, cols| Operand {
+        transposed: of(matrix).is_some_and(|operand| operand.transposed),
+        ..part(buffer, matrix, 0..rows, 0..cols)
+    };
+    let mut operands = vec![
+        operand("a", Matrix::A, m, k),
+        operand("b", Matrix::B, k, n),
+        operand("c", Matrix::C, m, n),
+    ];
+    if of(Matrix::Bias).is_some() {
+        operands.push(operand("bias", Matrix::Bias, 1, n));
+    }
+    operands
+}
+
+/// The all-gather of `overlap-allgather`.
+pub fn gather_alone() -> Implementation {
+    let name = "allGatherAlone";
+    let operation = Operation::MatmulOverlappingAllGather;
+    let operands = some(operation, &[Matrix::X, Matrix::Y]);
+    implementation(name, operands, move |rank, world, problem| {
+        problem.validate(rank, world)?;
+        let mut plan = PlanBuilder::new(name, rank, world);
+        let regions = local(&mut plan, &operands(rank, world, problem), problem.dtype);
+        if let [x, y] = regions.as_slice() {
+            let gather = Collective::AllGather;
+            plan.collective(
+                StreamId::MAIN,
+                gather,
+                x.clone(),
+                y.clone(),
+                Transport::Nccl,
+            );
+        }
+        plan.finish()
+    })
+}
+
+/// The implementation that is taken apart.
+pub const WHOLE: &str = "threadloadGatherThenCutlass";
+
+/// Bytes of a row that leaves nothing to a gather but its signals and waits: one load of a thread.
+const LEAST_ROW: usize = 16;
+
+/// What is to be measured besides `rows` if that of [`WHOLE`] is among them and can run, in the order of the
+/// fields of [`Breakdown`].
+pub fn breakdown_parts(rows: &[Entrant<'_>]) -> Vec<Implementation> {
+    let runs = |row: &Entrant<'_>| row.name == WHOLE && row.candidate.is_ok();
+    match rows.iter().any(runs) {
+        true => all_parts().into(),
+        false => Vec::new(),
+    }
+}
+
+fn all_parts() -> [Implementation; 4] {
+    let operation = Operation::AllGatherMatmul;
+    let nothing = |_: usize, _: usize, _: &Problem| Vec::new();
+    let empty = |rank, world, _: &Problem| PlanBuilder::new("emptyCall", rank, world).finish();
+    [
+        implementation("empty call", nothing, empty),
+        // The rows of its matrix are shorter than those of A, and what they hold does not matter.
+        implementation("handshake alone", nothing, handshake_plan),
+        implementation("gather alone", some(operation, &[Matrix::A]), gather_plan),
+        gemm_alone("CUTLASS GEMM alone", Provider::Cutlass, Some(operation)),
+    ]
+}
+
+fn handshake_plan(rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
+    let k = LEAST_ROW / problem.dtype.size();
+    gather("handshakeAlone", rank, world, &Problem { k, ..*problem })
+}
+
+fn gather_plan(rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
+    gather("threadloadGatherAlone", rank, world, problem)
+}
+
+/// The same kernel with the same buffers and slots as in the whole.
+fn gather(name: &str, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
+    problem.validate(rank, world)?;
+    let Problem { m, k, dtype, .. } = *problem;
+    let mut plan = PlanBuilder::new(name, rank, world);
+    let own = (problem.max_shard(world), k);
+    let (ready, done) = (plan.slot("ready"), plan.slot("done"));
+    let kernel = ThreadloadGather {
+        shape: KernelShape { m, n: 0, k, dtype },
+        a: plan.buffer("a", Placement::Symmetric, Role::Input, dtype, own),
+        staging: plan.buffer("staging", Placement::Local, Role::Staging, dtype, (m, k)),
+        ready,
+        done,
+    };
+    plan.kernel(StreamId::MAIN, kernel);
+    plan.finish()
+}
+
+/// The breakdown of the row of [`WHOLE`], from the times of the parts that ran. `None` without that row or
+/// without parts.
+pub fn breakdown(rows: &[Row], times: &[Option<Times>]) -> Option<Breakdown> {
+    let single = |times: &Option<Times>| times.as_ref()?.spread(Metric::Single);
+    let [empty, handshake, gather, gemm] = times else {
+        return None;
+    };
+    let whole = rows.iter().find(|row| row.implementation == WHOLE)?;
+    Some(Breakdown {
+        implementation: whole.implementation.clone(),
+        empty_ms: single(empty),
+        handshake_ms: single(handshake),
+        gather_ms: single(gather),
+        gemm_ms: single(gemm),
+        together_ms: whole.single_ms,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plans::hold;
+    use crate::shape::Shape;
+    use crate::suite::WITH_GATHER;
+    use warpweave_overlap::algorithms;
+
+    #[test]
+    fn the_gemms_alone_hold_back_to_back() {
+        for world in [1, 2, 3, 4] {
+            let problem = Problem::new(10, 6, 8, DType::F16);
+            for operation in Operation::ALL.map(Some).into_iter().chain([None]) {
+                let alone = gemm_alone("GEMM", Provider::CublasLt, operation);
+                hold(world, |rank| (alone.plan)(rank, world, &problem));
+            }
+        }
+    }
+
+    #[test]
+    fn the_gemm_alone_is_as_large_as_a_ranks_part_and_stored_alike() {
+        let problem = Problem::new(10, 6, 9, DType::F16);
+        let part = |operation| {
+            let alone = gemm_alone("GEMM", Provider::CublasLt, Some(operation));
+            let stored: Vec<_> = (alone.operands)(0, 4, &problem)
+                .iter()
+                .map(|operand| (operand.buffer, operand.stored()))
+                .collect();
+            stored
+        };
+        assert_eq!(
+            part(Operation::RowParallelLinear),
+            [("a", (10, 3)), ("b", (6, 3))]
+        );
+        assert_eq!(
+            part(Operation::ColumnParallelLinear),
+            [
+                ("a", (10, 9)),
+                ("b", (6, 9)),
+                ("c", (10, 6)),
+                ("bias", (1, 6))
+            ]
+        );
+    }
+
+    #[test]
+    fn the_plans_of_the_parts_hold_back_to_back() {
+        for dtype in [DType::F16, DType::F32] {
+            let problem = Problem::new(10, 6, 24, dtype);
+            for world in [2, 3, 4] {
+                for part in all_parts() {
+                    hold(world, |rank| (part.plan)(rank, world, &problem));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_gather_is_that_of_the_whole() {
+        let problem = Problem::new(10, 6, 24, DType::F16);
+        let whole = algorithms::find(WHOLE)
+            .unwrap()
+            .plan(1, 4, &problem)
+            .unwrap();
+        let alone = gather_plan(1, 4, &problem).unwrap();
+        let kernel_of = |plan: &Plan| {
+            let named = plan.ops.iter().find_map(|op| match &op.kind {
+                warpweave_overlap::plan::OpKind::Kernel { kernel, .. } => {
+                    Some((kernel.name(), kernel.shape()))
+                }
+                _ => None,
+            });
+            named.unwrap()
+        };
+        assert_eq!(kernel_of(&whole), kernel_of(&alone));
+        let handshake = handshake_plan(1, 4, &problem).unwrap();
+        assert_eq!(kernel_of(&handshake).1.k * problem.dtype.size(), LEAST_ROW);
+    }
+
+    #[test]
+    fn the_gather_alone_holds_and_is_64_mib_a_rank() {
+        let problem = Problem::new(10, 6, 8, DType::F16);
+        for world in [1, 2, 4] {
+            hold(world, |rank| (gather_alone().plan)(rank, world, &problem));
+        }
+        let (Shape { m, n, k }, dtype) = WITH_GATHER;
+        let operands = (gather_alone().operands)(1, 4, &Problem::new(m, n, k, dtype));
+        let (rows, cols) = operands[0].stored();
+        assert_eq!(rows * cols * dtype.size(), 64 << 20);
+    }
+}

@@ -1,0 +1,179 @@
+//! Calls on the caller's memory: what an engine makes between its own kernels.
+//!
+//! One object does all operations, because they share their memory, their epochs and their faults: an engine that
+//! makes an all-reduce after each layer and an all-gather at the end has one thing to create, to check and to
+//! recover. `enqueue` and `run` take a [`Call`] of raw addresses; these methods take [`DeviceSlice`]s, check their
+//! lengths, and are safe.
+//!
+//! A call allocates nothing on the device, exchanges nothing and waits for nothing, so it can be captured in a
+//! graph. The variant depends on the operation, on the size, and on whether the operands are symmetric: these are
+//! alike on all ranks. A rank whose memory is not aligned to 16 bytes, or to 4, uses narrower loads and stores in
+//! the same protocol.
+
+use warpweave_symm_mem::{DType, DevicePtr, DeviceSlice, Error, Result};
+
+use super::Collectives;
+use super::backend::CollectiveKernels;
+use super::call::{Call, Operand, Operation};
+use super::variant::Variant;
+
+/// The unit of data that is moved and not reduced: two bytes, whatever the elements are.
+const MOVED: DType = DType::F16;
+
+/// # Calls on the caller's memory
+///
+/// Any device memory will do, of any length: memory of stream-ordered pools too, since no peer opens it. Every
+/// rank makes the same calls, with the same operation, lengths, type and root, in the same order, on one stream or
+/// on several that wait for each other. What goes wrong on the device [`Collectives::check`] finds.
+///
+/// Each returns the variant that does it.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] for lengths that do not fit each other, and for operands that overlap without being
+/// the same; what the backend reports while enqueuing.
+impl<B: CollectiveKernels> Collectives<B> {
+    /// The reduction of `input` over the ranks, to `output`, which may be `input`.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use warpweave_comm::{Collectives, CollectiveOptions, Exchange};
+    /// # use warpweave_symm_mem::{Backend, DType, DeviceSlice, Host, Memory, ThreadExchange};
+    /// # let exchange: Arc<dyn Exchange> = Arc::new(ThreadExchange::group(1).remove(0));
+    /// # let device = Host::new();
+    /// # let stream = device.setup_stream()?;
+    /// let collectives = Collectives::new(&device, &exchange, "engine", CollectiveOptions::default())?;
+    /// let x = device.allocate(4 * 4096)?; // or a tensor's address, by `DeviceSlice::from_address`
+    /// let x = DeviceSlice::of(&x);
+    /// collectives.all_reduce(&stream, DType::F32, x, x)?;
+    /// # Ok::<(), warpweave_symm_mem::Error>(())
+    /// ```
+    pub fn all_reduce(
+        &self,
+        stream: &B::Stream,
+        dtype: DType,
+        input: DeviceSlice<'_>,
+        output: DeviceSlice<'_>,
+    ) -> Result<Variant> {
+        self.call(stream, Operation::AllReduce, dtype, 0, [input, output])
+    }
+
+    /// The reduction over the ranks of `input`, of which each rank gets one part of `world`, by rank, in
+    /// `output`. This may be that part of `input`.
+    pub fn reduce_scatter(
+        &self,
+        stream: &B::Stream,
+        dtype: DType,
+        input: DeviceSlice<'_>,
+        output: DeviceSlice<'_>,
+    ) -> Result<Variant> {
+        self.call(stream, Operation::ReduceScatter, dtype, 0, [input, output])
+    }
+
+    /// Every rank's `input`, by rank, in `output`. `input` may be this rank's part of `output`. Lengths are even
+    /// numbers of bytes.
+    pub fn all_gather(
+        &self,
+        stream: &B::Stream,
+        input: DeviceSlice<'_>,
+        output: DeviceSlice<'_>,
+    ) -> Result<Variant> {
+        self.call(stream, Operation::AllGather, MOVED, 0, [input, output])
+    }
+
+    /// The `input` of rank `root`, in every rank's `output`, which may be `input`. Only the root's `input` is
+    /// read. Lengths are even numbers of bytes.
+    pub fn broadcast(
+        &self,
+        stream: &B::Stream,
+        root: usize,
+        input: DeviceSlice<'_>,
+        output: DeviceSlice<'_>,
+    ) -> Result<Variant> {
+        self.call(stream, Operation::Broadcast, MOVED, root, [input, output])
+    }
+
+    /// One part of `world` of every rank's `input`, by rank, in `output`, which may be `input`. Lengths are even
+    /// numbers of bytes for each part.
+    pub fn all_to_all(
+        &self,
+        stream: &B::Stream,
+        input: DeviceSlice<'_>,
+        output: DeviceSlice<'_>,
+    ) -> Result<Variant> {
+        self.call(stream, Operation::AllToAll, MOVED, 0, [input, output])
+    }
+
+    fn call(
+        &self,
+        stream: &B::Stream,
+        operation: Operation,
+        dtype: DType,
+        root: usize,
+        [input, output]: [DeviceSlice<'_>; 2],
+    ) -> Result<Variant> {
+        let unit = match operation {
+            Operation::ReduceScatter | Operation::AllToAll => dtype.size() * self.world(),
+            _ => dtype.size(),
+        };
+        let wrong = |why: String| {
+            Err(Error::InvalidArgument {
+                what: "operand of a collective",
+                why: format!("{operation} of {} ranks: {why}", self.world()),
+            })
+        };
+        let given = input.bytes();
+        if !given.is_multiple_of(unit) {
+            return wrong(format!("{given} bytes are not a multiple of {unit}"));
+        }
+        let count = given / unit;
+        let expected = operation.elements(count, self.world()).1 * dtype.size();
+        if output.bytes() != expected {
+            let has = output.bytes();
+            return wrong(format!("the output has {has} bytes, and needs {expected}"));
+        }
+        let call = Call {
+            operation,
+            dtype,
+            count,
+            root,
+            input: self.operand(&input)?,
+            output: self.operand(&output)?,
+        };
+        if !self.are_apart(&call, given, expected) {
+            return wrong("input and output overlap".into());
+        }
+        // SAFETY: the operands have the lengths that were checked, and live as `DeviceSlice` promises; they
+        // overlap only as calls may. That all ranks make the same calls no rank can check; where one does not,
+        // a wait fails, and what was computed is reported as invalid.
+        unsafe { self.run(stream, &call) }
+    }
+
+    pub(super) fn operand(&self, slice: &DeviceSlice<'_>) -> Result<Operand> {
+        if !slice.is_symmetric() {
+            return Ok(Operand::local(slice.address(self.rank())));
+        }
+        let mut addresses = [DevicePtr::NULL; super::launch::MAX_WORLD];
+        let addresses = &mut addresses[..self.world()];
+        for (rank, address) in addresses.iter_mut().enumerate() {
+            *address = slice.address(rank);
+        }
+        Operand::shared(addresses, self.rank())
+    }
+
+    /// Whether the operands share no memory, or just as much as the operation allows.
+    fn are_apart(&self, call: &Call, given: usize, taken: usize) -> bool {
+        let (input, output) = (call.input.address().0, call.output.address().0);
+        let part = (self.rank() * call.bytes()) as u64;
+        let same = match call.operation {
+            Operation::AllGather => input == output + part,
+            Operation::ReduceScatter => output == input + part,
+            _ => input == output,
+        };
+        same || !overlap((input, given), (output, taken))
+    }
+}
+
+/// Whether two ranges of (address, bytes) share a byte.
+pub(super) fn overlap(one: (u64, usize), other: (u64, usize)) -> bool {
+    one.0 < other.0 + other.1 as u64 && other.0 < one.0 + one.1 as u64
+}

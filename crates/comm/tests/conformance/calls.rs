@@ -1,0 +1,289 @@
+//! Calls on the caller's memory: any length and alignment, in graphs, on several streams, and what becomes of ranks
+//! that make different calls.
+
+use warpweave_comm::CollectiveKernels;
+use warpweave_comm::collective::{Operation, Variant};
+use warpweave_symm_mem::{DType, DeviceSlice, Error, FaultCause, Memory, Priority};
+
+use crate::case::{Case, DTYPES, OPERATIONS, Reach};
+use crate::play::Played;
+use crate::rank::Rank;
+use crate::values::{encoded, given, result};
+
+/// What memory holds before a call.
+const POISON: u8 = 0xa5;
+/// Bytes on either side of an operand that a call must leave alone.
+const MARGIN: usize = 64;
+
+fn told(error: Error) -> String {
+    error.to_string()
+}
+
+/// Calls `operation` on slices.
+fn call<B: CollectiveKernels>(
+    rank: &Rank<B>,
+    stream: &B::Stream,
+    case: &Case,
+    [input, output]: [DeviceSlice<'_>; 2],
+) -> Result<Variant, Error> {
+    let collectives = &rank.collectives;
+    match case.operation {
+        Operation::AllReduce => collectives.all_reduce(stream, case.dtype, input, output),
+        Operation::ReduceScatter => collectives.reduce_scatter(stream, case.dtype, input, output),
+        Operation::AllGather => collectives.all_gather(stream, input, output),
+        Operation::Broadcast => collectives.broadcast(stream, case.root, input, output),
+        Operation::AllToAll => collectives.all_to_all(stream, input, output),
+        Operation::Barrier => panic!("no operands"),
+    }
+}
+
+/// Every operation at lengths that take each of its variants, at addresses that differ between ranks.
+pub fn any_memory<B: CollectiveKernels>(rank: &Rank<B>, counts: &[usize]) -> Played {
+    let (world, me) = (rank.world(), rank.rank());
+    let mut seed = 7000;
+    for operation in OPERATIONS {
+        for dtype in DTYPES {
+            for &count in counts {
+                for (skew, in_place) in [(0, false), (1, false), (3, true)] {
+                    seed += 1;
+                    let root = seed as usize % world;
+                    let case = Case {
+                        root,
+                        in_place,
+                        ..Case::new(operation, Variant::Packets, dtype, count, Reach::NONE)
+                    };
+                    let skew = skew * (me + 1) * dtype.size();
+                    one(rank, &case, skew, seed)
+                        .map_err(|why| format!("rank {me}: {case:?}: {why}"))?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn one<B: CollectiveKernels>(rank: &Rank<B>, case: &Case, skew: usize, seed: u64) -> Played {
+    let (world, me) = (rank.world(), rank.rank());
+    let (given_bytes, taken_bytes) = case.bytes(world);
+    let room = given_bytes.max(taken_bytes);
+    let part = me * case.count * case.dtype.size();
+    // Where the smaller operand lies in the larger one.
+    let (input_at, output_at) = match (case.in_place, case.operation) {
+        (true, Operation::AllGather) => (part, 0),
+        (true, Operation::ReduceScatter) => (0, part),
+        (true, _) => (0, 0),
+        (false, _) => (0, room + MARGIN),
+    };
+    let start = MARGIN + skew;
+    let memory = rank
+        .backend
+        .allocate(start + 2 * (room + MARGIN))
+        .map_err(told)?;
+    let all = DeviceSlice::of(&memory);
+    let slice = |at: usize, bytes: usize| all.slice(start + at, bytes).expect("inside");
+    let values = given(case.dtype, seed, me, 0..given_bytes / case.dtype.size());
+    let values = encoded(case.dtype, &values);
+    let mut expected = vec![POISON; memory.bytes()];
+    // SAFETY: the whole of new memory.
+    unsafe {
+        let (backend, stream) = (&rank.backend, &rank.stream);
+        backend
+            .fill(stream, memory.address(), POISON, memory.bytes())
+            .map_err(told)?;
+        let at = memory.address().add(start + input_at);
+        backend.upload(stream, at, &values).map_err(told)?;
+    }
+    expected[start + input_at..][..given_bytes].copy_from_slice(&values);
+    let wanted = encoded(case.dtype, &result(case, &rank.limits(), seed, me));
+    expected[start + output_at..][..taken_bytes].copy_from_slice(&wanted);
+    let operands = [slice(input_at, given_bytes), slice(output_at, taken_bytes)];
+    let variant = call(rank, &rank.stream, case, operands).map_err(told)?;
+    finish(rank)?;
+    let got = read(rank, &memory)?;
+    match got
+        .iter()
+        .zip(&expected)
+        .position(|(got, wanted)| got != wanted)
+    {
+        None => Ok(()),
+        Some(at) => Err(format!(
+            "{variant}: byte {} differs",
+            at as i64 - (start + output_at) as i64
+        )),
+    }
+}
+
+fn finish<B: CollectiveKernels>(rank: &Rank<B>) -> Played {
+    rank.backend.synchronize(&rank.stream).map_err(told)?;
+    rank.collectives.check(&rank.stream).map_err(told)
+}
+
+fn read<B: CollectiveKernels>(rank: &Rank<B>, memory: &B::Memory) -> Result<Vec<u8>, String> {
+    let mut bytes = vec![0; memory.bytes()];
+    // SAFETY: all of the memory.
+    unsafe {
+        rank.backend
+            .download(&rank.stream, memory.address(), &mut bytes)
+            .map_err(told)?
+    };
+    Ok(bytes)
+}
+
+/// A graph of two calls, replayed on two streams that wait for each other, while one rank after the other is late.
+/// The first is an exchange in place, which the second time undoes: a replay too many or too few shows.
+pub fn many_replays<B: CollectiveKernels>(rank: &Rank<B>, replays: usize) -> Played {
+    let (backend, world, me) = (&rank.backend, rank.world(), rank.rank());
+    const COUNT: usize = 60;
+    let bytes = 4 * COUNT * world;
+    let value = |rank: usize, chunk: usize| (10 * rank + chunk) as f32;
+    let mine: Vec<f32> = (0..world)
+        .flat_map(|chunk| [value(me, chunk); COUNT])
+        .collect();
+    let [x, sum] = [(); 2].map(|()| backend.allocate(bytes));
+    let (x, sum) = (x.map_err(told)?, sum.map_err(told)?);
+    // SAFETY: all of new memory.
+    unsafe {
+        backend
+            .upload(&rank.stream, x.address(), &encoded(DType::F32, &mine))
+            .map_err(told)?
+    };
+    let [values, sums] = [&x, &sum].map(DeviceSlice::of);
+    let other = backend.stream(Priority::Normal).map_err(told)?;
+    let graph = backend.capture(&rank.stream, || {
+        rank.collectives.all_to_all(&rank.stream, values, values)?;
+        rank.collectives
+            .all_reduce(&rank.stream, DType::F32, values, sums)?;
+        Ok(())
+    });
+    let graph = graph.map_err(told)?;
+    let event = backend.event().map_err(told)?;
+    for round in 0..10 {
+        // An odd number, so that each round ends in the other state.
+        let times = (replays / 10) | 1;
+        for replay in 0..times {
+            let [from, to] = match replay % 2 {
+                0 => [&rank.stream, &other],
+                _ => [&other, &rank.stream],
+            };
+            if replay % 200 == 0 && replay / 200 % world == me {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            // SAFETY: the memory and the collectives outlive the work, and the streams wait for each other.
+            unsafe { backend.launch_graph(&graph, from).map_err(told)? };
+            backend.record(&event, from).map_err(told)?;
+            backend.wait_event(to, &event).map_err(told)?;
+        }
+        backend.synchronize(&other).map_err(told)?;
+        finish(rank)?;
+        let state = |rank: usize, chunk: usize| match round % 2 {
+            0 => value(chunk, rank),
+            _ => value(rank, chunk),
+        };
+        let reduced = |chunk| (0..world).map(|rank| state(rank, chunk)).sum();
+        for (memory, wanted) in [
+            (
+                &x,
+                (0..world).map(|chunk| state(me, chunk)).collect::<Vec<_>>(),
+            ),
+            (&sum, (0..world).map(reduced).collect()),
+        ] {
+            let wanted: Vec<f32> = wanted.iter().flat_map(|value| [*value; COUNT]).collect();
+            if read(rank, memory)? != encoded(DType::F32, &wanted) {
+                return Err(format!(
+                    "rank {me}: wrong values after {} replays",
+                    (round + 1) * times
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What the last rank makes of a call that the others make.
+const ODD: [fn(&Case) -> Case; 4] = [
+    |case| Case {
+        count: case.count + 1,
+        ..*case
+    },
+    |case| Case {
+        dtype: DType::Bf16,
+        count: 2 * case.count,
+        ..*case
+    },
+    |case| Case {
+        count: case.count / 100,
+        ..*case
+    },
+    |case| Case {
+        operation: Operation::AllToAll,
+        ..*case
+    },
+];
+
+/// One rank calls with another size, element type or operation: an error on every rank, which says so and names a
+/// rank on either side of the disagreement, long before the deadline. Afterwards the group goes on.
+pub fn different_calls_are_told<B: CollectiveKernels>(
+    rank: &Rank<B>,
+    timeout: std::time::Duration,
+) -> Played {
+    let last = rank.world() - 1;
+    let memory = rank.backend.allocate(1 << 16).map_err(told)?;
+    for (index, odd) in ODD.into_iter().enumerate() {
+        let alike = Case::new(
+            Operation::AllReduce,
+            Variant::Packets,
+            DType::F32,
+            480,
+            Reach::NONE,
+        );
+        let case = if rank.rank() == last {
+            odd(&alike)
+        } else {
+            alike
+        };
+        let (given, taken) = case.bytes(rank.world());
+        let slice = |at, bytes| DeviceSlice::of(&memory).slice(at, bytes).expect("inside");
+        // Behind a call that is alike.
+        let operands = [slice(0, 1920), slice(1 << 15, 1920)];
+        call(rank, &rank.stream, &alike, operands).map_err(told)?;
+        finish(rank)?;
+        rank.exchange
+            .barrier("odd")
+            .map_err(|error| error.to_string())?;
+        let start = std::time::Instant::now();
+        call(
+            rank,
+            &rank.stream,
+            &case,
+            [slice(0, given), slice(1 << 15, taken)],
+        )
+        .map_err(told)?;
+        rank.backend.synchronize(&rank.stream).map_err(told)?;
+        let waited = start.elapsed();
+        match rank.collectives.check(&rank.stream) {
+            Err(Error::SignalFault(fault)) => {
+                let names_last = rank.rank() == last || fault.peer == last;
+                let is_told = match fault.cause {
+                    FaultCause::OtherCall => names_last,
+                    FaultCause::PeerGaveUp { reporter } => names_last || reporter == last,
+                    _ => false,
+                };
+                if !is_told || waited > timeout / 2 {
+                    return Err(format!(
+                        "rank {} after {waited:?}, odd call {index}: {fault}",
+                        rank.rank()
+                    ));
+                }
+            }
+            other => return Err(format!("rank {}, odd call {index}: {other:?}", rank.rank())),
+        }
+        rank.exchange
+            .barrier("told")
+            .map_err(|error| error.to_string())?;
+        rank.collectives
+            .recover(&rank.stream, rank.exchange.as_ref())
+            .map_err(told)?;
+        one(rank, &alike, 0, 9000 + index as u64)?;
+    }
+    Ok(())
+}

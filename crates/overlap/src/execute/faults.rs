@@ -1,0 +1,99 @@
+//! Faults of calls: how a caller learns of them, and how an executor recovers.
+
+use std::sync::{Arc, Weak};
+
+use warpweave_symm_mem::{Exchange, SignalFault, SignalPad};
+
+use super::collective::{ProcessGroup, drain};
+use super::error::{Result, name_ranks};
+use super::{ExecuteBackend, Executor};
+
+/// Pads of what an executor has prepared, in the order in which all ranks did.
+pub(super) type Pads<B> = Vec<Weak<NodePad<B>>>;
+
+/// A pad and the node that it belongs to.
+pub(super) struct NodePad<B: ExecuteBackend> {
+    pub pad: SignalPad<B>,
+    pub node: Arc<dyn Exchange>,
+    /// The ranks of the node.
+    pub ranks: Vec<usize>,
+}
+
+impl<B: ExecuteBackend> Executor<B> {
+    /// Whether a wait of this device has failed since the last recovery: no call is enqueued then. Costs one
+    /// load.
+    pub fn is_stopped(&self) -> bool {
+        self.0.backend.is_stopped()
+    }
+
+    /// Waits until everything on `stream` has ended, and reports what went wrong in it.
+    ///
+    /// # Errors
+    /// [`SignalFault`] naming the peer whose signal did not come in time;
+    /// [`ExecuteError::CollectiveTimeout`]; what the stream and the collectives report.
+    pub fn synchronize(&self, stream: &B::Stream) -> Result<()> {
+        let drained = drain(&self.0.backend, stream, &self.all_groups());
+        let checked = self.check(stream);
+        drained?;
+        checked
+    }
+
+    /// Reports what went wrong in the calls so far of all that was prepared, after `stream` was synchronised.
+    /// A peer's failed wait in one schedule may have spoilt the memory of another, so all are looked at.
+    ///
+    /// # Errors
+    /// As [`Executor::synchronize`].
+    pub fn check(&self, stream: &B::Stream) -> Result<()> {
+        let pads = self.0.pads.lock();
+        let pads: Vec<_> = pads.iter().filter_map(Weak::upgrade).collect();
+        SignalFault::of_several(pads.iter().map(|pad| {
+            let checked = pad.pad.check(stream);
+            checked.map_err(|mut error| {
+                name_ranks(&mut error, &pad.ranks);
+                error
+            })
+        }))?;
+        let groups = self.all_groups();
+        groups.iter().try_for_each(|group| group.check(stream))
+    }
+
+    /// Makes everything that was prepared usable again after a fault. Collective: all ranks call it, with
+    /// none of their work under way. Captured graphs stay good, but for those with collectives of NCCL.
+    ///
+    /// `stream` is any stream of this rank's.
+    ///
+    /// # Errors
+    /// What the pads and the exchange report; collectives that cannot be made whole again.
+    pub fn recover(&self, stream: &B::Stream) -> Result<()> {
+        let exchange = self.0.exchange.as_ref();
+        // A failure of the past is what is recovered from.
+        let _ = self.0.backend.synchronize(stream);
+        let pads: Vec<_> = self.0.pads.lock().iter().map(Weak::upgrade).collect();
+        // Only pads that every rank still has are of use.
+        let alive: Vec<u8> = pads.iter().map(|pad| u8::from(pad.is_some())).collect();
+        let alive = exchange.all_gather("pads", &alive)?;
+        for (index, pad) in pads.iter().enumerate() {
+            let everywhere = alive.iter().all(|rank| rank.get(index) == Some(&1));
+            if let (true, Some(pad)) = (everywhere, pad) {
+                pad.pad.recover(stream, pad.node.as_ref())?;
+            }
+        }
+        let mut groups: Vec<_> = self
+            .0
+            .groups
+            .lock()
+            .iter()
+            .map(|(r, g)| (r.clone(), g.clone()))
+            .collect();
+        // Groups recover together, so in the same order on all ranks.
+        groups.sort_by_key(|(round, _)| format!("{round:?}"));
+        for (_, group) in groups {
+            group.recover(stream)?;
+        }
+        Ok(())
+    }
+
+    fn all_groups(&self) -> Vec<Arc<ProcessGroup<B>>> {
+        self.0.groups.lock().values().cloned().collect()
+    }
+}
