@@ -5,11 +5,12 @@
 //! launched.
 
 mod header;
+mod heuristics;
 mod layout;
 mod library;
 mod matmul;
-mod preference;
 mod search;
 
+pub use heuristics::{CANONICAL_ROWS, WORKSPACE_LIMIT};
 pub use library::Library;
-pub use matmul::{Algorithm, CANONICAL_ROWS, Handle, Matmul, WORKSPACE_LIMIT};
+pub use matmul::{Algorithm, Handle, Matmul};
