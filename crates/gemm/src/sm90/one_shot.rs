@@ -60,7 +60,7 @@ impl PreparedOneShot {
     ///
     /// # Errors
     /// As [`GemmReduceBackend::prepare_reduce`](crate::GemmReduceBackend::prepare_reduce).
-    pub fn new(cuda: &Cuda, gemm: &MatmulReduce) -> Result<Self, Error> {
+    pub(crate) fn new(cuda: &Cuda, gemm: &MatmulReduce) -> Result<Self, Error> {
         gemm.validate()?;
         check_family(cuda, Family::OneShot)?;
         check_reduction(gemm)?;
@@ -88,7 +88,7 @@ impl PreparedOneShot {
     /// # Safety
     /// As [`GemmReduceBackend::matmul_reduce`](crate::GemmReduceBackend::matmul_reduce). `cuda` is the device
     /// of [`PreparedOneShot::new`].
-    pub unsafe fn launch(
+    pub(crate) unsafe fn launch(
         &self,
         cuda: &Cuda,
         stream: &CudaStream,

@@ -105,7 +105,7 @@ impl PreparedReduction {
     /// # Safety
     /// As [`GemmReduceBackend::matmul_reduce`](crate::GemmReduceBackend::matmul_reduce). `cuda` is the device
     /// of [`PreparedReduction::new`].
-    pub unsafe fn launch(
+    pub(crate) unsafe fn launch(
         &self,
         cuda: &Cuda,
         stream: &CudaStream,
