@@ -4,9 +4,10 @@
 //! `dev` with the features of the whole workspace. So every step selects the
 //! workspace, no step sets RUSTFLAGS, and no step builds in release.
 
+use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Write};
-use std::path::Path;
-use std::process::{Command, ExitStatus, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::cargo::Cargo;
@@ -41,6 +42,8 @@ struct Step {
     needs: Option<(&'static str, &'static str)>,
     /// Takes too long to run unless it is asked for.
     by_name: bool,
+    /// Runs while the next step does: it leaves a processor or cargo's lock to that one for most of its time.
+    with_next: bool,
 }
 
 impl Step {
@@ -54,6 +57,7 @@ impl Step {
             counts: false,
             needs: None,
             by_name: false,
+            with_next: false,
         }
     }
 
@@ -64,6 +68,11 @@ impl Step {
 
     fn needs(mut self, probe: &'static str, missing: &'static str) -> Self {
         self.needs = Some((probe, missing));
+        self
+    }
+
+    fn with_next(mut self) -> Self {
+        self.with_next = true;
         self
     }
 
@@ -169,17 +178,18 @@ fn steps() -> Vec<Step> {
         // these options.
         step("criterion-save", "cargo bench --profile dev -- --quick --save-baseline ci ^exchange/"),
         step("criterion-compare", "cargo bench --profile dev -- --quick --baseline ci ^exchange/"),
+        // Its longest models have one thread each: meanwhile cargo builds for shuttle.
         step("loom", "cargo test --lib -p warpweave-symm-mem -p warpweave-comm -p warpweave-gemm loom_")
-            .env(WRAPPER, "./.ci/rustc-loom"),
+            .env(WRAPPER, "./.ci/rustc-loom").with_next(),
         step("shuttle", "cargo test --workspace --test shuttle").env(WRAPPER, "./.ci/rustc-shuttle"),
         // Against the release of the workspace's version.
         step("semver", concat!("cargo semver-checks --workspace --baseline-rev ", version!())).needs(
             concat!("cargo semver-checks --version && git rev-parse --verify --quiet ", version!()),
             "cargo-semver-checks is not installed, or this version has not been released",
         ),
+        step("setup", "xtask setup").with_next(),
         cudarc("cudarc-12.8", "12080"),
         cudarc("cudarc-13.0", "13000"),
-        step("setup", "xtask setup"),
         device("device-clippy",
             "cargo clippy --workspace --all-targets --features nvcc,cutlass -- -D warnings"),
         // Clippy does not see a symbol that the static library lacks.
@@ -206,7 +216,8 @@ pub fn run(options: &Options) -> Result<()> {
         }
         return Ok(());
     }
-    let mut done: Vec<Done> = Vec::new();
+    let logs = place::target_directory(&root).join("warpweave/ci");
+    let (mut done, mut started) = (Vec::new(), None::<Started>);
     for (index, step) in steps.iter().enumerate() {
         println!(
             "\n==== {}/{} {}: {}",
@@ -221,20 +232,75 @@ pub fn run(options: &Options) -> Result<()> {
             println!("left out: {missing}");
             continue;
         }
+        let command = step.command(&root, &xtask);
+        if step.with_next && started.is_none() && index + 1 < steps.len() {
+            started = Some(Started::new(step, command, &logs)?);
+            continue;
+        }
         let (began, cpu) = (Instant::now(), cpu_seconds());
-        let (status, counts) = execute(step.command(&root, &xtask), step.counts)?;
-        done.push(Done {
+        let (status, counts) = execute(command, step.counts)?;
+        let this = Done {
             name: step.name,
             status,
             counts,
             took: began.elapsed(),
             cpu: cpu_seconds() - cpu,
-        });
-        if !status.success() {
+        };
+        let before = started.take().map(Started::finish).transpose()?;
+        done.extend(before.into_iter().chain([this]));
+        if done.iter().any(|done: &Done| !done.status.success()) {
             break;
         }
     }
+    if let Some(last) = started {
+        done.push(last.finish()?);
+    }
     summarise(&steps, &done)
+}
+
+/// A step that runs with the next one. What it prints comes after what that one does.
+struct Started {
+    name: &'static str,
+    child: Child,
+    log: PathBuf,
+    began: Instant,
+}
+
+impl Started {
+    fn new(step: &Step, mut command: Command, logs: &Path) -> Result<Self> {
+        fs::create_dir_all(logs).map_err(Error::file("cannot make", logs))?;
+        let log = logs.join(format!("{}.log", step.name));
+        let file = File::create(&log).map_err(Error::file("cannot write", &log))?;
+        let both = file
+            .try_clone()
+            .map_err(Error::file("cannot write", &log))?;
+        let child = command.stdout(file).stderr(both).spawn();
+        Ok(Self {
+            name: step.name,
+            child: child.map_err(Error::not_started(command.get_program()))?,
+            log,
+            began: Instant::now(),
+        })
+    }
+
+    fn finish(mut self) -> Result<Done> {
+        let cpu = cpu_seconds();
+        let status = self
+            .child
+            .wait()
+            .map_err(Error::file("cannot wait for", self.name))?;
+        let text = fs::read(&self.log).map_err(Error::file("cannot read", &self.log))?;
+        println!("\n---- {}", self.name);
+        let _ = io::stdout().write_all(&text);
+        Ok(Done {
+            name: self.name,
+            status,
+            counts: None,
+            took: self.began.elapsed(),
+            // The times of a process count once it has been waited for.
+            cpu: cpu_seconds() - cpu,
+        })
+    }
 }
 
 struct Done {
@@ -423,6 +489,20 @@ mod tests {
                 "{line}"
             );
         }
+    }
+
+    #[test]
+    fn a_step_that_runs_with_the_next_is_told_after_it() {
+        let logs = tempfile::tempdir().unwrap();
+        let step = Step::new("fails", "sh").with_next();
+        let mut command = Command::new("sh");
+        command.args(["-c", "sleep 0.2; echo told; echo error >&2; exit 7"]);
+        let started = Started::new(&step, command, logs.path()).unwrap();
+        let done = started.finish().unwrap();
+        assert_eq!((done.name, done.status.code()), ("fails", Some(7)));
+        assert!(done.took >= Duration::from_millis(200));
+        let log = fs::read_to_string(logs.path().join("fails.log")).unwrap();
+        assert_eq!(log, "told\nerror\n");
     }
 
     #[test]
