@@ -1,0 +1,236 @@
+//! The steps: their commands, their order, and what they need.
+//!
+//! They share two builds of the dependencies: one for clippy and the documentation, one in the profile `dev`
+//! with the features of the whole workspace. So every step selects the workspace, no step sets RUSTFLAGS, and
+//! no step builds in release.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::cargo::Cargo;
+use crate::program::PROFILE;
+
+#[derive(Debug)]
+pub struct Step {
+    pub name: &'static str,
+    /// `cargo`, `xtask` or `rustup`.
+    pub program: &'static str,
+    pub args: Vec<&'static str>,
+    pub env: Vec<(&'static str, &'static str)>,
+    /// Whether its last line counts tests.
+    pub counts: bool,
+    /// A shell command that fails where something is missing, and the message then: the step is left out.
+    pub needs: Option<(&'static str, &'static str)>,
+    /// Takes too long to run unless it is asked for.
+    pub by_name: bool,
+    /// Runs while the next step does, whichever that is: for most of its time it leaves a processor and cargo's
+    /// lock to that one.
+    pub with_next: bool,
+}
+
+impl Step {
+    pub fn new(name: &'static str, line: &'static str) -> Self {
+        let mut words = line.split_whitespace();
+        Self {
+            name,
+            program: words.next().unwrap_or_default(),
+            args: words.collect(),
+            env: Vec::new(),
+            counts: false,
+            needs: None,
+            by_name: false,
+            with_next: false,
+        }
+    }
+
+    fn env(mut self, name: &'static str, value: &'static str) -> Self {
+        self.env.push((name, value));
+        self
+    }
+
+    fn needs(mut self, probe: &'static str, missing: &'static str) -> Self {
+        self.needs = Some((probe, missing));
+        self
+    }
+
+    pub fn with_next(mut self) -> Self {
+        self.with_next = true;
+        self
+    }
+
+    /// The command for a shell in the workspace's root.
+    pub fn line(&self) -> String {
+        let mut line = String::new();
+        for (name, value) in &self.env {
+            line += &format!("{name}='{value}' ");
+        }
+        let program = match self.program {
+            "xtask" => "cargo xtask",
+            program => program,
+        };
+        format!("{line}{program} {}", self.args.join(" "))
+    }
+
+    pub fn command(&self, root: &Path, xtask: &Path) -> Command {
+        let mut command = match self.program {
+            "cargo" => Command::new(Cargo::program()),
+            "xtask" => Command::new(xtask),
+            program => Command::new(program),
+        };
+        command
+            .args(&self.args)
+            .current_dir(root)
+            .stdin(Stdio::null());
+        for (name, value) in &self.env {
+            // A file of the workspace: cargo wants its whole path.
+            match value.strip_prefix("./") {
+                Some(file) => command.env(name, root.join(file)),
+                None => command.env(name, value),
+            };
+        }
+        command
+    }
+}
+
+pub fn succeeds(shell: &str, root: &Path) -> bool {
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", shell])
+        .current_dir(root)
+        .stdin(Stdio::null());
+    command.output().is_ok_and(|output| output.status.success())
+}
+
+/// The toolchain of the workspace's rust-version.
+macro_rules! msrv {
+    () => {
+        concat!(env!("CARGO_PKG_RUST_VERSION"), ".0")
+    };
+}
+
+/// The tag of the release of the workspace's version.
+macro_rules! version {
+    () => {
+        concat!("v", env!("CARGO_PKG_VERSION"))
+    };
+}
+
+/// Runs rustc for the workspace's own crates: a cfg that it sets leaves their dependencies as they are.
+const WRAPPER: &str = "RUSTC_WORKSPACE_WRAPPER";
+
+/// The steps, in their order.
+#[rustfmt::skip]
+pub fn steps() -> Vec<Step> {
+    let step = Step::new;
+    // The program that the tests have built.
+    let dev = |name, line| step(name, line).env(PROFILE, "dev");
+    // While CUTLASS compiles, no other work is left: with two compilers both cores have some.
+    let device = |name, line| step(name, line).env("WARPWEAVE_NVCC_JOBS", "2");
+    // A project outside the workspace whose own cudarc links dynamically, with the bindings of an older CUDA
+    // and of ours. With our profile its dependencies are those that clippy has checked.
+    let cudarc = |name, version| {
+        step(name, "cargo check --manifest-path examples/with-cudarc/Cargo.toml --target-dir target")
+            .env("CARGO_PROFILE_DEV_DEBUG", "false")
+            .env("CARGO_PROFILE_DEV_LTO", "off")
+            .env("CUDARC_CUDA_VERSION", version)
+    };
+    vec![
+        step("fmt", "cargo fmt --all --check"),
+        step("deny", "cargo deny --offline check licenses bans sources")
+            .needs("cargo deny --version", "cargo-deny is not installed; tests check the rules of \
+                deny.toml too"),
+        // Without device code and without tests: `device-clippy` has both.
+        step("clippy", "cargo clippy --workspace --lib --bins --examples --benches -- -D warnings"),
+        // Only where the other steps use a newer toolchain. Without the old one there are two weaker checks:
+        // clippy's `incompatible_msrv`, which knows the library but not the language, and the test that no
+        // dependency asks for more.
+        step("msrv", concat!("rustup run ", msrv!(), " cargo check --workspace")).needs(
+            concat!("! rustc -V | grep -q ' ", msrv!(), " ' && rustup run ", msrv!(), " cargo -V"),
+            concat!("all steps use ", msrv!(), ", or it is missing: rustup toolchain install ", msrv!()),
+        ),
+        step("doc", "cargo doc --workspace --no-deps").env("RUSTDOCFLAGS", "-D warnings"),
+        Step { counts: true, ..step("test", "xtask test --device host") },
+        dev("plans", "xtask plan check all"),
+        dev("bench", "xtask bench --device host --suite quick --iterations 3 --timeout 300"),
+        dev("collectives",
+            "xtask bench --device host --suite collectives --sizes 1K,64K --iterations 2 --timeout 300"),
+        // Every bench of criterion once, by the processes that it starts itself.
+        step("criterion", "cargo test --workspace --bench layers"),
+        // And as they are used: kept under a name, then compared with it. Whatever `cargo bench` runs gets
+        // these options.
+        step("criterion-save", "cargo bench --profile dev -- --quick --save-baseline ci ^exchange/"),
+        step("criterion-compare", "cargo bench --profile dev -- --quick --baseline ci ^exchange/"),
+        // Its longest models have one thread each: meanwhile cargo builds for shuttle.
+        step("loom", "cargo test --lib -p warpweave-symm-mem -p warpweave-comm -p warpweave-gemm loom_")
+            .env(WRAPPER, "./.ci/rustc-loom").with_next(),
+        step("shuttle", "cargo test --workspace --test shuttle").env(WRAPPER, "./.ci/rustc-shuttle"),
+        // Against the release of the workspace's version.
+        step("semver", concat!("cargo semver-checks --workspace --baseline-rev ", version!())).needs(
+            concat!("cargo semver-checks --version && git rev-parse --verify --quiet ", version!()),
+            "cargo-semver-checks is not installed, or this version has not been released",
+        ),
+        cudarc("cudarc-12.8", "12080"),
+        cudarc("cudarc-13.0", "13000"),
+        step("setup", "xtask setup"),
+        device("device-clippy",
+            "cargo clippy --workspace --all-targets --features nvcc,cutlass -- -D warnings"),
+        // Clippy does not see a symbol that the static library lacks.
+        device("device-link", "cargo build --workspace --example gemm_sweep --features nvcc,cutlass"),
+        Step { by_name: true, ..step("candle", "xtask candle") },
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cargo::CUDA_FEATURES;
+
+    #[test]
+    fn what_a_step_needs_is_looked_for() {
+        let here = Path::new(".");
+        assert!(succeeds("true", here));
+        assert!(!succeeds("false", here));
+        assert!(!succeeds("no-such-program-anywhere", here));
+    }
+
+    #[test]
+    fn dependencies_are_built_once() {
+        for step in steps() {
+            let line = step.line();
+            // RUSTFLAGS change every package; another profile has a folder of its own.
+            assert!(
+                !line.contains("RUSTFLAGS") && !line.contains("--release"),
+                "{line}"
+            );
+            assert_eq!(
+                line.contains("--features"),
+                line.contains(CUDA_FEATURES),
+                "{line}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_baseline_is_saved_before_it_is_compared_with() {
+        let steps = steps();
+        let place = |name: &str| steps.iter().position(|step| step.name == name).unwrap();
+        assert!(place("criterion-save") < place("criterion-compare"));
+    }
+
+    #[test]
+    fn the_toolchain_of_rust_version_is_named_in_full() {
+        let step = steps()
+            .into_iter()
+            .find(|step| step.name == "msrv")
+            .unwrap();
+        assert_eq!(msrv!().split('.').count(), 3);
+        assert!(step.line().starts_with(concat!("rustup run ", msrv!())));
+    }
+
+    #[test]
+    fn the_device_code_comes_after_its_toolchain() {
+        let steps = steps();
+        let place = |name: &str| steps.iter().position(|step| step.name == name).unwrap();
+        assert!(place("setup") < place("device-clippy") && place("setup") < place("device-link"));
+    }
+}
