@@ -1,11 +1,11 @@
 //! Runs cargo in the workspace and reads what it made.
 
 use std::ffi::OsString;
-use std::io::{BufRead, BufReader};
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use serde::Deserialize;
+use cargo_metadata::{Message, Metadata, Target, TargetKind};
 
 use crate::error::{Error, Result};
 
@@ -22,9 +22,7 @@ pub struct Cargo {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Executable {
     pub package: PathBuf,
-    pub target: String,
-    /// Its kind: `bin`, `lib`, `test`, `example`, …
-    pub kind: String,
+    pub target: Target,
     pub is_test: bool,
     pub path: PathBuf,
 }
@@ -32,7 +30,7 @@ pub struct Executable {
 impl Executable {
     /// Whether it is the program `name`, not its tests.
     pub fn is_binary(&self, name: &str) -> bool {
-        self.target == name && self.kind == "bin" && !self.is_test
+        self.target.name == name && self.target.is_kind(TargetKind::Bin) && !self.is_test
     }
 
     /// The name of the package's folder, as `gemm`.
@@ -41,26 +39,6 @@ impl Executable {
             .file_name()
             .map_or_else(String::new, |name| name.to_string_lossy().into_owned())
     }
-}
-
-#[derive(Deserialize)]
-struct Message {
-    reason: String,
-    manifest_path: Option<PathBuf>,
-    target: Option<Target>,
-    profile: Option<Profile>,
-    executable: Option<PathBuf>,
-}
-
-#[derive(Deserialize)]
-struct Target {
-    name: String,
-    kind: Vec<String>,
-}
-
-#[derive(Deserialize)]
-struct Profile {
-    test: bool,
 }
 
 impl Cargo {
@@ -93,18 +71,17 @@ impl Cargo {
             .arg("--message-format=json-render-diagnostics")
             .stdin(Stdio::null())
             .stdout(Stdio::piped());
-        let started = |source| Error::CargoMissing {
-            program: Self::program(),
-            source,
-        };
-        let mut child = command.spawn().map_err(started)?;
+        let mut child = command.spawn().map_err(missing)?;
         let mut executables = Vec::new();
         if let Some(messages) = child.stdout.take() {
-            for line in BufReader::new(messages).lines().map_while(|line| line.ok()) {
-                executables.extend(executable(&line));
-            }
+            let messages = Message::parse_stream(BufReader::new(messages));
+            executables.extend(
+                messages
+                    .map_while(|message| message.ok())
+                    .filter_map(executable),
+            );
         }
-        let status = child.wait().map_err(started)?;
+        let status = child.wait().map_err(missing)?;
         if !status.success() {
             return Err(Error::BuildFailed {
                 command: command_line(args),
@@ -112,6 +89,23 @@ impl Cargo {
             });
         }
         Ok(executables)
+    }
+
+    /// What it reports of the packages of `manifest`.
+    pub fn metadata(&self, manifest: &str) -> Result<Metadata> {
+        let args = [
+            "metadata",
+            "--format-version",
+            "1",
+            "--manifest-path",
+            manifest,
+        ];
+        let output = self.command(args).stderr(Stdio::inherit()).output();
+        let output = output.map_err(missing)?;
+        serde_json::from_slice(&output.stdout).map_err(|_| Error::BuildFailed {
+            command: command_line(&args),
+            status: output.status,
+        })
     }
 
     /// Builds with `args`, and returns the program `name` that this makes.
@@ -127,21 +121,26 @@ impl Cargo {
     }
 }
 
+fn missing(source: std::io::Error) -> Error {
+    Error::CargoMissing {
+        program: Cargo::program(),
+        source,
+    }
+}
+
 fn command_line(args: &[&str]) -> String {
     format!("cargo {}", args.join(" "))
 }
 
-fn executable(line: &str) -> Option<Executable> {
-    let message: Message = serde_json::from_str(line).ok()?;
-    let target = message
-        .target
-        .filter(|_| message.reason == "compiler-artifact")?;
+fn executable(message: Message) -> Option<Executable> {
+    let Message::CompilerArtifact(made) = message else {
+        return None;
+    };
     Some(Executable {
-        package: message.manifest_path?.parent()?.to_path_buf(),
-        target: target.name,
-        kind: target.kind.into_iter().next()?,
-        is_test: message.profile.is_some_and(|profile| profile.test),
-        path: message.executable?,
+        package: made.manifest_path.parent()?.into(),
+        target: made.target,
+        is_test: made.profile.test,
+        path: made.executable?.into(),
     })
 }
 
@@ -155,15 +154,18 @@ mod tests {
             "package_id":"path+file:///w/crates/bench#warpweave-bench@0.1.0",
             "manifest_path":"/w/crates/bench/Cargo.toml","target":{"kind":["bin"],"crate_types":["bin"],
             "name":"warpweave","src_path":"/w/crates/bench/src/main.rs"},"profile":{"opt_level":"3",
-            "test":false},
+            "debug_assertions":false,"overflow_checks":false,"test":false},
             "features":[],"filenames":["/w/target/release/warpweave"],
             "executable":"/w/target/release/warpweave",
             "fresh":true}"#;
+        let executable = |line: &str| {
+            let message = Message::parse_stream(line.as_bytes()).next().unwrap();
+            message.ok().and_then(executable)
+        };
+        let line = &line.replace('\n', "");
         let made = executable(line).unwrap();
-        assert_eq!(
-            (made.target.as_str(), made.kind.as_str(), made.is_test),
-            ("warpweave", "bin", false)
-        );
+        assert!(made.is_binary("warpweave"));
+        assert!(!made.is_binary("xtask"));
         assert_eq!(made.package_name(), "bench");
         assert_eq!(made.path, Path::new("/w/target/release/warpweave"));
         let library = line.replace(

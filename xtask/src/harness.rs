@@ -1,11 +1,13 @@
 //! Test programs: which of their tests want a GPU, running them, counting their results.
 
 use std::fmt;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use wait_timeout::ChildExt;
 
 use crate::cargo::Executable;
 use crate::error::{Error, Result};
@@ -45,7 +47,7 @@ impl Harness {
     pub fn of(made: &Executable) -> Self {
         Self::new(
             &made.package_name(),
-            &made.target,
+            &made.target.name,
             made.path.clone(),
             made.package.clone(),
         )
@@ -86,7 +88,12 @@ impl Harness {
             .stdout
             .take()
             .map(|pipe| thread::spawn(move || count(pipe, out())));
-        let status = wait(&mut child, limit).map_err(Error::not_started(&self.program))?;
+        let status = child.wait_timeout(limit);
+        let status = status.map_err(Error::not_started(&self.program))?;
+        if status.is_none() {
+            // It has not ended; how it ends is not the news.
+            let _ = child.kill().and_then(|()| child.wait());
+        }
         let mut counts = match reader {
             // A process that a test left behind may hold the pipe for ever: then the thread is abandoned.
             Some(reader) if finished(&reader) => reader.join().unwrap_or_default(),
@@ -111,22 +118,6 @@ impl Harness {
             .env("CARGO_MANIFEST_DIR", &self.folder)
             .stdin(Stdio::null());
         command
-    }
-}
-
-/// Waits until the limit; `None` when it had to be killed.
-fn wait(child: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
-    let until = Instant::now() + limit;
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(Some(status));
-        }
-        if Instant::now() >= until {
-            child.kill()?;
-            child.wait()?;
-            return Ok(None);
-        }
-        thread::sleep(Duration::from_millis(20));
     }
 }
 
@@ -337,21 +328,17 @@ mod tests {
         found
     }
 
-    fn shell(folder: &str, script: &str) -> Harness {
-        use std::os::unix::fs::PermissionsExt;
-        let folder =
-            std::env::temp_dir().join(format!("warpweave-harness-{folder}-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
+    fn shell(folder: &Path, script: &str) -> Harness {
         let program = folder.join("program");
-        std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
-        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
-        Harness::new("package", "unit", program, folder)
+        crate::setup::tests::script(&program, script);
+        Harness::new("package", "unit", program, folder.into())
     }
 
     #[test]
     fn the_tests_for_gpus_are_listed() {
+        let folder = tempfile::tempdir().unwrap();
         let list = shell(
-            "list",
+            folder.path(),
             "echo 'cuda::a: test'; echo 'slow::b: test'; echo 'host::gpu_c: test'",
         );
         assert_eq!(list.device_tests().unwrap(), ["cuda::a", "host::gpu_c"]);
@@ -362,14 +349,15 @@ mod tests {
         let within = |limit| Conditions {
             env: Vec::new(),
             limit,
-            out: || Box::new(io::sink()),
+            out: || Box::new(std::io::sink()),
         };
         let soon = within(Duration::from_millis(300));
-        let hangs = shell("hangs", "exec sleep 60");
+        let folder = tempfile::tempdir().unwrap();
+        let hangs = shell(folder.path(), "exec sleep 60");
         let began = Instant::now();
         assert_eq!(hangs.run(&[], &soon).unwrap(), of(0, 1, 0));
         assert!(began.elapsed() < Duration::from_secs(20));
-        let crashes = shell("crashes", "kill -SEGV $$");
+        let crashes = shell(folder.path(), "kill -SEGV $$");
         assert_eq!(
             crashes.run(&[], &within(Duration::from_secs(60))).unwrap(),
             of(0, 1, 0)

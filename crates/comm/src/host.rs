@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use warpweave_symm_mem::host::{Element, HostStream, expect_signal, send_signal};
 use warpweave_symm_mem::{
-    DType, DevicePtr, Error, Exchange, Host, Result, SignalPad, SymmetricBuffer,
+    DType, DevicePtr, Error, Exchange, Host, Result, SignalPad, SymmetricBuffer, with_element,
 };
 
 use crate::collective::host::elements::{BATCH, reduce};
@@ -238,11 +238,7 @@ unsafe fn reduce_elements(
     }
     // SAFETY: the caller's obligation.
     unsafe {
-        match dtype {
-            DType::F32 => of::<f32>(from, to, count),
-            DType::F16 => of::<half::f16>(from, to, count),
-            DType::Bf16 => of::<half::bf16>(from, to, count),
-        }
+        with_element!(dtype, T => of::<T>(from, to, count));
     }
     Ok(())
 }

@@ -142,7 +142,7 @@ pub struct GemmProblem {
     ///
     /// Every algorithm of [`Provider::Sm90`] and [`Provider::Host`] is: an element is summed from k = 0
     /// upwards, by whatever tile. Of [`Provider::Cutlass`] those without stream-K are chosen. Of
-    /// [`Provider::CublasLt`] one algorithm is taken for all m, which adds up the products of an element in
+    /// [`Provider::CublasLt`] one algorithm is taken for all m, which adds up the terms of an element in
     /// one sequence; NVIDIA does not promise more. The fused kernels always are.
     pub batch_invariant: bool,
 }

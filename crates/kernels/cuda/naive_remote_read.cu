@@ -105,7 +105,7 @@ __device__ __forceinline__ void naive_remote_read(const NaiveRemoteRead& p) {
     }
     tile -= tiles;
     __syncthreads();
-    // Tiles are dealt to blocks in turn: this many blocks take a ticket.
+    // Tiles are dealt to blocks round robin: this many blocks take a ticket.
     if (leader && lane > 0 && take_last_ticket(pad, p.ready, owner, min(tiles, gridDim.x))) {
       signal_peer(pad, p.done, owner);
       advance_expected(pad, p.ready, owner, epoch);

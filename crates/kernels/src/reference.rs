@@ -1,9 +1,7 @@
 //! The reference GEMM that results are compared with.
 
-use half::{bf16, f16};
-use warpweave_symm_mem::DType;
-
 use warpweave_symm_mem::host::Element;
+use warpweave_symm_mem::{DType, with_element};
 
 /// Columns accumulated together: with [`ROWS`] they fit the L1 cache.
 const COLUMNS: usize = 256;
@@ -69,25 +67,27 @@ fn block_portable(a: &[f32], b: &[f32], c: &mut [f64], n: usize, k: usize, colum
 }
 
 fn widen(bytes: &[u8], elements: usize, dtype: DType) -> Option<Vec<f32>> {
-    fn of<T: Element, const SIZE: usize>(bytes: &[u8], from: fn([u8; SIZE]) -> T) -> Vec<f32> {
-        let (narrow, _) = bytes.as_chunks();
-        let narrow: Vec<T> = narrow.iter().copied().map(from).collect();
-        let mut wide = vec![0.0; narrow.len()];
+    fn of<T: Element>(bytes: &[u8], elements: usize) -> Vec<f32> {
+        let mut narrow = vec![T::default(); elements];
+        // SAFETY: elements are plain numbers, which any bytes make, and the caller has checked the length.
+        unsafe {
+            let to = narrow.as_mut_ptr().cast();
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
+        }
+        let mut wide = vec![0.0; elements];
         T::widen(&narrow, &mut wide);
         wide
     }
     if elements.checked_mul(dtype.size())? != bytes.len() {
         return None;
     }
-    match dtype {
-        DType::F32 => Some(of(bytes, f32::from_ne_bytes)),
-        DType::F16 => Some(of(bytes, f16::from_ne_bytes)),
-        DType::Bf16 => Some(of(bytes, bf16::from_ne_bytes)),
-    }
+    Some(with_element!(dtype, T => of::<T>(bytes, elements)))
 }
 
 #[cfg(test)]
 mod tests {
+    use half::{bf16, f16};
+
     use super::*;
 
     fn bytes(values: &[f32], dtype: DType) -> Vec<u8> {

@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+#[doc(hidden)]
+pub use half;
+
 /// The element types of buffers, kernels and collectives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -15,6 +18,9 @@ pub enum DType {
 }
 
 impl DType {
+    /// Every element type.
+    pub const ALL: [DType; 3] = [DType::F32, DType::F16, DType::Bf16];
+
     /// Size of one element in bytes.
     pub const fn size(self) -> usize {
         match self {
@@ -52,9 +58,48 @@ impl std::str::FromStr for DType {
     type Err = String;
 
     fn from_str(s: &str) -> Result<Self, Self::Err> {
-        [DType::F32, DType::F16, DType::Bf16]
+        Self::ALL
             .into_iter()
             .find(|d| d.name() == s)
             .ok_or_else(|| format!("unknown element type `{s}`: expected f32, f16 or bf16"))
     }
+}
+
+/// The name of an element type's kernel: a prefix, `_f32` and so on, a suffix.
+///
+/// For the crates of this workspace, whose kernels are named so.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! kernel_name {
+    ($dtype:expr, $prefix:expr, $suffix:expr) => {
+        match $dtype {
+            $crate::DType::F32 => concat!($prefix, "_f32", $suffix),
+            $crate::DType::F16 => concat!($prefix, "_f16", $suffix),
+            $crate::DType::Bf16 => concat!($prefix, "_bf16", $suffix),
+        }
+    };
+}
+
+/// An expression in which a name stands for the [`Element`](crate::host::Element) of an element type.
+///
+/// For the host references in other crates.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! with_element {
+    ($dtype:expr, $T:ident => $body:expr) => {
+        match $dtype {
+            $crate::DType::F32 => {
+                type $T = f32;
+                $body
+            }
+            $crate::DType::F16 => {
+                type $T = $crate::dtype::half::f16;
+                $body
+            }
+            $crate::DType::Bf16 => {
+                type $T = $crate::dtype::half::bf16;
+                $body
+            }
+        }
+    };
 }

@@ -5,6 +5,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use super::{Manifest, Program};
+use cargo_metadata::TargetKind;
+
 use crate::cargo::{Cargo, Executable};
 use crate::error::{Error, Result};
 use crate::harness::Harness;
@@ -66,7 +68,7 @@ pub fn make(root: &Path, folder: &Path, contents: Contents<'_>) -> Result<u64> {
 
     let packages = format!("-p {}", DEVICE_PACKAGES.join(" -p "));
     for example in build(&format!("build --release --examples {packages}"))? {
-        if example.kind == "example" {
+        if example.target.is_kind(TargetKind::Example) {
             manifest
                 .examples
                 .push(place.program(&example, "bin/examples")?);
@@ -79,7 +81,7 @@ pub fn make(root: &Path, folder: &Path, contents: Contents<'_>) -> Result<u64> {
             }
         }
         for bench in build("bench --no-run -p warpweave-bench")? {
-            if bench.kind == "bench" {
+            if bench.target.is_kind(TargetKind::Bench) {
                 place.program(&bench, "bin/benches")?;
             }
         }
@@ -97,10 +99,10 @@ struct Placing<'a> {
 impl Placing<'_> {
     fn program(&self, made: &Executable, under: &str) -> Result<Program> {
         let package = made.package_name();
-        let kind = if made.kind == "lib" {
+        let kind = if made.target.is_kind(TargetKind::Lib) {
             "unit".into()
         } else {
-            made.target.clone()
+            made.target.name.clone()
         };
         let path = Path::new(under).join(format!("{package}-{kind}"));
         self.put(&made.path, &path)?;
@@ -211,8 +213,8 @@ mod tests {
 
     #[test]
     fn only_an_empty_folder_or_a_bundle_is_filled() {
-        let folder =
-            std::env::temp_dir().join(format!("warpweave-bundle-clear-{}", std::process::id()));
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("bundle");
         clear(&folder).unwrap();
         fs::write(folder.join("thesis.tex"), "years of work").unwrap();
         let error = clear(&folder).unwrap_err();
@@ -226,6 +228,5 @@ mod tests {
         clear(&folder).unwrap();
         assert!(folder.join("thesis.tex").is_file());
         assert!(!folder.join("bin").exists() && !Manifest::path(&folder).exists());
-        fs::remove_dir_all(folder).unwrap();
     }
 }

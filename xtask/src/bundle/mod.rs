@@ -152,17 +152,11 @@ impl Bundle {
 mod tests {
     use super::*;
 
-    fn folder(name: &str) -> PathBuf {
-        let folder =
-            std::env::temp_dir().join(format!("warpweave-bundle-{name}-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        folder
-    }
-
     #[test]
     fn a_written_bundle_is_found_again() {
-        let folder = folder("found");
-        assert!(Bundle::in_folder(&folder).unwrap().is_none());
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path();
+        assert!(Bundle::in_folder(folder).unwrap().is_none());
         let mut manifest = Manifest::new(
             Some("abc".into()),
             true,
@@ -174,29 +168,28 @@ mod tests {
             name: "cuda".into(),
             path: "bin/tests/gemm-cuda".into(),
         });
-        manifest.write(&folder).unwrap();
-        let bundle = Bundle::in_folder(&folder).unwrap().unwrap();
+        manifest.write(folder).unwrap();
+        let bundle = Bundle::in_folder(folder).unwrap().unwrap();
         assert_eq!(bundle.manifest(), &manifest);
         assert!(bundle.has_device_code());
         assert_eq!(bundle.warpweave(), folder.join("bin/warpweave"));
-        fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]
     fn a_bundle_of_another_format_is_refused() {
-        let folder = folder("format");
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path();
         let manifest = Manifest {
             format: 99,
             ..Manifest::new(None, false, Vec::new(), "bin/warpweave".into())
         };
-        manifest.write(&folder).unwrap();
-        let error = Bundle::in_folder(&folder).unwrap_err().to_string();
+        manifest.write(folder).unwrap();
+        let error = Bundle::in_folder(folder).unwrap_err().to_string();
         assert!(error.contains("format 99"), "{error}");
-        fs::write(Manifest::path(&folder), "{}").unwrap();
+        fs::write(Manifest::path(folder), "{}").unwrap();
         assert!(matches!(
-            Bundle::in_folder(&folder),
+            Bundle::in_folder(folder),
             Err(Error::Bundle { .. })
         ));
-        fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -6,10 +6,9 @@
 //! not run.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
-use serde::Deserialize;
 use warpweave_nvcc::layout;
 
 use crate::cargo::Cargo;
@@ -56,39 +55,14 @@ fn finish(mut command: Command, what: &str) -> Result<()> {
 
 /// cudarc's bindings of libcuda, in the version that the project has.
 fn bindings(root: &Path) -> Result<String> {
-    #[derive(Deserialize)]
-    struct Metadata {
-        packages: Vec<Package>,
-    }
-    #[derive(Deserialize)]
-    struct Package {
-        name: String,
-        manifest_path: PathBuf,
-    }
-    const ARGS: [&str; 5] = [
-        "metadata",
-        "--format-version",
-        "1",
-        "--manifest-path",
-        MANIFEST,
-    ];
-    let mut command = Cargo::new(root).command(ARGS);
-    let output = command
-        .stderr(std::process::Stdio::inherit())
-        .output()
-        .map_err(|source| Error::CargoMissing {
-            program: Cargo::program(),
-            source,
-        })?;
-    let packages = serde_json::from_slice(&output.stdout)
-        .map_or_else(|_| Vec::new(), |metadata: Metadata| metadata.packages);
+    let packages = Cargo::new(root).metadata(MANIFEST)?.packages;
     let cudarc = packages
         .into_iter()
-        .find(|package| package.name == "cudarc")
-        .ok_or_else(|| Error::BuildFailed {
-            command: format!("cargo {}", ARGS.join(" ")),
-            status: output.status,
-        })?;
+        .find(|package| *package.name == "cudarc");
+    let cudarc = cudarc.ok_or_else(|| Error::Option {
+        option: MANIFEST,
+        why: "it does not depend on cudarc".into(),
+    })?;
     let path = cudarc.manifest_path.with_file_name("src/driver/sys/mod.rs");
     fs::read_to_string(&path).map_err(Error::file("cannot read", &path))
 }

@@ -102,8 +102,12 @@ fn workspace(root: &Path, chosen: Chosen, conditions: &Conditions) -> Result<Cou
         let program = Harness::of(made);
         runs.push((program.name.clone(), program.command(&[])));
     }
-    // These build something, and take longest.
-    runs.sort_by_key(|(name, _)| !name.starts_with("documentation") && !name.starts_with("xtask"));
+    runs.sort_by_key(|(name, _)| {
+        LONGEST
+            .iter()
+            .position(|long| name.starts_with(long))
+            .unwrap_or(LONGEST.len())
+    });
     for (_, command) in &mut runs {
         command.envs(conditions.env.iter().cloned());
     }
@@ -118,6 +122,17 @@ fn workspace(root: &Path, chosen: Chosen, conditions: &Conditions) -> Result<Cou
     }
     Ok(counts)
 }
+
+/// What takes longest is started first, so that the others fill the gaps. The first two build something.
+const LONGEST: [&str; 7] = [
+    "documentation",
+    "xtask",
+    "bench cli",
+    "comm conformance",
+    "overlap execute",
+    "symm-mem fake_driver",
+    "overlap plans",
+];
 
 /// More programs than this at once would be slow for their own deadlines: each has a thread for each
 /// processor.
@@ -273,18 +288,15 @@ mod tests {
 
     #[test]
     fn the_programs_of_a_bundle_run_with_their_ignored_tests() {
-        use std::os::unix::fs::PermissionsExt;
         let folder = tempfile::tempdir().unwrap();
         let program = |name: &str, result: &str| {
             let path = std::path::PathBuf::from(name);
             let script = format!(
-                "#!/bin/sh\n[ $1 = --list ] && {{ echo 'cuda::a: test'; exit 0; }}\n\
+                "[ $1 = --list ] && {{ echo 'cuda::a: test'; exit 0; }}\n\
                  echo $* $WARPWEAVE_TEST_DEVICE >{name}.args\necho 'test result: {result}; 0 measured'\n\
                  case '{result}' in ok*) exit 0;; esac; exit 101\n"
             );
-            std::fs::write(folder.path().join(name), script).unwrap();
-            let mode = std::fs::Permissions::from_mode(0o755);
-            std::fs::set_permissions(folder.path().join(name), mode).unwrap();
+            crate::setup::tests::script(&folder.path().join(name), &script);
             crate::bundle::Program {
                 package: "gemm".into(),
                 name: name.into(),

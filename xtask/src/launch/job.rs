@@ -15,7 +15,7 @@ impl Identity {
     /// An address on the loopback interface that nobody listens on, and a new token.
     pub fn new(port: Option<u16>) -> Result<Self> {
         let asked = port.unwrap_or(0);
-        // Rank 0 binds the port itself a moment later. The kernel hands out ephemeral ports in turn, so
+        // Rank 0 binds the port itself a moment later. The kernel cycles through ephemeral ports, so
         // another program gets this one in between only by asking for its number.
         let listener =
             TcpListener::bind((Ipv4Addr::LOCALHOST, asked)).map_err(|source| Error::Port {

@@ -100,8 +100,8 @@ mod tests {
 
     #[test]
     fn the_tail_is_the_last_lines_whole() {
-        let folder =
-            LogFolder::create(&std::env::temp_dir().join("warpweave-xtask-tail"), "tail").unwrap();
+        let root = tempfile::tempdir().unwrap();
+        let folder = LogFolder::create(root.path(), "tail").unwrap();
         let path = folder.rank(0);
         let mut file = folder.open(0).unwrap();
         assert!(tail(&path, 3).unwrap().is_empty());
@@ -118,7 +118,6 @@ mod tests {
             "a cut line was kept: {}",
             all[0]
         );
-        fs::remove_dir_all(folder.path()).unwrap();
     }
 
     #[test]

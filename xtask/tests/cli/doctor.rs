@@ -1,24 +1,22 @@
 //! What `doctor` finds and advises.
 
-use std::process::{Command, Output};
+use std::process::Command;
 
-fn xtask(args: &[&str], variables: &[(&str, &str)]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_xtask"))
+use crate::Ended;
+
+fn xtask(args: &[&str], variables: &[(&str, &str)]) -> Ended {
+    let output = Command::new(env!("CARGO_BIN_EXE_xtask"))
         .args(args)
         .envs(variables.iter().copied())
-        .output()
-        .unwrap()
+        .output();
+    output.unwrap().into()
 }
 
 #[test]
 fn a_machine_that_runs_these_tests_runs_the_host_backend() {
     let done = xtask(&["doctor", "--json"], &[]);
-    assert!(
-        done.status.success(),
-        "{}",
-        String::from_utf8_lossy(&done.stderr)
-    );
-    let report: serde_json::Value = serde_json::from_slice(&done.stdout).unwrap();
+    done.ends(0, &[]);
+    let report: serde_json::Value = serde_json::from_str(&done.out).unwrap();
     assert_eq!(report["host_backend"], true);
     let findings = report["findings"].as_array().unwrap();
     let names: Vec<&str> = findings
@@ -38,7 +36,7 @@ fn what_is_missing_comes_with_a_way_to_get_it() {
         ("WARPWEAVE_NCCL", "/nonexistent/libnccl.so.2"),
     ];
     let done = xtask(&["doctor", "--json"], &variables);
-    let report: serde_json::Value = serde_json::from_slice(&done.stdout).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&done.out).unwrap();
     assert_eq!(
         (&report["device_code"], &report["cuda_backend"]),
         (&false.into(), &false.into())

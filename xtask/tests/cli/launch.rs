@@ -2,11 +2,13 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
+
+use crate::Ended;
 
 /// Far above what any of these jobs takes, far below what the ranks would sleep.
 const SOON: Duration = Duration::from_secs(30);
@@ -64,7 +66,9 @@ impl Job {
 
     fn run(&self, script: &str) -> Ended {
         let began = Instant::now();
-        Ended::new(self.command(script).output().unwrap(), began)
+        let output = self.command(script).output().unwrap();
+        assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
+        output.into()
     }
 
     fn file(&self, name: &str) -> PathBuf {
@@ -92,24 +96,6 @@ impl Job {
             pids.len() == names.len()
         });
         pids
-    }
-}
-
-struct Ended {
-    code: Option<i32>,
-    out: String,
-    err: String,
-    took: Duration,
-}
-
-impl Ended {
-    fn new(output: Output, began: Instant) -> Self {
-        Self {
-            code: output.status.code(),
-            out: String::from_utf8(output.stdout).unwrap(),
-            err: String::from_utf8(output.stderr).unwrap(),
-            took: began.elapsed(),
-        }
     }
 }
 
@@ -146,9 +132,8 @@ fn signal(child: &Child, name: &str) {
 }
 
 fn wait_for(mut child: Child) -> Ended {
-    let began = Instant::now();
     wait_until("the launcher's end", || child.try_wait().unwrap().is_some());
-    Ended::new(child.wait_with_output().unwrap(), began)
+    child.wait_with_output().unwrap().into()
 }
 
 #[test]
@@ -164,7 +149,7 @@ fn every_rank_learns_its_place() {
          echo $WARPWEAVE_STORE $WARPWEAVE_JOB_TOKEN
          echo guards $NCCL_NVLS_ENABLE $TORCH_SYMM_MEM_DISABLE_MULTICAST $NVSHMEM_DISABLE_NVLS",
     );
-    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    ended.ends(0, &[]);
     let logs: Vec<Vec<String>> = (0..3)
         .map(|rank| job.log(rank).lines().map(str::to_owned).collect())
         .collect();
@@ -193,13 +178,7 @@ fn a_failing_rank_ends_the_job() {
          [ $R = 1 ] && { echo 'out of ideas' >&2; exit 7; }
          exec sleep 600",
     );
-    assert_eq!(ended.code, Some(7));
-    assert!(ended.took < SOON, "{:?}", ended.took);
-    assert!(
-        ended.err.contains("rank 1 of 3 exited with status 7"),
-        "{}",
-        ended.err
-    );
+    ended.ends(7, &["rank 1 of 3 exited with status 7"]);
     assert!(
         ended.err.contains("out of ideas"),
         "the log's end is shown: {}",
@@ -213,12 +192,7 @@ fn a_failing_rank_ends_the_job() {
 fn rank_0_that_fails_is_shown_too() {
     let ended =
         Job::new(2).run("[ $R = 0 ] && { echo 'no such suite' >&2; exit 2; }; exec sleep 600");
-    assert_eq!(ended.code, Some(2));
-    assert!(
-        ended.err.contains("no such suite") && ended.err.contains("rank 0 of 2"),
-        "{}",
-        ended.err
-    );
+    ended.ends(2, &["no such suite", "rank 0 of 2"]);
 }
 
 #[test]
@@ -228,12 +202,7 @@ fn a_rank_that_ignores_sigterm_is_killed() {
         "[ $R = 0 ] && exit 3
          trap '' TERM; echo $$ >$D/shell; sleep 600 & echo $! >$D/sleep; wait",
     );
-    assert_eq!(ended.code, Some(3));
-    assert!(
-        ended.err.contains("[1] are still running: SIGKILL"),
-        "{}",
-        ended.err
-    );
+    ended.ends(3, &["[1] are still running: SIGKILL"]);
     assert_gone(&job.pids(&["shell", "sleep"]));
 }
 
@@ -252,14 +221,7 @@ fn the_rank_that_was_lost_is_named_and_not_the_one_that_noticed() {
     let ended = Job::new(2)
         .option("--grace", "20")
         .run("[ $R = 0 ] && exit 76; sleep 0.5; kill -SEGV $$");
-    assert_eq!(ended.code, Some(128 + 11));
-    assert!(
-        ended
-            .err
-            .contains("rank 1 of 2 was killed by SIGSEGV (signal 11)"),
-        "{}",
-        ended.err
-    );
+    ended.ends(128 + 11, &["rank 1 of 2 was killed by SIGSEGV (signal 11)"]);
 }
 
 #[test]
@@ -307,8 +269,7 @@ fn an_interrupt_reaches_the_ranks() {
     let pids = job.pids(&["pid-0", "pid-1"]);
     signal(&launcher, "INT");
     let ended = wait_for(launcher);
-    assert_eq!(ended.code, Some(130), "{}", ended.err);
-    assert!(ended.err.contains("interrupted by SIGINT"), "{}", ended.err);
+    ended.ends(130, &["interrupted by SIGINT"]);
     assert!(job.file("int-0").exists() && job.file("int-1").exists());
     assert_gone(&pids);
 }
@@ -327,8 +288,7 @@ fn a_second_interrupt_kills_at_once() {
     assert!(pids.iter().all(|&pid| !is_gone(pid)));
     signal(&launcher, "TERM");
     let ended = wait_for(launcher);
-    assert_eq!(ended.code, Some(143), "{}", ended.err);
-    assert!(ended.took < SOON);
+    ended.ends(143, &[]);
     assert_gone(&pids);
 }
 
@@ -336,13 +296,7 @@ fn a_second_interrupt_kills_at_once() {
 fn what_a_rank_leaves_behind_dies_with_it() {
     let job = Job::new(2);
     let ended = job.run("sleep 600 & echo $! >$D/left-$R; echo done");
-    assert_eq!(
-        (ended.code, ended.out.as_str()),
-        (Some(0), "done\n"),
-        "{}",
-        ended.err
-    );
-    assert!(ended.took < SOON, "{:?}", ended.took);
+    ended.says("done\n");
     assert_gone(&job.pids(&["left-0", "left-1"]));
 }
 
@@ -350,12 +304,7 @@ fn what_a_rank_leaves_behind_dies_with_it() {
 fn a_job_has_a_limit() {
     let job = Job::new(2).option("--timeout", "0.5");
     let ended = job.run("[ $R = 0 ] && exit 0; echo $$ >$D/pid; exec sleep 600");
-    assert_eq!(ended.code, Some(124));
-    assert!(
-        ended.err.contains("did not end within 500ms") && ended.err.contains("ranks [1]"),
-        "{}",
-        ended.err
-    );
+    ended.ends(124, &["did not end within 500ms", "ranks [1]"]);
     assert_gone(&job.pids(&["pid"]));
 }
 
@@ -364,12 +313,7 @@ fn what_cannot_start_says_why() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     let ended = Job::new(2).option("--port", &port).run("touch $D/started");
-    assert_eq!(ended.code, Some(1));
-    assert!(
-        ended.err.contains(&format!("port {port}")) && ended.err.contains("--port"),
-        "{}",
-        ended.err
-    );
+    ended.ends(1, &[&format!("port {port}"), "--port"]);
 
     let ended = Job::new(0).run("true");
     assert!(

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+use crate::Ended;
+
 const RANK_PROGRAM: &str = r#"
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -33,7 +35,7 @@ const TESTS: &str = r#"
 const DEVICE_TESTS: &str = r#"
 #[test] #[ignore = "needs a GPU"]
 fn works() { assert_eq!(std::env::var("WARPWEAVE_TEST_DEVICE").unwrap(), "cuda") }
-#[test] #[ignore = "needs a GPU"] fn fails() { assert!(std::env::var_os("FAIL").is_none()) }
+#[test] #[ignore = "needs a GPU"] fn ends() { assert!(std::env::var_os("FAIL").is_none()) }
 "#;
 
 /// One workspace for all tests and all runs of them: what it holds is built once.
@@ -97,12 +99,6 @@ fn workspace() -> &'static Path {
     })
 }
 
-struct Ended {
-    code: Option<i32>,
-    out: String,
-    err: String,
-}
-
 /// One command at a time: a build with other features puts another program into the place of the one that
 /// runs.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -121,12 +117,7 @@ fn run(program: &Path, line: &str, env: &[(&str, &str)]) -> Ended {
         .stdin(Stdio::null())
         .output()
         .unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    Ended {
-        code: output.status.code(),
-        out: text(output.stdout),
-        err: text(output.stderr),
-    }
+    output.into()
 }
 
 fn xtask(line: &str) -> Ended {
@@ -141,7 +132,7 @@ fn logs_of_jobs() -> Vec<PathBuf> {
 #[test]
 fn bench_starts_four_host_ranks_of_what_it_built() {
     let ended = xtask("bench --shape 8x8x8 --iterations 2");
-    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    ended.ends(0, &[]);
     assert_eq!(
         ended.out,
         "[0] nvcc=false bench --device host --shape 8x8x8 --iterations 2\n"
@@ -150,30 +141,15 @@ fn bench_starts_four_host_ranks_of_what_it_built() {
     assert!(logs_of_jobs().iter().any(four));
 
     let ended = xtask("bench --cuda-features --ranks 1");
-    assert_eq!(
-        (ended.code, ended.out.as_str()),
-        (Some(0), "[0] nvcc=true bench --device host\n"),
-        "{}",
-        ended.err
-    );
+    ended.says("[0] nvcc=true bench --device host\n");
     let ended = xtask("bench --list");
-    assert_eq!(
-        (ended.code, ended.out.as_str()),
-        (Some(0), "fused-matmul\n"),
-        "{}",
-        ended.err
-    );
+    ended.says("fused-matmul\n");
 }
 
 #[test]
 fn bench_fails_with_its_ranks_and_refuses_what_no_rank_knows() {
     let ended = xtask("bench --log debug");
-    assert_eq!(ended.code, Some(1));
-    assert!(
-        ended.err.contains("rank 1 of 4 exited with status 1"),
-        "{}",
-        ended.err
-    );
+    ended.ends(1, &["rank 1 of 4 exited with status 1"]);
 
     let ended = xtask("bench --suite nonsense");
     assert_eq!(ended.code, Some(2));
@@ -185,12 +161,7 @@ fn bench_fails_with_its_ranks_and_refuses_what_no_rank_knows() {
     );
 
     let ended = xtask("bench --device cuda");
-    assert_eq!(ended.code, Some(1));
-    assert!(
-        ended.err.contains("no NVIDIA GPU") && ended.err.contains("doctor"),
-        "{}",
-        ended.err
-    );
+    ended.ends(1, &["no NVIDIA GPU", "doctor"]);
 }
 
 #[test]
@@ -206,7 +177,7 @@ fn plan_and_report_pass_their_words_and_the_answer() {
 #[test]
 fn baselines_are_kept_in_the_target_folder_and_a_comparison_passes_its_answer() {
     let ended = xtask("bench --save-baseline before");
-    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    ended.ends(0, &[]);
     let folder = workspace().join("target/warpweave/baselines");
     let folder = folder.display();
     assert_eq!(
@@ -225,7 +196,7 @@ fn baselines_are_kept_in_the_target_folder_and_a_comparison_passes_its_answer() 
     // What cannot be built is no regression.
     let program = Path::new(env!("CARGO_BIN_EXE_xtask"));
     let ended = run(program, "compare a b", &[("CARGO", "/no/such/cargo")]);
-    assert_eq!(ended.code, Some(2), "{}", ended.err);
+    ended.ends(2, &[]);
 }
 
 #[test]
@@ -242,12 +213,7 @@ fn tests_are_counted_in_the_last_line() {
 fn without_cargo_the_message_says_what_to_do() {
     let program = Path::new(env!("CARGO_BIN_EXE_xtask"));
     let ended = run(program, "plan check all", &[("CARGO", "/no/such/cargo")]);
-    assert_eq!(ended.code, Some(1));
-    assert!(
-        ended.err.contains("/no/such/cargo") && ended.err.contains("install Rust"),
-        "{}",
-        ended.err
-    );
+    ended.ends(1, &["/no/such/cargo", "install Rust"]);
 }
 
 #[test]
@@ -259,7 +225,7 @@ fn without_python_the_message_says_what_to_install_instead() {
         ("WARPWEAVE_PYTHON", "/no/such/python"),
     ];
     let ended = run(program, "setup", &variables);
-    assert_eq!(ended.code, Some(1), "{}", ended.out);
+    ended.ends(1, &[]);
     assert!(!target.path().join("toolchain/cuda-13.0").exists());
     for word in [
         "/no/such/python",
@@ -304,7 +270,7 @@ fn a_bundle_runs_without_cargo() {
     let folder = tempfile::tempdir().unwrap();
     let made = folder.path().join("made/bundle");
     let ended = xtask(&format!("bundle --pack {}", made.display()));
-    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    ended.ends(0, &[]);
     let archive = made.with_extension("tar.xz");
     let unpack = format!("tar -xJf {}", archive.display());
     assert!(ended.out.contains(&unpack), "{}", ended.out);
@@ -333,22 +299,17 @@ fn a_bundle_runs_without_cargo() {
     fs::copy(env!("CARGO_BIN_EXE_xtask"), &program).unwrap();
     let no_cargo = [("CARGO", "/no/such/cargo")];
     let ended = run(&program, "bench --ranks 2", &no_cargo);
-    assert_eq!(
-        (ended.code, ended.out.as_str()),
-        (Some(0), "[0] nvcc=true bench --device host\n"),
-        "{}",
-        ended.err
-    );
+    ended.says("[0] nvcc=true bench --device host\n");
     assert!(bundle.join("logs").is_dir());
     let ended = run(&program, "test --device host", &no_cargo);
-    assert_eq!(ended.code, Some(2), "{}", ended.err);
+    ended.ends(2, &[]);
 
     // A bundle may be made anew in its place, and nothing else is overwritten.
     let ended = xtask(&format!(
         "bundle --no-tests --features= {}",
         bundle.display()
     ));
-    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    ended.ends(0, &[]);
     assert!(!bundle.join("bin/tests").exists());
     assert_eq!(xtask("bundle crates").code, Some(2));
     assert!(workspace().join("crates/gemm/src/lib.rs").is_file());

@@ -4,18 +4,20 @@
 
 use std::fs;
 
-use crate::metadata::{Package, Target, metadata};
+use cargo_metadata::{Package, Target, TargetKind};
+
+use crate::metadata::metadata;
 
 /// Whether `cargo bench` runs a target: libraries and programs unless their manifest says no, others if it
 /// says yes.
 fn is_run(manifest: &toml::Table, target: &Target) -> bool {
     // The name of the section in the manifest. A target that cargo found by its file's place may have none.
-    let (section, unless_said) = match target.kind[0].as_str() {
-        "bin" => ("bin", true),
-        "bench" => ("bench", true),
-        "test" => ("test", false),
-        "example" => ("example", false),
-        "custom-build" => return false,
+    let (section, unless_said) = match target.kind[0] {
+        TargetKind::Bin => ("bin", true),
+        TargetKind::Bench => ("bench", true),
+        TargetKind::Test => ("test", false),
+        TargetKind::Example => ("example", false),
+        TargetKind::CustomBuild => return false,
         _ => ("lib", true),
     };
     let named = |entry: &&toml::Value| {
@@ -46,11 +48,12 @@ fn manifest(package: &Package) -> toml::Table {
 #[test]
 fn cargo_bench_runs_the_benches_alone() {
     let (mut benches, mut others) = (Vec::new(), Vec::new());
-    for package in metadata().members() {
+    for package in metadata().workspace_packages() {
         let manifest = manifest(package);
         for target in &package.targets {
             if is_run(&manifest, target) {
-                let takes_options = target.kind[0] == "bench" && has_own_main(&manifest, target);
+                let takes_options =
+                    target.is_kind(TargetKind::Bench) && has_own_main(&manifest, target);
                 let list = if takes_options {
                     &mut benches
                 } else {

@@ -1,65 +1,20 @@
 //! What cargo reports about the workspace.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-use serde::Deserialize;
+use cargo_metadata::{Metadata, Package};
 
-#[derive(Deserialize)]
-pub struct Metadata {
-    pub packages: Vec<Package>,
-    workspace_members: Vec<String>,
+/// The packages that others may depend on.
+pub fn published() -> impl Iterator<Item = &'static Package> {
+    let may = |package: &&Package| package.publish.as_ref().is_none_or(|to| !to.is_empty());
+    metadata().workspace_packages().into_iter().filter(may)
 }
 
-#[derive(Deserialize)]
-pub struct Package {
-    pub name: String,
-    pub version: String,
-    id: String,
-    pub license: Option<String>,
-    pub description: Option<String>,
-    pub repository: Option<String>,
-    /// The registry; none for a path.
-    pub source: Option<String>,
-    /// The registries that it may go to; none for all.
-    publish: Option<Vec<String>>,
-    pub features: std::collections::BTreeMap<String, Vec<String>>,
-    pub targets: Vec<Target>,
-    pub rust_version: Option<String>,
-    pub manifest_path: PathBuf,
-}
-
-/// A program or library that cargo builds of a package.
-#[derive(Deserialize)]
-pub struct Target {
-    pub name: String,
-    /// `lib`, `bin`, `bench` and so on; a library has one for each of its crate types.
-    pub kind: Vec<String>,
-}
-
-impl Package {
-    pub fn folder(&self) -> &Path {
-        self.manifest_path.parent().unwrap()
-    }
-
-    pub fn readme(&self) -> String {
-        let path = self.folder().join("README.md");
-        std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-    }
-}
-
-impl Metadata {
-    pub fn members(&self) -> impl Iterator<Item = &Package> {
-        let member = |package: &&Package| self.workspace_members.contains(&package.id);
-        self.packages.iter().filter(member)
-    }
-
-    /// The packages that others may depend on.
-    pub fn published(&self) -> impl Iterator<Item = &Package> {
-        self.members()
-            .filter(|package| package.publish.as_ref().is_none_or(|to| !to.is_empty()))
-    }
+/// The folder of a package.
+pub fn folder(package: &Package) -> &Path {
+    package.manifest_path.parent().unwrap().as_ref()
 }
 
 /// The root of the workspace.

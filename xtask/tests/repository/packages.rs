@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use crate::metadata::{cargo, metadata, root, said};
+use crate::metadata::{cargo, folder, published, root, said};
 
 /// Files below `folder`, as paths from `base`.
 fn files(base: &Path, folder: &str, found: &mut BTreeSet<String>) {
@@ -23,7 +23,7 @@ fn files(base: &Path, folder: &str, found: &mut BTreeSet<String>) {
 
 #[test]
 fn every_package_has_its_device_code_licences_and_readme() {
-    for package in metadata().published() {
+    for package in published() {
         let args = [
             "package",
             "--list",
@@ -36,8 +36,8 @@ fn every_package_has_its_device_code_licences_and_readme() {
         let mut wanted: BTreeSet<_> = ["LICENSE-MIT", "LICENSE-APACHE", "README.md"]
             .map(str::to_owned)
             .into();
-        for folder in ["src", "cuda", "examples", "machines", "benches"] {
-            files(package.folder(), folder, &mut wanted);
+        for sources in ["src", "cuda", "examples", "machines", "benches"] {
+            files(folder(package), sources, &mut wanted);
         }
         let missing: Vec<_> = wanted.difference(&listed).collect();
         assert!(missing.is_empty(), "{} lacks {missing:?}", package.name);
@@ -54,7 +54,7 @@ fn every_package_has_its_device_code_licences_and_readme() {
 #[test]
 fn packages_are_made_without_a_warning() {
     let mut args = vec!["package", "--no-verify", "--allow-dirty"];
-    for package in metadata().published() {
+    for package in published() {
         args.extend(["--package", &package.name]);
     }
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("packages");
@@ -68,7 +68,7 @@ fn packages_are_made_without_a_warning() {
         .filter(|line| line.starts_with("warning") && !line.contains(expected))
         .collect();
     assert!(warnings.is_empty(), "{warnings:#?}");
-    for package in metadata().published() {
+    for package in published() {
         let file = format!("package/{}-{}.crate", package.name, package.version);
         assert!(target.join(&file).is_file(), "{file}");
     }
@@ -76,9 +76,10 @@ fn packages_are_made_without_a_warning() {
 
 #[test]
 fn every_readme_has_an_example_that_is_compiled_and_names_every_feature() {
-    for package in metadata().published() {
-        let (name, readme) = (&package.name, package.readme());
-        let library = fs::read_to_string(package.folder().join("src/lib.rs")).unwrap();
+    for package in published() {
+        let name = &package.name;
+        let readme = fs::read_to_string(folder(package).join("README.md")).unwrap();
+        let library = fs::read_to_string(folder(package).join("src/lib.rs")).unwrap();
         let included = library.contains(r#"doc = include_str!("../README.md")"#);
         assert!(included, "{name}: src/lib.rs does not include the README");
         let fences: Vec<_> = readme

@@ -21,7 +21,7 @@ static PUSH_REDUCE: Image = device_image!("push_reduce", sm_90a, compute_80);
 const WORLDS: [usize; 3] = [2, 4, MAX_WORLD];
 
 /// The element types of reductions.
-const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::Bf16];
+const DTYPES: [DType; 3] = DType::ALL;
 
 /// A kernel name, a constant for each kernel.
 macro_rules! by_world {
@@ -36,11 +36,11 @@ macro_rules! by_world {
 
 macro_rules! by_dtype_and_world {
     ($dtype:expr, $world:expr, $name:expr) => {
-        match $dtype {
-            DType::F32 => Some(by_world!($world, $name, "_f32")),
-            DType::F16 => Some(by_world!($world, $name, "_f16")),
-            DType::Bf16 => Some(by_world!($world, $name, "_bf16")),
-        }
+        Some(match $world {
+            ..=2 => warpweave_symm_mem::kernel_name!($dtype, $name, "_2"),
+            3..=4 => warpweave_symm_mem::kernel_name!($dtype, $name, "_4"),
+            _ => warpweave_symm_mem::kernel_name!($dtype, $name, "_8"),
+        })
     };
 }
 

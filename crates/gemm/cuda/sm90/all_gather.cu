@@ -177,7 +177,7 @@ __device__ __forceinline__ void pull_piece(const AllGatherParams& p, Puller& pul
 }
 
 // One thread: pulls this block's pieces of each chunk of each peer. Slice after slice, and within a slice a
-// piece of each peer in turn, so that every rank reads from all others at once and all its links are equally
+// piece of each peer, so that every rank reads from all others at once and all its links are equally
 // busy. Nothing is pulled from peers that are `absent`, a bit each.
 template <class Tile>
 __device__ __forceinline__ void pull_share(const AllGatherParams& p, uint32_t absent) {

@@ -234,7 +234,7 @@ impl Matmul {
         self.proposals(count, workspace, alignment, scheme)
     }
 
-    /// The one algorithm for all problems that differ in m and batch alone, which adds up the products of an
+    /// The one algorithm for all problems that differ in m and batch alone, which adds up the terms of an
     /// element in one sequence: what the heuristics propose for [`CANONICAL_ROWS`] rows, if it serves this
     /// problem too. `cublasLt.h` says of `CUBLASLT_REDUCTION_SCHEME_NONE` that the dot product is performed
     /// in one sequence.

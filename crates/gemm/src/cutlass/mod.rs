@@ -1,6 +1,6 @@
 //! The CUTLASS SM90 kernels: their configurations, the choice between them, and their plans.
 //!
-//! The kernels are compiled into a static library behind the feature `cutlass`. Everything that decides is
+//! The feature `cutlass` compiles the kernels into a static library. Everything that decides is
 //! here always; without the feature, asking for the kernels is a typed error.
 
 #[cfg(not(feature = "cutlass"))]

@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use half::{bf16, f16};
 use warpweave_symm_mem::host::{expect_signal, is_noticed, record, send_signal};
-use warpweave_symm_mem::{DType, DevicePtr, Host};
+use warpweave_symm_mem::{DevicePtr, Host, with_element};
 
 use super::{Element, one_shot, panels, partials, stream_error};
 use crate::matmul_reduce::{Group, Launch, ReduceOperands, ReduceOutput};
@@ -36,13 +35,7 @@ impl GemmReduceBackend for Host {
                 operands: &operands,
             };
             // SAFETY: the obligations of `reduce` are those of this method, kept until the work has ended.
-            let done = unsafe {
-                match gemm.problem.dtype {
-                    DType::F16 => reduce::<f16>(&launch),
-                    DType::Bf16 => reduce::<bf16>(&launch),
-                    DType::F32 => reduce::<f32>(&launch),
-                }
-            };
+            let done = unsafe { with_element!(gemm.problem.dtype, T => reduce::<T>(&launch)) };
             done.map_err(stream_error)
         })?;
         Ok(())

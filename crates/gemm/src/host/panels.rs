@@ -1,9 +1,8 @@
 //! A blocked GEMM: panels of A and B are widened to f32 and multiplied tile by tile, and each element of C is
 //! rounded once.
 
-use half::{bf16, f16};
-use warpweave_symm_mem::DType;
 use warpweave_symm_mem::host::record;
+use warpweave_symm_mem::{DType, with_element};
 
 use super::Element;
 use super::tile::{COLUMNS, ROWS, tile};
@@ -79,19 +78,16 @@ pub unsafe fn multiply_raw(problem: &GemmProblem, operands: GemmOperands) -> Res
     check_addresses(problem, operands)?;
     // SAFETY: the caller vouches for the ranges; the addresses are aligned for the types chosen here.
     unsafe {
-        match (problem.dtype, problem.out) {
-            (DType::F32, DType::F32) => typed::<f32, f32>(problem, operands),
-            (DType::F16, DType::F16) => typed::<f16, f16>(problem, operands),
-            (DType::F16, DType::F32) => typed::<f16, f32>(problem, operands),
-            (DType::Bf16, DType::Bf16) => typed::<bf16, bf16>(problem, operands),
-            (DType::Bf16, DType::F32) => typed::<bf16, f32>(problem, operands),
-            (dtype @ (DType::F32 | DType::F16 | DType::Bf16), out) => {
+        with_element!(problem.dtype, T => match problem.out {
+            out if out == problem.dtype => typed::<T, T>(problem, operands),
+            DType::F32 => typed::<T, f32>(problem, operands),
+            out => {
                 return Err(Error::InvalidProblem {
                     problem: Box::new(*problem),
-                    reason: format!("no host GEMM of {dtype} stored as {out}"),
+                    reason: format!("no host GEMM of {} stored as {out}", problem.dtype),
                 });
             }
-        }
+        })
     }
     Ok(())
 }
@@ -322,6 +318,8 @@ unsafe fn blocked<T: Element, O: Element>(
 #[cfg(test)]
 mod tests {
     use super::super::reference;
+    use half::{bf16, f16};
+
     use super::*;
     use warpweave_symm_mem::DevicePtr;
 

@@ -1,4 +1,4 @@
-//! The arithmetic of a host GEMM: an element of C is the sum of its products from k = 0 upwards, in f32,
+//! The arithmetic of a host GEMM: an element of C is the sum of its terms from k = 0 upwards, in f32,
 //! starting from zero.
 //!
 //! Each element has an accumulator of its own, and multiplications and additions are separate operations. So

@@ -39,7 +39,7 @@ impl Orders {
         tickets: true,
     };
 
-    /// All but one, each in turn.
+    /// All but one, for each one.
     pub(super) fn but_one() -> [Orders; 3] {
         let all = Self::ALL;
         [

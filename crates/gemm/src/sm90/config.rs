@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use warpweave_symm_mem::DType;
 use warpweave_symm_mem::cuda::Image;
+use warpweave_symm_mem::{DType, kernel_name};
 
 use super::Raster;
 use crate::cutlass::{self, Config, unsupported};
@@ -245,27 +245,27 @@ pub(super) fn kernel(
     problem: &GemmProblem,
     config: usize,
 ) -> Option<(&'static Image, &'static str)> {
+    if problem.dtype == DType::F32 {
+        return None;
+    }
     macro_rules! names {
-        ($prefix:expr) => {
+        ($family:literal, $layout:literal) => {
             [
-                concat!($prefix, "_128x256_share_b"),
-                concat!($prefix, "_128x256_share_a"),
-                concat!($prefix, "_128x256_alone"),
-                concat!($prefix, "_128x128_share_b"),
-                concat!($prefix, "_128x128_share_a"),
-                concat!($prefix, "_128x128_alone"),
-                concat!($prefix, "_128x64_alone"),
+                kernel_name!(problem.dtype, $family, concat!($layout, "_128x256_share_b")),
+                kernel_name!(problem.dtype, $family, concat!($layout, "_128x256_share_a")),
+                kernel_name!(problem.dtype, $family, concat!($layout, "_128x256_alone")),
+                kernel_name!(problem.dtype, $family, concat!($layout, "_128x128_share_b")),
+                kernel_name!(problem.dtype, $family, concat!($layout, "_128x128_share_a")),
+                kernel_name!(problem.dtype, $family, concat!($layout, "_128x128_alone")),
+                kernel_name!(problem.dtype, $family, concat!($layout, "_128x64_alone")),
             ]
         };
     }
     macro_rules! kernels {
         ($family:literal) => {
-            match (problem.dtype, problem.b_layout) {
-                (DType::F16, Layout::RowMajor) => names!(concat!($family, "_f16_nn")),
-                (DType::F16, Layout::Transposed) => names!(concat!($family, "_f16_nt")),
-                (DType::Bf16, Layout::RowMajor) => names!(concat!($family, "_bf16_nn")),
-                (DType::Bf16, Layout::Transposed) => names!(concat!($family, "_bf16_nt")),
-                (DType::F32, _) => return None,
+            match problem.b_layout {
+                Layout::RowMajor => names!($family, "_nn"),
+                Layout::Transposed => names!($family, "_nt"),
             }
         };
     }

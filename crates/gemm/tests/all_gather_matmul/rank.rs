@@ -13,7 +13,7 @@ use warpweave_symm_mem::{
     DType, DevicePtr, Exchange, Memory, SignalPad, SymmetricBuffer, ThreadExchange,
 };
 
-/// Different inputs; calls take them in turn.
+/// Different inputs; calls cycle through them.
 pub const INPUTS: usize = 3;
 
 /// What a test multiplies.

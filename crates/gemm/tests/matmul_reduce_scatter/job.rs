@@ -11,7 +11,7 @@ use warpweave_symm_mem::{
     Backend, Cuda, DType, DevicePtr, Exchange, Memory, SignalPad, SymmetricBuffer, ThreadExchange,
 };
 
-/// Different inputs; calls take them in turn.
+/// Different inputs; calls cycle through them.
 pub const INPUTS: usize = 4;
 pub const PATIENCE: Duration = Duration::from_secs(10);
 /// Slots before the first that the GEMM uses.

@@ -387,7 +387,7 @@ fn victim(problem: &Problem) -> usize {
         .unwrap_or(0)
 }
 
-/// The calls of a round, as (job, call): those of a job in their order, by turns with those of the next.
+/// The calls of a round, as (job, call): those of a job in their order, interleaved with those of the next.
 fn order(random: &mut Random, calls: impl Iterator<Item = usize>) -> Vec<(usize, usize)> {
     let mut open: Vec<_> = calls.map(|calls| 0..calls).enumerate().collect();
     let mut order = Vec::new();

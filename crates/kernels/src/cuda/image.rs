@@ -1,43 +1,32 @@
 //! The embedded device code and the names of its kernels.
 
 use warpweave_symm_mem::cuda::Image;
-use warpweave_symm_mem::{DType, device_image};
+use warpweave_symm_mem::{DType, device_image, kernel_name};
 
 pub(super) static NAIVE_REMOTE_READ: Image = device_image!("naive_remote_read", sm_90a, compute_80);
 pub(super) static THREADLOAD_GATHER: Image = device_image!("threadload_gather", sm_90a, compute_80);
 pub(super) static SUM: Image = device_image!("sum", sm_90a, compute_80);
 pub(super) static MULTIMEM_GATHER: Image = device_image!("multimem_gather", sm_90a);
 
-/// The kernel of a family for an element type.
-macro_rules! by_dtype {
-    ($dtype:expr, $prefix:literal, $suffix:literal) => {
-        match $dtype {
-            DType::F32 => Some(concat!($prefix, "_f32", $suffix)),
-            DType::F16 => Some(concat!($prefix, "_f16", $suffix)),
-            DType::Bf16 => Some(concat!($prefix, "_bf16", $suffix)),
-        }
-    };
+pub(super) fn naive_remote_read(dtype: DType) -> &'static str {
+    kernel_name!(dtype, "naive_remote_read", "")
 }
 
-pub(super) fn naive_remote_read(dtype: DType) -> Option<&'static str> {
-    by_dtype!(dtype, "naive_remote_read", "")
+pub(super) fn sum(dtype: DType) -> &'static str {
+    kernel_name!(dtype, "sum", "")
 }
 
-pub(super) fn sum(dtype: DType) -> Option<&'static str> {
-    by_dtype!(dtype, "sum", "")
-}
-
-pub(super) fn threadload_gather_matmul(dtype: DType, chunk: usize) -> Option<&'static str> {
+pub(super) fn threadload_gather_matmul(dtype: DType, chunk: usize) -> &'static str {
     match chunk {
-        8 => by_dtype!(dtype, "threadload_gather_matmul", "_8"),
-        _ => by_dtype!(dtype, "threadload_gather_matmul", "_16"),
+        8 => kernel_name!(dtype, "threadload_gather_matmul", "_8"),
+        _ => kernel_name!(dtype, "threadload_gather_matmul", "_16"),
     }
 }
 
-pub(super) fn multimem_gather_matmul(dtype: DType, chunk: usize) -> Option<&'static str> {
+pub(super) fn multimem_gather_matmul(dtype: DType, chunk: usize) -> &'static str {
     match chunk {
-        8 => by_dtype!(dtype, "multimem_gather_matmul", "_8"),
-        _ => by_dtype!(dtype, "multimem_gather_matmul", "_16"),
+        8 => kernel_name!(dtype, "multimem_gather_matmul", "_8"),
+        _ => kernel_name!(dtype, "multimem_gather_matmul", "_16"),
     }
 }
 
@@ -50,8 +39,7 @@ pub(super) fn multimem_gather(dtype: DType) -> &'static str {
 
 /// Every kernel with its image.
 pub(super) fn all() -> impl Iterator<Item = (&'static Image, &'static str)> {
-    let dtypes = [DType::F32, DType::F16, DType::Bf16];
-    let typed = dtypes.into_iter().flat_map(|dtype| {
+    let typed = DType::ALL.into_iter().flat_map(|dtype| {
         let alone = [
             (&NAIVE_REMOTE_READ, naive_remote_read(dtype)),
             (&SUM, sum(dtype)),
@@ -69,9 +57,7 @@ pub(super) fn all() -> impl Iterator<Item = (&'static Image, &'static str)> {
         (&MULTIMEM_GATHER, multimem_gather(DType::F32)),
         (&MULTIMEM_GATHER, multimem_gather(DType::F16)),
     ];
-    typed
-        .filter_map(|(image, name)| Some((image, name?)))
-        .chain(gathers)
+    typed.chain(gathers)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ mod image;
 mod parameters;
 
 use warpweave_symm_mem::cuda::{CudaStream, Image, LaunchConfig};
-use warpweave_symm_mem::{Cuda, DType, DevicePtr};
+use warpweave_symm_mem::{Cuda, DevicePtr};
 
 use crate::backend::KernelBackend;
 use crate::descriptor::{GatherMatmul, GatherMode, NaiveRemoteRead};
@@ -50,7 +50,7 @@ impl KernelBackend for Cuda {
         launch: &NaiveRemoteRead,
     ) -> Result<()> {
         launch.validate()?;
-        let name = image::naive_remote_read(launch.dtype).ok_or_else(|| unknown(launch.dtype))?;
+        let name = image::naive_remote_read(launch.dtype);
         let kernel = Kernel {
             image: &image::NAIVE_REMOTE_READ,
             name,
@@ -121,7 +121,7 @@ impl KernelBackend for Cuda {
 
     unsafe fn local_reduce(&self, stream: &CudaStream, launch: &LocalReduce) -> Result<()> {
         launch.validate()?;
-        let name = image::sum(launch.dtype).ok_or_else(|| unknown(launch.dtype))?;
+        let name = image::sum(launch.dtype);
         let kernel = Kernel {
             image: &image::SUM,
             name,
@@ -209,17 +209,9 @@ fn gather_with_gemm(launch: &GatherMatmul, chunk: usize) -> Result<Kernel> {
             image::multimem_gather_matmul(launch.dtype, chunk),
         ),
     };
-    let name = name.ok_or_else(|| unknown(launch.dtype))?;
     Ok(Kernel {
         image,
         name,
         threads: GEMM_THREADS,
-    })
-}
-
-fn unknown(dtype: DType) -> Error {
-    Error::Memory(warpweave_symm_mem::Error::Unavailable {
-        what: format!("element type {dtype}"),
-        why: "the kernels know f32, f16 and bf16".into(),
     })
 }

@@ -6,23 +6,12 @@ mod gemm;
 mod local_reduce;
 mod naive_remote_read;
 
-use warpweave_symm_mem::{DevicePtr, Host, PadView};
+use warpweave_symm_mem::{DevicePtr, Host, PadView, with_element};
 
 use crate::backend::KernelBackend;
 use crate::descriptor::{GatherMatmul, NaiveRemoteRead};
 use crate::error::Result;
 use crate::local_reduce::LocalReduce;
-
-/// Calls a function that is generic over the element type, with the type for `dtype`.
-macro_rules! with_element {
-    ($dtype:expr, $function:ident($($argument:expr),*)) => {
-        match $dtype {
-            warpweave_symm_mem::DType::F32 => Ok($function::<f32>($($argument),*)),
-            warpweave_symm_mem::DType::F16 => Ok($function::<half::f16>($($argument),*)),
-            warpweave_symm_mem::DType::Bf16 => Ok($function::<half::bf16>($($argument),*)),
-        }
-    };
-}
 
 impl KernelBackend for Host {
     unsafe fn naive_remote_read(
@@ -34,7 +23,9 @@ impl KernelBackend for Host {
         launch.validate()?;
         let launch = *launch;
         // SAFETY: the obligations of the reference are those of this method, kept until the work has ended.
-        let work = move || unsafe { with_element!(launch.dtype, naive_remote_read(&launch)) };
+        let work = move || unsafe {
+            with_element!(launch.dtype, T => { naive_remote_read::<T>(&launch); Ok(()) })
+        };
         Ok(self.launch(stream, NaiveRemoteRead::NAME, work)?)
     }
 
@@ -43,7 +34,9 @@ impl KernelBackend for Host {
         launch.validate()?;
         let launch = *launch;
         // SAFETY: the obligations of the reference are those of this method, kept until the work has ended.
-        let work = move || unsafe { with_element!(launch.dtype, gather_matmul(&launch)) };
+        let work = move || unsafe {
+            with_element!(launch.dtype, T => { gather_matmul::<T>(&launch); Ok(()) })
+        };
         Ok(self.launch(stream, launch.name(), work)?)
     }
 
@@ -52,7 +45,9 @@ impl KernelBackend for Host {
         launch.validate()?;
         let launch = *launch;
         // SAFETY: the obligations of the reference are those of this method, kept until the work has ended.
-        let work = move || unsafe { with_element!(launch.dtype, local_reduce(&launch)) };
+        let work = move || unsafe {
+            with_element!(launch.dtype, T => { local_reduce::<T>(&launch); Ok(()) })
+        };
         Ok(self.launch(stream, LocalReduce::NAME, work)?)
     }
 }

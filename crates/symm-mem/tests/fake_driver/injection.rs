@@ -1,4 +1,4 @@
-//! Every driver call of every rank of every scenario, failing in turn.
+//! Every driver call of every rank of every scenario, each failing once.
 
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ pub fn run(driver: &Control) {
             wrong.extend(inject(driver, scenario, &calls, call, When::After));
         }
     }
-    println!("{part}: {} calls failed in turn", calls.len());
+    println!("{part}: {} calls failed, one at a time", calls.len());
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
@@ -84,7 +84,7 @@ pub fn busy(driver: &Control) {
     }
 }
 
-/// From every call on, in turn, the rank's context is lost: no panic, no hang, an error on every rank, and no
+/// From each call on, once each, the rank's context is lost: no panic, no hang, an error on every rank, and no
 /// open descriptors. The driver's objects are lost with the context.
 pub fn lost(driver: &Control) {
     let scenario = Scenario::named(&std::env::var("PART").unwrap());

@@ -1,4 +1,4 @@
-//! The CUDA backend on the fake driver: its calls in order, and each of them failing in turn.
+//! The CUDA backend on the fake driver: its calls in order, and each of them failing once.
 //!
 //! Every test starts this program again with the fake driver instead of libcuda and lets it run `child`, so
 //! that a hang, an abort or the driver's state is confined to that process.

@@ -1,7 +1,7 @@
 //! The kernels of `cuda/multimem.cu`.
 
 use warpweave_symm_mem::cuda::{CudaStream, Image};
-use warpweave_symm_mem::{Cuda, DType, Result, device_image};
+use warpweave_symm_mem::{Cuda, DType, Result, device_image, kernel_name};
 
 use super::{DTYPES, launch, unknown};
 use crate::collective::enqueue::DIRECT_THREADS;
@@ -10,11 +10,7 @@ use crate::collective::launch::Multimem;
 static MULTIMEM: Image = device_image!("multimem", sm_90a);
 
 const fn reduce_kernel(dtype: DType) -> Option<&'static str> {
-    match dtype {
-        DType::F32 => Some("multimem_reduce_f32"),
-        DType::F16 => Some("multimem_reduce_f16"),
-        DType::Bf16 => Some("multimem_reduce_bf16"),
-    }
+    Some(kernel_name!(dtype, "multimem_reduce", ""))
 }
 
 /// Every kernel with the image that holds it.

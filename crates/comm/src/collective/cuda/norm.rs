@@ -1,7 +1,7 @@
 //! Residual addition and RMSNorm: the launches of `norm.cu`.
 
 use warpweave_symm_mem::cuda::{CudaStream, Image, LaunchConfig};
-use warpweave_symm_mem::{Cuda, DType, Result, device_image};
+use warpweave_symm_mem::{Cuda, DType, Result, device_image, kernel_name};
 
 use super::{DTYPES, WORLDS, launch_shared, unknown};
 use crate::collective::launch::MAX_WORLD;
@@ -20,11 +20,7 @@ const MAX_CLUSTER: u32 = 8;
 const DIVIDED: u32 = 64;
 
 fn local_kernel(dtype: DType) -> &'static str {
-    match dtype {
-        DType::F32 => "add_rms_norm_f32",
-        DType::F16 => "add_rms_norm_f16",
-        DType::Bf16 => "add_rms_norm_bf16",
-    }
+    kernel_name!(dtype, "add_rms_norm", "")
 }
 
 fn reduced_kernel(shots: Shots, dtype: DType, world: usize) -> Option<&'static str> {

@@ -1,7 +1,7 @@
 //! The kernels of `cuda/tree.cu`.
 
 use warpweave_symm_mem::cuda::{CudaStream, Image};
-use warpweave_symm_mem::{Cuda, DType, Result, device_image};
+use warpweave_symm_mem::{Cuda, DType, Result, device_image, kernel_name};
 
 use super::{DTYPES, launch, unknown};
 use crate::collective::enqueue::PACKET_THREADS;
@@ -10,11 +10,7 @@ use crate::collective::launch::Tree;
 static TREE: Image = device_image!("tree", sm_90a, compute_80);
 
 const fn kernel(dtype: DType) -> Option<&'static str> {
-    match dtype {
-        DType::F32 => Some("tree_all_reduce_f32"),
-        DType::F16 => Some("tree_all_reduce_f16"),
-        DType::Bf16 => Some("tree_all_reduce_bf16"),
-    }
+    Some(kernel_name!(dtype, "tree_all_reduce", ""))
 }
 
 /// Every kernel with the image that holds it.

@@ -27,18 +27,6 @@ pub(crate) unsafe fn reduce<T: Element>(sources: impl Iterator<Item = *const T>,
     T::round(&total[..count], sum);
 }
 
-/// Calls a function generic over the element type with the type of `dtype`.
-macro_rules! with_element {
-    ($dtype:expr, $function:ident($($argument:expr),*)) => {
-        match $dtype {
-            warpweave_symm_mem::DType::F32 => Ok($function::<f32>($($argument),*)),
-            warpweave_symm_mem::DType::F16 => Ok($function::<half::f16>($($argument),*)),
-            warpweave_symm_mem::DType::Bf16 => Ok($function::<half::bf16>($($argument),*)),
-        }
-    };
-}
-pub(super) use with_element;
-
 #[cfg(all(test, not(loom)))]
 mod tests {
     use half::{bf16, f16};

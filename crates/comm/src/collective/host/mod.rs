@@ -13,14 +13,13 @@ mod tree;
 mod models;
 
 use warpweave_symm_mem::host::HostStream;
-use warpweave_symm_mem::{DType, DevicePtr, Host, Result};
+use warpweave_symm_mem::{DType, DevicePtr, Host, Result, with_element};
 
 use super::backend::CollectiveKernels;
 use super::launch::{
     Addresses, Direct, Group, Multimem, PacketKernel, Packets, PushReduce, ScatterAllGather, Tree,
 };
 use crate::collective::norm::launch::{ReducedNorm, RowNorm, Shots};
-use elements::with_element;
 pub(super) use packet::of_other_call;
 
 impl CollectiveKernels for Host {
@@ -53,7 +52,8 @@ impl CollectiveKernels for Host {
         use packets::run;
         let launch = *launch;
         // SAFETY: the caller's obligation, kept until the work has ended.
-        let work = move || unsafe { with_element!(dtype, run(kernel, &launch)) };
+        let work =
+            move || unsafe { with_element!(dtype, T => { run::<T>(kernel, &launch); Ok(()) }) };
         self.launch(stream, kernel.name(), work)
     }
 
@@ -83,7 +83,8 @@ impl CollectiveKernels for Host {
         use push_reduce::push_reduce;
         let launch = *launch;
         // SAFETY: the caller's obligation, kept until the work has ended.
-        let work = move || unsafe { with_element!(dtype, push_reduce(&launch)) };
+        let work =
+            move || unsafe { with_element!(dtype, T => { push_reduce::<T>(&launch); Ok(()) }) };
         self.launch(stream, "push_reduce", work)
     }
 
@@ -143,7 +144,8 @@ impl CollectiveKernels for Host {
         use tree::all_reduce;
         let launch = *launch;
         // SAFETY: the caller's obligation, kept until the work has ended.
-        let work = move || unsafe { with_element!(dtype, all_reduce(&launch)) };
+        let work =
+            move || unsafe { with_element!(dtype, T => { all_reduce::<T>(&launch); Ok(()) }) };
         self.launch(stream, "tree_all_reduce", work)
     }
 
@@ -158,7 +160,9 @@ impl CollectiveKernels for Host {
         use norm::reduced_norm;
         let launch = *launch;
         // SAFETY: the caller's obligation, kept until the work has ended.
-        let work = move || unsafe { with_element!(dtype, reduced_norm(shots, &launch)) };
+        let work = move || unsafe {
+            with_element!(dtype, T => { reduced_norm::<T>(shots, &launch); Ok(()) })
+        };
         self.launch(stream, "reduced_norm", work)
     }
 
@@ -172,7 +176,8 @@ impl CollectiveKernels for Host {
         use norm::add_rms_norm;
         let norm = *norm;
         // SAFETY: the caller's obligation, kept until the work has ended.
-        let work = move || unsafe { with_element!(dtype, add_rms_norm(&norm)) };
+        let work =
+            move || unsafe { with_element!(dtype, T => { add_rms_norm::<T>(&norm); Ok(()) }) };
         self.launch(stream, "add_rms_norm", work)
     }
 
@@ -226,6 +231,6 @@ unsafe fn reduce(
     use direct::reduce;
     let launch = *launch;
     // SAFETY: the caller's obligation, kept until the work has ended.
-    let work = move || unsafe { with_element!(dtype, reduce(&launch)) };
+    let work = move || unsafe { with_element!(dtype, T => { reduce::<T>(&launch); Ok(()) }) };
     device.launch(stream, name, work)
 }

@@ -116,7 +116,7 @@ fn own_rows_come_first_and_then_chunks_as_they_arrive() {
         let (rank, world) = (gemm.rank, gemm.world);
         let arrivals_needed = schedule(groups, 3).into_iter().map(|(shard, row, _)| {
             let last = ((row + 1) * HEIGHT).min(gemm.shards[shard].len()) - 1;
-            // The ranks before this one in turn, of each what is pushed or eager, then a chunk.
+            // The ranks before this one, nearest first, of each what is pushed or eager, then a chunk.
             let chunk = last / gemm.chunk_rows;
             let round = match chunk < gemm.pushed_chunks() || gemm.protocol == Protocol::Eager {
                 true => 1,
