@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use cargo_metadata::DependencyKind;
 use serde::Deserialize;
 use spdx::{Expression, ParseMode};
 
@@ -31,6 +32,9 @@ struct Bans {
 struct Named {
     #[serde(rename = "crate")]
     name: String,
+    /// The packages that may depend on it, for their tests.
+    #[serde(default)]
+    wrappers: BTreeSet<String>,
 }
 
 #[derive(Deserialize)]
@@ -89,8 +93,23 @@ fn nothing_that_is_banned_is_there_and_nothing_twice_that_is_not_listed() {
     let mut versions: BTreeMap<&str, usize> = BTreeMap::new();
     for package in &metadata().packages {
         *versions.entry(&package.name).or_default() += 1;
-        let banned = bans.deny.iter().any(|banned| *package.name == banned.name);
-        assert!(!banned, "{} is banned in deny.toml", package.name);
+    }
+    let metadata = metadata();
+    let resolve = metadata.resolve.as_ref().unwrap();
+    for node in &resolve.nodes {
+        let holder = metadata[&node.id].name.as_str();
+        for dependency in &node.deps {
+            let name = metadata[&dependency.pkg].name.as_str();
+            let Some(banned) = bans.deny.iter().find(|banned| banned.name == name) else {
+                continue;
+            };
+            let kinds = &dependency.dep_kinds;
+            let is_for_tests = kinds.iter().all(|k| k.kind == DependencyKind::Development);
+            assert!(
+                is_for_tests && banned.wrappers.contains(holder),
+                "{name} is banned in deny.toml, and {holder} has it"
+            );
+        }
     }
     let twice = versions.iter().filter(|(_, count)| **count > 1);
     let twice: BTreeSet<&str> = twice.map(|(name, _)| *name).collect();
