@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 
 use cargo_metadata::{Message, Metadata, Target, TargetKind};
 
@@ -118,6 +118,24 @@ impl Cargo {
             command: command_line(args),
             wanted: name.into(),
         })
+    }
+}
+
+/// Runs a command to its end, which must be good.
+pub fn run(command: &mut Command, name: &str) -> Result<()> {
+    let status = command.status();
+    ended(
+        name,
+        status.map_err(Error::not_started(command.get_program()))?,
+    )
+}
+
+/// The error of a command that failed.
+pub fn ended(name: &str, status: ExitStatus) -> Result<()> {
+    let command = name.to_owned();
+    match status.success() {
+        true => Ok(()),
+        false => Err(Error::CommandFailed { command, status }),
     }
 }
 

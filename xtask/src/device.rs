@@ -188,45 +188,37 @@ mod tests {
     }
 
     #[test]
-    fn auto_takes_all_gpus_or_four_host_ranks() {
-        assert_eq!(choose(Wanted::Auto, None, &gpus(8), true).unwrap(), cuda(8));
-        assert_eq!(choose(Wanted::Auto, None, &gpus(0), true).unwrap(), host(4));
-        assert_eq!(
-            choose(Wanted::Auto, None, &gpus(8), false).unwrap(),
-            host(4)
-        );
-        assert_eq!(
-            choose(Wanted::Auto, Some(2), &gpus(8), true).unwrap(),
-            cuda(2)
-        );
+    fn what_was_asked_for_is_given_and_auto_takes_all_gpus_or_four_host_ranks() {
+        use Wanted::{Auto, Cuda, Host};
+        for (wanted, ranks, on, by_default, expected) in [
+            (Auto, None, 8, true, cuda(8)),
+            (Auto, None, 0, true, host(4)),
+            (Auto, None, 8, false, host(4)),
+            (Auto, Some(2), 8, true, cuda(2)),
+            (Host, Some(7), 8, true, host(7)),
+            (Cuda, None, 2, false, cuda(2)),
+        ] {
+            let chosen = choose(wanted, ranks, &gpus(on), by_default).unwrap();
+            assert_eq!(chosen, expected, "{wanted:?} {ranks:?} of {on}");
+        }
     }
 
     #[test]
-    fn what_was_asked_for_is_given_or_refused() {
-        assert_eq!(
-            choose(Wanted::Host, Some(7), &gpus(8), true).unwrap(),
-            host(7)
-        );
-        assert_eq!(
-            choose(Wanted::Cuda, None, &gpus(2), false).unwrap(),
-            cuda(2)
-        );
-        assert!(matches!(
-            choose(Wanted::Cuda, None, &gpus(0), true),
-            Err(Error::NoGpu { .. })
-        ));
-        assert!(matches!(
-            choose(Wanted::Auto, Some(5), &gpus(4), true),
-            Err(Error::Ranks { asked: 5, .. })
-        ));
-        assert!(matches!(
-            choose(Wanted::Host, Some(0), &gpus(0), true),
-            Err(Error::Ranks { asked: 0, .. })
-        ));
-        assert!(matches!(
-            choose(Wanted::Host, Some(1000), &gpus(0), true),
-            Err(Error::Ranks { .. })
-        ));
+    fn what_cannot_be_given_is_refused() {
+        let refused = |wanted, ranks, on| choose(wanted, ranks, &gpus(on), true).unwrap_err();
+        let error = refused(Wanted::Cuda, None, 0);
+        assert!(matches!(error, Error::NoGpu { .. }), "{error}");
+        for (wanted, ranks, on) in [
+            (Wanted::Auto, 5, 4),
+            (Wanted::Host, 0, 0),
+            (Wanted::Host, 1000, 0),
+        ] {
+            let error = refused(wanted, Some(ranks), on);
+            assert!(
+                matches!(error, Error::Ranks { asked, .. } if asked == ranks),
+                "{error}"
+            );
+        }
     }
 
     #[test]

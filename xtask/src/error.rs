@@ -180,6 +180,12 @@ impl Error {
         move |source| Error::NotStarted { program, source }
     }
 
+    /// An option that cannot be followed.
+    pub fn option(option: &'static str, why: impl Into<String>) -> Error {
+        let why = why.into();
+        Error::Option { option, why }
+    }
+
     /// Whether the command has already printed it, in a last line that must stay the last.
     pub fn is_told(&self) -> bool {
         matches!(self, Error::TestsFailed { .. } | Error::StepFailed { .. })

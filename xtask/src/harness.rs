@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use wait_timeout::ChildExt;
 
-use crate::cargo::Executable;
+use crate::cargo::{Executable, ended};
 use crate::error::{Error, Result};
 
 /// How test programs are run.
@@ -60,13 +60,7 @@ impl Harness {
             .stderr(Stdio::inherit())
             .output()
             .map_err(Error::not_started(&self.program))?;
-        if !answer.status.success() {
-            let command = format!("{} --list", self.program.display());
-            return Err(Error::CommandFailed {
-                command,
-                status: answer.status,
-            });
-        }
+        ended(&format!("{} --list", self.program.display()), answer.status)?;
         let all = wants_gpu(&self.target);
         let text = String::from_utf8_lossy(&answer.stdout);
         let tests = text.lines().filter_map(|line| line.strip_suffix(": test"));

@@ -54,6 +54,15 @@ fn is_workspace(folder: &Path) -> bool {
     folder.join("xtask/Cargo.toml").is_file() && folder.join("crates/bench/Cargo.toml").is_file()
 }
 
+/// Bytes that are free where `path` is; `None` where the file system knows no limits.
+pub fn free_space(path: &Path) -> Result<Option<u64>> {
+    let failed = |errno: rustix::io::Errno| {
+        Error::file("cannot measure the free space of", path)(errno.into())
+    };
+    let space = rustix::fs::statvfs(path).map_err(failed)?;
+    Ok((space.f_blocks > 0).then(|| space.f_bavail.saturating_mul(space.f_frsize)))
+}
+
 /// Cargo's target directory of the workspace at `root`.
 pub fn target_directory(root: &Path) -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR")

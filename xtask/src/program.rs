@@ -54,12 +54,8 @@ pub fn warpweave(place: &Place, cuda: bool) -> Result<PathBuf> {
         }
         Place::Bundle(bundle) if cuda && !bundle.has_device_code() => {
             let why =
-                "this bundle was made without device code; make it with --features nvcc,cutlass"
-                    .into();
-            Err(Error::Option {
-                option: "--device cuda",
-                why,
-            })
+                "this bundle was made without device code; make it with --features nvcc,cutlass";
+            Err(Error::option("--device cuda", why))
         }
         Place::Bundle(bundle) => Ok(bundle.warpweave()),
     }
@@ -74,18 +70,8 @@ pub fn provide_toolchain(root: &Path) -> Result<()> {
         return Ok(());
     }
     let program = std::env::current_exe().map_err(Error::file("cannot find", "this program"))?;
-    let setup = Command::new(&program)
-        .arg("setup")
-        .current_dir(root)
-        .status();
-    let status = setup.map_err(Error::not_started(program))?;
-    if status.success() {
-        return Ok(());
-    }
-    Err(Error::CommandFailed {
-        command: "cargo xtask setup".into(),
-        status,
-    })
+    let mut setup = Command::new(program);
+    crate::cargo::run(setup.arg("setup").current_dir(root), "cargo xtask setup")
 }
 
 fn has_toolchain(target: &Path) -> bool {

@@ -149,7 +149,7 @@ fn clear(folder: &Path) -> Result<()> {
             "{} holds something that is no bundle; choose an empty folder",
             folder.display()
         );
-        return Err(Error::Option { option: "DIR", why });
+        return Err(Error::option("DIR", why));
     }
     for path in [list, folder.join("xtask")] {
         match fs::remove_file(&path) {

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::cargo::ended;
 use crate::error::{Error, Result};
 
 /// One block, so that xz sees all test programs, with a dictionary larger than any of them: what each of them
@@ -16,8 +17,7 @@ pub fn pack(folder: &Path) -> Result<(PathBuf, u64)> {
         .canonicalize()
         .map_err(Error::file("cannot find", folder))?;
     let (Some(parent), Some(name)) = (whole.parent(), whole.file_name()) else {
-        let why = "the root folder cannot be packed".into();
-        return Err(Error::Option { option: "DIR", why });
+        return Err(Error::option("DIR", "the root folder cannot be packed"));
     };
     let with = |suffix: &str| [name, suffix.as_ref()].into_iter().collect::<OsString>();
     let (archive, part) = (with(".tar.xz"), with(".tar.xz.part"));
@@ -49,10 +49,7 @@ pub fn pack(folder: &Path) -> Result<(PathBuf, u64)> {
     drop(xz);
     let tarred = tar.wait().map_err(Error::not_started("tar"))?;
     for (command, status) in [("xz", packed?), ("tar", tarred)] {
-        if !status.success() {
-            let command = command.into();
-            return Err(Error::CommandFailed { command, status });
-        }
+        ended(command, status)?;
     }
     std::fs::rename(&part, &archive).map_err(Error::file("cannot write", &archive))?;
     let data = archive

@@ -142,12 +142,9 @@ pub fn run(options: &Options) -> Result<()> {
     )?;
     let torch = match options.wants_torch() && !options.list {
         true if !chosen.cuda => {
-            return Err(Error::Option {
-                option: "--peers torch",
-                why: "PyTorch's operators run on GPUs only; --peers FILE takes figures that were \
-                    measured before"
-                    .into(),
-            });
+            let why = "PyTorch's operators run on GPUs only; --peers FILE takes figures that were measured \
+                before";
+            return Err(Error::option("--peers torch", why));
         }
         true => Some(Python::with_torch()?),
         false => None,

@@ -11,7 +11,7 @@ use std::process::Command;
 
 use warpweave_nvcc::layout;
 
-use crate::cargo::Cargo;
+use crate::cargo::{self, Cargo};
 use crate::error::{Error, Result};
 use crate::place;
 use crate::setup::{self, pins};
@@ -38,19 +38,7 @@ pub fn run() -> Result<()> {
         .env("CUDA_TOOLKIT_ROOT_DIR", toolchain.join(layout::LINK))
         .env("CUDA_ROOT", own.join("stub"))
         .env("CUDA_COMPUTE_CAP", "90");
-    finish(command, "cargo build of examples/with-candle")
-}
-
-fn finish(mut command: Command, what: &str) -> Result<()> {
-    let status = command.status();
-    let status = status.map_err(Error::not_started(command.get_program()))?;
-    if status.success() {
-        return Ok(());
-    }
-    Err(Error::BuildFailed {
-        command: what.into(),
-        status,
-    })
+    cargo::run(&mut command, "cargo build of examples/with-candle")
 }
 
 /// cudarc's bindings of libcuda, in the version that the project has.
@@ -59,10 +47,7 @@ fn bindings(root: &Path) -> Result<String> {
     let cudarc = packages
         .into_iter()
         .find(|package| *package.name == "cudarc");
-    let cudarc = cudarc.ok_or_else(|| Error::Option {
-        option: MANIFEST,
-        why: "it does not depend on cudarc".into(),
-    })?;
+    let cudarc = cudarc.ok_or_else(|| Error::option(MANIFEST, "it does not depend on cudarc"))?;
     let path = cudarc.manifest_path.with_file_name("src/driver/sys/mod.rs");
     fs::read_to_string(&path).map_err(Error::file("cannot read", &path))
 }
@@ -97,7 +82,7 @@ fn stub(bindings: &str, folder: &Path) -> Result<()> {
         .args(["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o"])
         .arg(folder.join("libcuda.so"))
         .arg(&source);
-    finish(command, "cc of a stub of libcuda")
+    cargo::run(&mut command, "cc of a stub of libcuda")
 }
 
 #[cfg(test)]

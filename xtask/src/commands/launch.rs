@@ -106,10 +106,7 @@ pub struct Options {
 pub fn run(options: Options) -> Result<()> {
     let mut args = options.program.into_iter();
     let Some(program) = args.next() else {
-        return Err(Error::Option {
-            option: "PROGRAM",
-            why: "missing".into(),
-        });
+        return Err(Error::option("PROGRAM", "missing"));
     };
     let logs = options
         .job

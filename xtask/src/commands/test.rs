@@ -203,10 +203,7 @@ fn bundled(bundle: &Bundle, chosen: Chosen, conditions: &Conditions) -> Result<C
     if !chosen.cuda {
         let why = "a bundle holds only the tests for GPUs, and this machine shows none or the bundle \
             has no device code";
-        return Err(Error::Option {
-            option: "--device",
-            why: why.into(),
-        });
+        return Err(Error::option("--device", why));
     }
     on_gpus(programs, &["--include-ignored"], conditions)
 }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::error::{Error, Result};
+use crate::place::free_space;
 
 /// Below this, a job is refused: the ranks would lose the messages that explain a failure.
 const RESERVE: u64 = 16 << 20;
@@ -21,11 +22,8 @@ impl LogFolder {
             .map_or(0, |since| since.as_secs());
         let path = base.join(format!("{label}-{seconds}-{}", std::process::id()));
         fs::create_dir_all(&path).map_err(Error::file("cannot make the log folder", &path))?;
-        let room = rustix::fs::statvfs(&path)
-            .map_err(|e| Error::file("cannot look at", &path)(e.into()))?;
-        let available = room.f_bavail.saturating_mul(room.f_frsize);
-        // Some file systems know no limits and report no blocks at all.
-        if room.f_blocks > 0 && available < RESERVE {
+        let available = free_space(&path)?.unwrap_or(u64::MAX);
+        if available < RESERVE {
             return Err(Error::LogSpace {
                 path,
                 available,

@@ -19,6 +19,7 @@ use rustix::fs::{CWD, FlockOperation, RenameFlags};
 use warpweave_nvcc::{Environment, Nvcc, layout};
 
 use crate::error::{Error, Result};
+use crate::place::free_space;
 use pins::Component;
 pub use python::Python;
 
@@ -177,18 +178,14 @@ fn check_space<'a>(toolchain: &Path, missing: impl Iterator<Item = &'a Component
         return Ok(());
     }
     let needed = kept + wheels + RESERVE;
-    let space = rustix::fs::statvfs(toolchain).map_err(|errno| {
-        Error::file("cannot measure the free space of", toolchain)(errno.into())
-    })?;
-    let available = space.f_bavail.saturating_mul(space.f_frsize);
-    if available >= needed {
-        return Ok(());
+    match free_space(toolchain)? {
+        Some(available) if available < needed => Err(Error::ToolchainSpace {
+            path: toolchain.to_path_buf(),
+            needed,
+            available: Some(available),
+        }),
+        _ => Ok(()),
     }
-    Err(Error::ToolchainSpace {
-        path: toolchain.to_path_buf(),
-        needed,
-        available: Some(available),
-    })
 }
 
 fn lock(toolchain: &Path) -> Result<File> {

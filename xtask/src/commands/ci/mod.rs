@@ -163,10 +163,8 @@ fn chosen(steps: Vec<Step>, options: &Options) -> Result<Vec<Step>> {
             .find(|name| !steps.iter().any(|step| step.name == **name))
         {
             let known: Vec<_> = steps.iter().map(|step| step.name).collect();
-            return Err(Error::Option {
-                option,
-                why: format!("no step `{name}`; there are {}", known.join(", ")),
-            });
+            let why = format!("no step `{name}`; there are {}", known.join(", "));
+            return Err(Error::option(option, why));
         }
     }
     let wanted = |step: &Step| {
