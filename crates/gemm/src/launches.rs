@@ -1,9 +1,33 @@
-//! What launches of one prepared GEMM have encoded, by their operands.
+//! A launch of a prepared GEMM, and what launches have encoded, by their operands.
 
 use std::collections::HashMap;
 use std::hash::Hash;
+use std::ops::Deref;
 
 use parking_lot::Mutex;
+
+/// A valid GEMM with the operands of a launch.
+#[derive(Debug)]
+pub(crate) struct Launch<'a, G, O> {
+    pub gemm: &'a G,
+    pub operands: &'a O,
+}
+
+impl<G, O> Clone for Launch<'_, G, O> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<G, O> Copy for Launch<'_, G, O> {}
+
+impl<G, O> Deref for Launch<'_, G, O> {
+    type Target = G;
+
+    fn deref(&self) -> &G {
+        self.gemm
+    }
+}
 
 /// Most launches that a prepared GEMM keeps, each with operands of its own: a parameter has at most 6 KiB.
 pub(crate) const MOST_LAUNCHES: usize = 256;

@@ -31,10 +31,11 @@ mod backend;
 mod table;
 
 use std::cmp::Ordering;
-use std::ops::{Deref, Range};
+use std::ops::Range;
 
 use warpweave_symm_mem::{DType, DevicePtr, PadView};
 
+use crate::launches;
 use crate::{Error, GemmBatch, GemmOperands, GemmProblem, Layout, Peers, Tiling};
 
 pub use backend::AllGatherGemmBackend;
@@ -279,20 +280,7 @@ impl AllGatherMatmul {
     }
 }
 
-/// A valid GEMM with the operands of a launch.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Launch<'a> {
-    pub gemm: &'a AllGatherMatmul,
-    pub operands: &'a AllGatherOperands,
-}
-
-impl Deref for Launch<'_> {
-    type Target = AllGatherMatmul;
-
-    fn deref(&self) -> &AllGatherMatmul {
-        self.gemm
-    }
-}
+pub(crate) type Launch<'a> = launches::Launch<'a, AllGatherMatmul, AllGatherOperands>;
 
 impl Launch<'_> {
     /// The stagings that this rank's launch touches.

@@ -11,10 +11,11 @@
 mod backend;
 mod table;
 
-use std::ops::{Deref, Range};
+use std::ops::Range;
 
 use warpweave_symm_mem::{DType, DevicePtr, PadView};
 
+use crate::launches;
 use crate::{Error, GemmBatch, GemmOperands, GemmProblem, Layout};
 
 pub use backend::ChunkedGemmBackend;
@@ -118,20 +119,7 @@ impl ChunkedMatmul {
     }
 }
 
-/// A valid GEMM with the operands of a launch.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Launch<'a> {
-    pub gemm: &'a ChunkedMatmul,
-    pub operands: &'a ChunkedOperands,
-}
-
-impl Deref for Launch<'_> {
-    type Target = ChunkedMatmul;
-
-    fn deref(&self) -> &ChunkedMatmul {
-        self.gemm
-    }
-}
+pub(crate) type Launch<'a> = launches::Launch<'a, ChunkedMatmul, ChunkedOperands>;
 
 impl Launch<'_> {
     /// The GEMM of some rows, and the addresses of their A and C.

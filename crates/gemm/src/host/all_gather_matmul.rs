@@ -6,7 +6,7 @@ use std::sync::Arc;
 use warpweave_symm_mem::Host;
 use warpweave_symm_mem::host::{expect_signal, is_faulted, next_epoch, record, send_signal};
 
-use super::{panels, stream_error};
+use super::{enqueue, panels};
 use crate::all_gather_matmul::{AllGatherOperands, Launch};
 use crate::{AllGatherGemmBackend, AllGatherMatmul, Error, Protocol};
 
@@ -32,27 +32,18 @@ impl AllGatherGemmBackend for Host {
         prepared: &Arc<AllGatherMatmul>,
         operands: &AllGatherOperands,
     ) -> Result<(), Error> {
-        let launch = Launch {
-            gemm: prepared,
-            operands,
-        };
-        launch.check(panels::alignment)?;
-        let (gemm, operands) = (prepared.clone(), *operands);
-        self.launch(stream, AllGatherMatmul::NAME, move || {
-            let launch = Launch {
-                gemm: &gemm,
-                operands: &operands,
-            };
+        let gemm = &**prepared;
+        Launch { gemm, operands }.check(panels::alignment)?;
+        let call = (prepared, *operands);
+        enqueue(self, stream, AllGatherMatmul::NAME, call, |launch| {
             // SAFETY: the obligations of these are those of this method, kept until the work has ended.
-            let multiplied = unsafe {
-                match gemm.protocol {
+            unsafe {
+                match launch.protocol {
                     Protocol::Rendezvous { .. } => pull_and_multiply(launch),
                     Protocol::Eager => write_and_multiply(launch),
                 }
-            };
-            multiplied.map_err(stream_error)
-        })?;
-        Ok(())
+            }
+        })
     }
 }
 

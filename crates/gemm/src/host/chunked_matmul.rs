@@ -5,7 +5,7 @@ use std::sync::Arc;
 use warpweave_symm_mem::Host;
 use warpweave_symm_mem::host::expect_signal;
 
-use super::{panels, stream_error};
+use super::{enqueue, panels};
 use crate::chunked_matmul::{ChunkedOperands, Launch};
 use crate::{ChunkedGemmBackend, ChunkedMatmul, Error, GemmOperands};
 
@@ -23,21 +23,13 @@ impl ChunkedGemmBackend for Host {
         prepared: &Arc<ChunkedMatmul>,
         operands: &ChunkedOperands,
     ) -> Result<(), Error> {
-        let launch = Launch {
-            gemm: prepared,
-            operands,
-        };
-        launch.check(panels::alignment)?;
-        let (gemm, operands) = (prepared.clone(), *operands);
-        self.launch(stream, ChunkedMatmul::NAME, move || {
-            let launch = Launch {
-                gemm: &gemm,
-                operands: &operands,
-            };
+        let gemm = &**prepared;
+        Launch { gemm, operands }.check(panels::alignment)?;
+        let call = (prepared, *operands);
+        enqueue(self, stream, ChunkedMatmul::NAME, call, |launch| {
             // SAFETY: the obligations of `multiply` are those of this method, kept until the work has ended.
-            unsafe { multiply(launch) }.map_err(stream_error)
-        })?;
-        Ok(())
+            unsafe { multiply(launch) }
+        })
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use warpweave_symm_mem::host::{expect_signal, is_noticed, record, send_signal};
 use warpweave_symm_mem::{DevicePtr, Host, with_element};
 
-use super::{Element, one_shot, panels, partials, stream_error};
+use super::{Element, enqueue, one_shot, panels, partials};
 use crate::matmul_reduce::{Group, Launch, ReduceOperands, ReduceOutput};
 use crate::{Error, GemmReduceBackend, MatmulReduce};
 
@@ -23,22 +23,13 @@ impl GemmReduceBackend for Host {
         prepared: &Arc<MatmulReduce>,
         operands: &ReduceOperands,
     ) -> Result<(), Error> {
-        let launch = Launch {
-            gemm: prepared,
-            operands,
-        };
-        launch.check(panels::alignment)?;
-        let (gemm, operands) = (prepared.clone(), *operands);
-        self.launch(stream, MatmulReduce::NAME, move || {
-            let launch = Launch {
-                gemm: &gemm,
-                operands: &operands,
-            };
+        let gemm = &**prepared;
+        Launch { gemm, operands }.check(panels::alignment)?;
+        let call = (prepared, *operands);
+        enqueue(self, stream, MatmulReduce::NAME, call, |launch| {
             // SAFETY: the obligations of `reduce` are those of this method, kept until the work has ended.
-            let done = unsafe { with_element!(gemm.problem.dtype, T => reduce::<T>(&launch)) };
-            done.map_err(stream_error)
-        })?;
-        Ok(())
+            unsafe { with_element!(launch.problem.dtype, T => reduce::<T>(&launch)) }
+        })
     }
 }
 

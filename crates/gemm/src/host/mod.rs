@@ -10,13 +10,35 @@ mod partials;
 mod reference;
 mod tile;
 
+use std::sync::Arc;
+
+use warpweave_symm_mem::Host;
+use warpweave_symm_mem::host::HostStream;
+
 use crate::Error;
+use crate::launches::Launch;
 
 pub use backend::HostPrepared;
 
 pub use panels::{multiply, multiply_raw, multiply_with_bias};
 pub use reference::{reference, reference_with_bias};
 pub use warpweave_symm_mem::host::Element;
+
+/// Enqueues the host twin of a prepared GEMM with its operands.
+fn enqueue<G: Send + Sync + 'static, O: Send + Sync + 'static>(
+    host: &Host,
+    stream: &HostStream,
+    name: &'static str,
+    (gemm, operands): (&Arc<G>, O),
+    twin: impl Fn(Launch<'_, G, O>) -> Result<(), Error> + Send + Sync + 'static,
+) -> Result<(), Error> {
+    let gemm = gemm.clone();
+    host.launch(stream, name, move || {
+        let (gemm, operands) = (&*gemm, &operands);
+        twin(Launch { gemm, operands }).map_err(stream_error)
+    })?;
+    Ok(())
+}
 
 /// The error of a stream whose work has failed.
 fn stream_error(error: Error) -> warpweave_symm_mem::Error {

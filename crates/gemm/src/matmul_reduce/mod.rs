@@ -50,10 +50,11 @@ mod backend;
 mod order;
 mod units;
 
-use std::ops::{Deref, Range};
+use std::ops::Range;
 
 use warpweave_symm_mem::{DType, DevicePtr, PadView};
 
+use crate::launches;
 use crate::{Error, GemmBatch, GemmOperands, GemmProblem, Layout, Peers, Tiling};
 
 pub use backend::GemmReduceBackend;
@@ -268,20 +269,7 @@ impl MatmulReduce {
     }
 }
 
-/// A valid GEMM with the operands of a launch.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Launch<'a> {
-    pub gemm: &'a MatmulReduce,
-    pub operands: &'a ReduceOperands,
-}
-
-impl Deref for Launch<'_> {
-    type Target = MatmulReduce;
-
-    fn deref(&self) -> &MatmulReduce {
-        self.gemm
-    }
-}
+pub(crate) type Launch<'a> = launches::Launch<'a, MatmulReduce, ReduceOperands>;
 
 impl Launch<'_> {
     /// Where the partial of `source` of the rows of `owner` lies, in the staging of `source`.
