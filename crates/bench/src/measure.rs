@@ -36,7 +36,7 @@ struct Sizes {
     scalar: Shape,
     gemms: Vec<(Shape, DType)>,
     collectives: Vec<Bytes>,
-    iterations: Option<usize>,
+    iterations: Option<u32>,
 }
 
 impl Sizes {
@@ -414,7 +414,7 @@ fn rate(bytes: usize, us: f64) -> f64 {
 fn times<B: NcclBackend>(
     session: &Session<B>,
     plans: Vec<Plan>,
-    iterations: Option<usize>,
+    iterations: Option<u32>,
 ) -> Result<Vec<Option<f64>>> {
     let effort = Effort::of_collectives(B::KIND, iterations);
     // SAFETY: probes of links have no flags, and race on floats that nobody reads; each wait of the others has

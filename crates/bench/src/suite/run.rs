@@ -20,23 +20,31 @@ use crate::size::Bytes;
 use crate::timing::Effort;
 
 /// What is to be measured.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, clap::Args)]
 pub struct Settings {
     /// The suite.
+    #[arg(long, default_value = "fused-matmul", value_parser = super::named)]
     pub suite: &'static Suite,
-    /// Names of implementations; all of the suite's table without any.
-    pub implementations: Vec<String>,
-    /// Plans: problems; the suite's own without any.
-    pub problems: Vec<Sizes>,
-    /// Collectives: operations; [`DEFAULT_OPERATIONS`] without any.
-    pub operations: Vec<Operation>,
-    /// Collectives: sizes; the backend's default without any.
-    pub sizes: Vec<Bytes>,
-    /// Element type in place of that of the suite's own problems; bf16 for collectives without.
+    /// Element type; by default bf16 for shapes that are given, the suite's choice for its own.
+    #[arg(long, value_name = "bf16|f16|f32")]
     pub dtype: Option<DType>,
-    /// Single calls of each implementation; the backend's default without.
-    pub iterations: Option<usize>,
+    /// Suite collectives: what a rank brings in bytes, by comma; 4K to 256M in steps of four without.
+    #[arg(long, value_name = "4K,64K,1M", value_delimiter = ',')]
+    pub sizes: Vec<Bytes>,
+    /// Suite collectives: operations, by comma; all without.
+    #[arg(long = "op", value_name = "A,B", value_delimiter = ',', value_parser = collectives::operation)]
+    pub operations: Vec<Operation>,
+    /// Implementations, by comma, with options as pushChunks:chunks=4; the suite's table without.
+    #[arg(long = "impl", value_name = "A,B", value_delimiter = ',')]
+    pub implementations: Vec<String>,
+    /// Single calls of each implementation.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub iterations: Option<u32>,
+    /// Problems of plans; the suite's own without any.
+    #[arg(skip)]
+    pub problems: Vec<Sizes>,
     /// Figures of another program.
+    #[arg(skip)]
     pub peers: Option<Peers>,
 }
 
@@ -76,7 +84,7 @@ impl Settings {
         sizes
     }
 
-    /// The element type of messages.
+    /// The element type of messages, and of problems that are given.
     pub fn message_dtype(&self) -> DType {
         self.dtype.unwrap_or(DType::Bf16)
     }
