@@ -417,8 +417,8 @@ fn times<B: NcclBackend>(
     iterations: Option<u32>,
 ) -> Result<Vec<Option<f64>>> {
     let effort = Effort::of_collectives(B::KIND, iterations);
-    // SAFETY: probes of links have no flags, and race on floats that nobody reads; each wait of the others has
-    // its signal.
+    // SAFETY: probes of links have no flags, and race on floats that nobody reads; each wait of the others
+    // has its signal.
     let bind = |plan| match unsafe { PlanCandidate::of_unproved(session, plan) } {
         Err(error) if error.is_unavailable() => Ok(None),
         bound => bound.map(Some),
