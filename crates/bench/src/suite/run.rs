@@ -147,33 +147,46 @@ pub fn run<B: NcclBackend>(
         means: Vec::new(),
         notes: host_note(kind).into_iter().collect(),
     };
-    let peers = settings.peers.as_ref().map(|peers| &peers.by);
-    if is_of_collectives {
-        report.peers = peers.cloned();
-        collectives::measure(&run, &mut report, &mut each)?;
-        return Ok(report);
-    }
-    report.notes.extend(peers.map(|by| {
-        format!("Rows torch-*: {by}, in a run of its own; what they compute is not verified here.")
-    }));
-    let has = |case: &Case, (shape, _): Sizes| match case.operation {
-        Some(operation) if has_own_problems => suite.has(operation, shape),
-        _ => true,
-    };
-    let pairs = settings.problems.iter();
-    let pairs = pairs.flat_map(|&sizes| cases.iter().map(move |case| (case, sizes)));
-    let pairs: Vec<_> = pairs.filter(|&(case, sizes)| has(case, sizes)).collect();
-    for &(case, sizes) in &pairs {
-        let place = (report.results.len(), pairs.len());
-        let outcome = problem::measure(&run, case, sizes, place)?;
-        report.results.push(outcome);
-        each(&report)?;
-    }
-    report.notes.extend(layers::notes(&report.results));
-    if suite.name == GEMM.name {
-        report.means = means(&report.results);
+    match is_of_collectives {
+        true => collectives::measure(&run, &mut report, &mut each)?,
+        false => {
+            let has = |case: &Case, (shape, _): Sizes| match case.operation {
+                Some(operation) if has_own_problems => suite.has(operation, shape),
+                _ => true,
+            };
+            let all = settings.problems.iter();
+            let all = all.flat_map(|&sizes| cases.iter().map(move |case| (case, sizes)));
+            let all: Vec<_> = all.filter(|&(case, sizes)| has(case, sizes)).collect();
+            measure_plans(&run, &all, &mut report, &mut each)?;
+        }
     }
     Ok(report)
+}
+
+/// Adds the results of all problems to `report`. Collective.
+fn measure_plans<B: NcclBackend>(
+    run: &Run<'_, B>,
+    all: &[(&Case, Sizes)],
+    report: &mut Report,
+    each: &mut dyn FnMut(&Report) -> Result<()>,
+) -> Result<()> {
+    report
+        .notes
+        .extend(run.settings.peers.iter().map(|Peers { by, .. }| {
+            format!(
+                "Rows torch-*: {by}, in a run of its own; what they compute is not verified here."
+            )
+        }));
+    for (i, &(case, sizes)) in all.iter().enumerate() {
+        let outcome = problem::measure(run, case, sizes, (i, all.len()))?;
+        report.results.push(outcome);
+        each(report)?;
+    }
+    report.notes.extend(layers::notes(&report.results));
+    if run.settings.suite.name == GEMM.name {
+        report.means = means(&report.results);
+    }
+    Ok(())
 }
 
 /// Ranks with different arguments would wait for each other in different places.
