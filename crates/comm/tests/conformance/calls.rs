@@ -97,6 +97,10 @@ fn one<B: CollectiveKernels>(rank: &Rank<B>, case: &Case, skew: usize, seed: u64
     let wanted = encoded(case.dtype, &result(case, &rank.limits(), seed, me));
     expected[start + output_at..][..taken_bytes].copy_from_slice(&wanted);
     let operands = [slice(input_at, given_bytes), slice(output_at, taken_bytes)];
+    // An allocation may wait for a device that ranks share, and so for a peer that waits for this rank.
+    rank.exchange
+        .barrier("allocated")
+        .map_err(|error| error.to_string())?;
     let variant = call(rank, &rank.stream, case, operands).map_err(told)?;
     finish(rank)?;
     let got = read(rank, &memory)?;
