@@ -16,6 +16,7 @@ use crate::error::Result;
 use crate::inputs::Numbers;
 use crate::report::table::SELECT;
 use crate::report::{Kind, Limit, Operands, Outcome, Report, Row};
+use crate::session::Session;
 use crate::size::Bytes;
 use crate::suite::{Run, Stage};
 use crate::verification::{Batch, Verifier, batch};
@@ -32,7 +33,7 @@ const KEPT: usize = 256 << 20;
 
 /// The calls that are verified, in order: as they are and as graphs, every set in both forms where outputs
 /// are small.
-fn calls(output_bytes: usize) -> Batch {
+pub(super) fn calls(output_bytes: usize) -> Batch {
     let [run, replay] = [Call::Run, Call::Replay].map(|how| batch(how, Numbers::Integers, SETS));
     match output_bytes * 2 * SETS <= KEPT {
         true => [run, replay].concat(),
@@ -91,7 +92,7 @@ pub(crate) fn measure<B: NcclBackend>(
 }
 
 /// NCCL's communicator for a row, if it is wanted. Collective.
-fn library<B: NcclBackend>(run: &Run<'_, B>, method: Method) -> Result<Library<B::Comm>> {
+pub(super) fn library<B: NcclBackend>(run: &Run<'_, B>, method: Method) -> Result<Library<B::Comm>> {
     let session = run.session;
     if !wants(&run.settings.implementations, method.name()) {
         return Ok((None, None));
@@ -103,6 +104,19 @@ fn library<B: NcclBackend>(run: &Run<'_, B>, method: Method) -> Result<Library<B
     };
     let refusal = first_reason(&session.agree(&format!("start of {}", method.name()), mine)?);
     Ok((comm.filter(|_| refusal.is_none()), refusal))
+}
+
+/// Opens the arena's windows; why there are none of this size, if there are none on some rank. Collective.
+pub(super) fn open_windows<B: NcclBackend>(
+    session: &Session<B>,
+    arena: &mut Arena<B>,
+    comm: &B::Comm,
+) -> Result<Option<String>> {
+    // A lost peer is found by the step that follows.
+    let opened = arena.open_windows(session, comm);
+    let mine = opened.err().map(|error| error.to_string());
+    let mine = mine.unwrap_or_default().into_bytes();
+    Ok(first_reason(&session.agree("windows of NCCL", Ok(mine))?))
 }
 
 impl<B: NcclBackend> Libraries<'_, B> {
@@ -124,7 +138,7 @@ impl<B: NcclBackend> Libraries<'_, B> {
         let mut arena = Arena::new(session, most, settings.message_dtype(), plain.is_some())?;
         let (windows, refusal) = &self.windows;
         let no_windows = match windows {
-            Some(comm) => self.open_windows(&mut arena, comm)?,
+            Some(comm) => open_windows(session, &mut arena, comm)?,
             None => refusal.clone(),
         };
         let refusals = [no_plain.clone(), no_windows];
@@ -166,16 +180,6 @@ impl<B: NcclBackend> Libraries<'_, B> {
         let world = self.run.session.world();
         let (input, output) = call.operation.elements(call.count, world);
         [input, output].map(|elements| elements * call.dtype.size())
-    }
-
-    /// Why there are no windows of this size, if there are none on some rank.
-    fn open_windows(&self, arena: &mut Arena<B>, comm: &B::Comm) -> Result<Option<String>> {
-        // A lost peer is found by the step that follows.
-        let session = self.run.session;
-        let opened = arena.open_windows(session, comm);
-        let mine = opened.err().map(|error| error.to_string());
-        let mine = mine.unwrap_or_default().into_bytes();
-        Ok(first_reason(&session.agree("windows of NCCL", Ok(mine))?))
     }
 
     /// One operation at a size.

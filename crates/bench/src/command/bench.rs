@@ -81,12 +81,13 @@ fn settings(args: &BenchArgs) -> Result<Settings> {
         Baselines::new(&args.baselines).place(name, suite.name)?;
     }
     let of_collectives = suite.is_of_collectives();
-    let has_peers = of_collectives || !suite.operations.is_empty();
+    let is_decode = suite.is_of_decode();
+    let has_peers = of_collectives && !is_decode || !suite.operations.is_empty();
     let peers = args.peers.is_some() || args.peer_problems.is_some();
     for (option, is_foreign) in [
         ("--shape", of_collectives && !args.shapes.is_empty()),
         ("--sizes", !of_collectives && !args.sizes.is_empty()),
-        ("--op", !of_collectives && !args.operations.is_empty()),
+        ("--op", (!of_collectives || is_decode) && !args.operations.is_empty()),
         ("--plot", !of_collectives && args.plot.is_some()),
         ("--costs", !of_collectives && args.costs.is_some()),
         ("--peers", !has_peers && peers),
@@ -98,7 +99,10 @@ fn settings(args: &BenchArgs) -> Result<Settings> {
     }
     let read_peers = match of_collectives {
         true => {
-            collectives::methods(&args.implementations)?;
+            match suite.is_of_decode() {
+                true => collectives::decode::rows(&args.implementations)?,
+                false => collectives::methods(&args.implementations)?,
+            }
             Peers::of_collectives
         }
         false => {
@@ -129,7 +133,7 @@ impl Part for Bench<'_> {
 
     fn run<B: NcclBackend>(self, session: &Session<B>) -> Result<bool> {
         let (args, first) = (self.args, session.rank() == 0);
-        let kept = match args.suite.is_of_collectives() {
+        let kept = match args.suite.is_of_collectives() && !args.suite.is_of_decode() {
             true => Measured::of_ranks(&session.backend, session.exchange.as_ref())?,
             false => None,
         };

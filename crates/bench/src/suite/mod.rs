@@ -122,7 +122,11 @@ impl Suite {
     /// What its table is made of, each with a sentence: algorithms once, with their parameters.
     pub fn catalogue(&self) -> Vec<(String, String)> {
         if self.is_of_collectives() {
-            let rows = crate::collectives::catalogue().into_iter();
+            let catalogue = match self.is_of_decode() {
+                true => crate::collectives::decode::catalogue,
+                false => crate::collectives::catalogue,
+            };
+            let rows = catalogue().into_iter();
             return rows.map(|(n, s)| (n.to_owned(), s.to_owned())).collect();
         }
         let told = (self.entries)().into_iter().map(|entry| entry.told);
@@ -132,7 +136,12 @@ impl Suite {
 
     /// Whether it measures collectives, which are no plans.
     pub fn is_of_collectives(&self) -> bool {
-        self.name == suites::COLLECTIVES.name
+        self.name == suites::COLLECTIVES.name || self.is_of_decode()
+    }
+
+    /// Whether it measures what engines call between layers.
+    pub fn is_of_decode(&self) -> bool {
+        self.name == suites::DECODE.name
     }
 
     /// The implementations of these names in the order of the table, those that it does not have by

@@ -68,6 +68,7 @@ impl Settings {
     /// The sizes of messages that are given, or the backend's default, each once and in order.
     pub fn sizes_on(&self, kind: BackendKind) -> Vec<Bytes> {
         let mut sizes = match self.sizes.is_empty() {
+            true if self.suite.is_of_decode() => collectives::decode::sizes(kind),
             true => Bytes::defaults(kind),
             false => self.sizes.clone(),
         };
@@ -148,7 +149,10 @@ pub fn run<B: NcclBackend>(
     let peers = settings.peers.as_ref().map(|peers| &peers.by);
     if is_of_collectives {
         report.peers = peers.cloned();
-        collectives::measure(&run, &mut report, &mut each)?;
+        match suite.is_of_decode() {
+            true => collectives::decode::measure(&run, &mut report, &mut each)?,
+            false => collectives::measure(&run, &mut report, &mut each)?,
+        }
         return Ok(report);
     }
     report.notes.extend(peers.map(|by| {

@@ -273,6 +273,14 @@ fn calls_on_any_memory() {
 
 #[test]
 #[ignore = "needs GPUs"]
+fn chunks_of_different_lengths() {
+    for world in worlds() {
+        on(world, sizes(world), TIMEOUT, calls::uneven);
+    }
+}
+
+#[test]
+#[ignore = "needs GPUs"]
 fn a_hundred_thousand_replays_on_two_streams() {
     let world = devices().clamp(2, 8);
     on(world, sizes(world), TIMEOUT, |rank| {

@@ -290,6 +290,13 @@ fn calls_on_any_memory() {
 }
 
 #[test]
+fn chunks_of_different_lengths() {
+    for world in [1, 2, 3, 8] {
+        on_threads(world, TIMEOUT, calls::uneven).unwrap_or_else(|why| panic!("{why}"));
+    }
+}
+
+#[test]
 fn ten_thousand_replays_on_two_streams() {
     on_threads(2, TIMEOUT, |rank| calls::many_replays(rank, 10_000))
         .unwrap_or_else(|why| panic!("{why}"));
