@@ -297,3 +297,14 @@ fn ranks_that_make_different_calls_are_told() {
         });
     }
 }
+
+#[test]
+#[ignore = "needs GPUs"]
+fn a_rank_that_strays_from_a_norm_is_named() {
+    let timeout = Duration::from_secs(2);
+    for world in worlds().skip(1) {
+        on(world, sizes(world), timeout, |rank| {
+            norm::a_stray_rank_is_named(rank, timeout)
+        });
+    }
+}

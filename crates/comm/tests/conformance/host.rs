@@ -313,3 +313,14 @@ fn ranks_that_make_different_calls_are_told() {
         .unwrap_or_else(|why| panic!("{why}"));
     }
 }
+
+#[test]
+fn a_rank_that_strays_from_a_norm_is_named() {
+    let timeout = Duration::from_millis(1500);
+    for world in [2, 3] {
+        on_threads(world, timeout, |rank| {
+            norm::a_stray_rank_is_named(rank, timeout)
+        })
+        .unwrap_or_else(|why| panic!("{why}"));
+    }
+}
