@@ -12,7 +12,7 @@ fn main() {
     );
 }
 
-/// The commit of the checkout, with `+` behind it if tracked files differ; `None` outside of one.
+/// The commit of the checkout, followed by `+` if tracked files differ; `None` outside of one.
 fn commit() -> Option<String> {
     let hash = git(&["rev-parse", "--short=12", "HEAD"])?;
     for name in ["HEAD", "index"] {

@@ -40,7 +40,7 @@ pub struct Output {
 }
 
 /// Calls that all ranks make together, on the session's stream. What a candidate does not have, such as
-/// inputs, a graph or outputs, it need not mention.
+/// inputs, a graph or outputs, it need not mention. Errors are what the backend reports.
 pub trait Candidate {
     /// Its name in tables and errors.
     fn name(&self) -> &str;
@@ -52,17 +52,11 @@ pub trait Candidate {
 
     /// Makes the first call, with the first set of reals, chooses algorithms by it, and captures another
     /// call. Returns why there is no graph if calls can be made nevertheless.
-    ///
-    /// # Errors
-    /// What the backend reports.
     fn first_call(&mut self) -> Result<Option<String>> {
         Ok(None)
     }
 
     /// Captures the call anew, after a failure of another candidate with which it may share collectives.
-    ///
-    /// # Errors
-    /// What the backend reports.
     fn capture(&mut self) -> Result<()> {
         Ok(())
     }
@@ -76,17 +70,11 @@ pub trait Candidate {
     }
 
     /// Enqueues what calls with inputs of this kind need and never change.
-    ///
-    /// # Errors
-    /// What the backend reports.
     fn prepare(&self, _numbers: Numbers) -> Result<()> {
         Ok(())
     }
 
     /// Enqueues the copy of a set into the inputs.
-    ///
-    /// # Errors
-    /// What the backend reports.
     fn load(&self, _set: Set) -> Result<()> {
         Ok(())
     }

@@ -3,15 +3,12 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use warpweave_comm::collective::Operation;
 use warpweave_symm_mem::DType;
 
-use crate::collectives;
 use crate::inject::InjectedFault;
 use crate::logging::LogFilter;
 use crate::shape::Shape;
-use crate::size::Bytes;
-use crate::suite::{self, Suite};
+use crate::suite::Settings;
 
 /// Schedules that overlap communication and computation: measured, shown and proved.
 ///
@@ -82,30 +79,15 @@ pub enum Device {
 /// Arguments of `warpweave bench`; the same on every rank.
 #[derive(Debug, Args)]
 pub struct BenchArgs {
-    /// The suite.
-    #[arg(long, default_value = "fused-matmul", value_parser = suite::named)]
-    pub suite: &'static Suite,
+    /// What is measured.
+    #[command(flatten)]
+    pub settings: Settings,
     /// Where to run.
     #[arg(long, value_enum, default_value = "auto")]
     pub device: Device,
     /// Sizes of a problem as MxNxK: an M×K matrix times a K×N matrix; may be given several times.
     #[arg(long = "shape", value_name = "MxNxK")]
     pub shapes: Vec<Shape>,
-    /// Element type; by default bf16 for shapes that are given, the suite's choice for its own.
-    #[arg(long, value_name = "bf16|f16|f32")]
-    pub dtype: Option<DType>,
-    /// Suite collectives: what a rank brings in bytes, by comma; 4K to 256M in steps of four without.
-    #[arg(long, value_name = "4K,64K,1M", value_delimiter = ',')]
-    pub sizes: Vec<Bytes>,
-    /// Suite collectives: operations, by comma; all without.
-    #[arg(long = "op", value_name = "A,B", value_delimiter = ',', value_parser = collectives::operation)]
-    pub operations: Vec<Operation>,
-    /// Implementations, by comma, with options as pushChunks:chunks=4; the suite's table without.
-    #[arg(long = "impl", value_name = "A,B", value_delimiter = ',')]
-    pub implementations: Vec<String>,
-    /// Single calls of each implementation.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    pub iterations: Option<u32>,
     /// Also write the report of all problems to this file as JSON.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,

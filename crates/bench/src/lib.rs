@@ -21,8 +21,8 @@
 //!   same run; efficiency is limit over time.
 //! - **Groups**: where a suite has more plans than memory takes, they are bound, verified, timed and dropped
 //!   in groups, with the baseline and the GEMM alone in the rounds of each.
-//! - **Candidates** ([`candidate`]): a plan ([`plans`]) and a collective ([`collectives`]) implement one trait,
-//!   by which they are called, loaded, verified and timed.
+//! - **Candidates** ([`candidate`]): a plan ([`plans`]) and a collective ([`collectives`]) implement one
+//!   trait, by which they are called, loaded, verified and timed.
 //! - **The breakdown** of one implementation times its parts as plans of their own, in the same rounds.
 //!
 //! The report's views, and the JSON file among them, are described in [`report`].

@@ -36,7 +36,7 @@ struct Sizes {
     scalar: Shape,
     gemms: Vec<(Shape, DType)>,
     collectives: Vec<Bytes>,
-    iterations: Option<usize>,
+    iterations: Option<u32>,
 }
 
 impl Sizes {
@@ -414,11 +414,11 @@ fn rate(bytes: usize, us: f64) -> f64 {
 fn times<B: NcclBackend>(
     session: &Session<B>,
     plans: Vec<Plan>,
-    iterations: Option<usize>,
+    iterations: Option<u32>,
 ) -> Result<Vec<Option<f64>>> {
     let effort = Effort::of_collectives(B::KIND, iterations);
-    // SAFETY: probes of links have no flags, and race on floats that nobody reads; each wait of the others has
-    // its signal.
+    // SAFETY: probes of links have no flags, and race on floats that nobody reads; each wait of the others
+    // has its signal.
     let bind = |plan| match unsafe { PlanCandidate::of_unproved(session, plan) } {
         Err(error) if error.is_unavailable() => Ok(None),
         bound => bound.map(Some),

@@ -33,13 +33,13 @@ pub struct Effort {
 
 impl Effort {
     /// What suits a backend, with as many iterations as were asked for.
-    pub fn of(kind: BackendKind, iterations: Option<usize>) -> Self {
+    pub fn of(kind: BackendKind, iterations: Option<u32>) -> Self {
         let (default, rounds, block, singles) = match kind {
             BackendKind::Cuda => (50, 10, Duration::from_millis(5), Duration::from_millis(100)),
             BackendKind::Host => (9, 3, Duration::from_millis(50), Duration::MAX),
         };
         let asked = iterations.is_some();
-        let iterations = iterations.unwrap_or(default).max(1);
+        let iterations = iterations.map_or(default, |n| n as usize).max(1);
         Self {
             iterations,
             rounds: rounds.min(iterations),
@@ -50,12 +50,12 @@ impl Effort {
     }
 
     /// As [`Effort::of`], for calls that are many and short.
-    pub fn of_collectives(kind: BackendKind, iterations: Option<usize>) -> Self {
+    pub fn of_collectives(kind: BackendKind, iterations: Option<u32>) -> Self {
         let (default, rounds, block) = match kind {
             BackendKind::Cuda => (40, 8, Duration::from_millis(6)),
             BackendKind::Host => (6, 2, Duration::from_millis(10)),
         };
-        let iterations = iterations.unwrap_or(default).max(1);
+        let iterations = iterations.map_or(default, |n| n as usize).max(1);
         Self {
             iterations,
             rounds: rounds.min(iterations),

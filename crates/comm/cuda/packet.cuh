@@ -196,14 +196,20 @@ struct Sections {
   // repeats. `used`: packets at the start of each section that this call uses; `second`: the same from the
   // section's middle on.
   __device__ __forceinline__ void scrub(uint32_t used, uint32_t second) const {
+    const uint32_t middle = p.capacity / 2;
+    scrub_unless([&](uint32_t, uint32_t index) {
+      return index < used || (index >= middle && index < middle + second);
+    });
+  }
+  // The same; `is_used(source, index)` says which packets this call uses.
+  template <typename IsUsed>
+  __device__ __forceinline__ void scrub_unless(IsUsed is_used) const {
     // The warp that is the least likely to have packets of its own.
     const uint32_t lane = threadIdx.x - (blockDim.x - 32);
     if (blockIdx.x != 0 || lane >= 32) return;
-    const uint32_t middle = p.capacity / 2;
     const uint32_t index = (epoch / 2 * 32 + lane) % p.capacity;
-    if (index < used || (index >= middle && index < middle + second)) return;
     for (uint32_t source = 0; source < p.group.pad.world; ++source)
-      store_packet(at(p.group.pad.rank, source, index), {{0, 0, 0}, 0});
+      if (!is_used(source, index)) store_packet(at(p.group.pad.rank, source, index), {{0, 0, 0}, 0});
   }
 };
 

@@ -167,6 +167,54 @@ __device__ __forceinline__ void broadcast(const Packets& p) {
   }
 }
 
+// The layout of `UnevenPackets` in `launch.rs`.
+struct UnevenPackets {
+  Packets packets;
+  warpweave::Addresses from;
+  warpweave::Addresses to;
+  uint32_t sent[warpweave::kMaxWorld];
+  uint32_t received[warpweave::kMaxWorld];
+};
+static_assert(sizeof(UnevenPackets) == sizeof(Packets) + 2 * 64 + 2 * 32, "as in Rust");
+
+// Chunks of different lengths. Of an empty one, too, a packet is sent: each rank hears from every other.
+template <int W, bool kWords>
+__device__ __forceinline__ void all_to_all_uneven(const UnevenPackets& p) {
+  const bool failed = warpweave::faulted(p.packets.group.pad);
+  const Thread<W, kWords> t(p.packets);
+  if (gives_up(p.packets, failed)) return;
+  const uint32_t packets = packets_of(p.packets.bytes);
+  for (uint32_t i = t.first; i < packets; i += t.stride) {
+    const uint32_t at = i * kPayload;
+    uint32_t data[W][3];
+#pragma unroll
+    for (int peer = 0; peer < W; ++peer)
+      if (peer < t.world && i < packets_of(p.sent[peer]))
+        warpweave::load_payload<kWords>(data[peer], p.from.of[peer] + at, p.sent[peer] - at);
+#pragma unroll
+    for (int peer = 0; peer < W; ++peer) {
+      if (peer >= t.world || i >= packets_of(p.sent[peer])) continue;
+      if (peer == t.rank)
+        warpweave::store_payload<kWords>(p.to.of[peer] + at, data[peer], p.sent[peer] - at);
+      else
+        t.sections.send(peer, i, data[peer]);
+    }
+  }
+  __syncthreads();
+  warpweave::advance_epoch(p.packets.group, t.sections.epoch);
+  t.sections.scrub_unless([&](uint32_t source, uint32_t index) { return index < packets_of(p.received[source]); });
+  for (uint32_t i = t.first; i < packets; i += t.stride) {
+    const auto wanted = [&](uint32_t source) { return i < packets_of(p.received[source]); };
+    const uint32_t at = i * kPayload;
+    uint32_t data[W][3];
+    if (!t.sections.template receive<W>(i, data, wanted)) continue;
+#pragma unroll
+    for (int source = 0; source < W; ++source)
+      if (source < t.world && source != t.rank && wanted(source))
+        warpweave::store_payload<kWords>(p.to.of[source] + at, data[source], p.received[source] - at);
+  }
+}
+
 template <typename T, int W, bool kWords>
 __device__ __forceinline__ void reduce_scatter(const Packets& p) {
   const bool failed = warpweave::faulted(p.group.pad);
@@ -273,6 +321,18 @@ __device__ __forceinline__ void all_reduce_two_shot(const Packets& p) {
 MOVES(packet_all_gather, all_gather)
 MOVES(packet_all_to_all, all_to_all)
 MOVES(packet_broadcast, broadcast)
+
+#define UNEVEN(name, kWords, W)                                                                     \
+  extern "C" __global__ void __launch_bounds__(512) name##_##W(const __grid_constant__ UnevenPackets p) { \
+    all_to_all_uneven<W, kWords>(p);                                                                \
+  }
+UNEVEN(packet_all_to_all_uneven, true, 2)
+UNEVEN(packet_all_to_all_uneven, true, 4)
+UNEVEN(packet_all_to_all_uneven, true, 8)
+UNEVEN(packet_all_to_all_uneven_halves, false, 2)
+UNEVEN(packet_all_to_all_uneven_halves, false, 4)
+UNEVEN(packet_all_to_all_uneven_halves, false, 8)
+
 REDUCTIONS(packet_reduce_scatter, reduce_scatter)
 REDUCTIONS(packet_all_reduce_one_shot, all_reduce_one_shot)
 REDUCTIONS(packet_all_reduce_two_shot, all_reduce_two_shot)

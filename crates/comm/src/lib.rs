@@ -15,7 +15,7 @@ pub mod nccl;
 pub mod p2p;
 pub mod store;
 
-pub use collective::{CollectiveKernels, CollectiveOptions, Collectives, Operand};
+pub use collective::{AddRmsNorm, CollectiveKernels, CollectiveOptions, Collectives, Operand};
 pub use communicator::Communicator;
 pub use error::{CommError, Result};
 pub use exchange::LocalExchange;

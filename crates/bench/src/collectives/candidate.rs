@@ -9,7 +9,7 @@ use warpweave_comm::collective::{
 use warpweave_symm_mem::{DType, DevicePtr, Memory};
 
 use super::expected::Expected;
-use super::memory::{Arena, Place};
+use super::memory::{Arena, Place, SETS};
 use super::method::{Method, wants};
 use super::nccl::NcclBackend;
 use super::operation::count;
@@ -22,6 +22,9 @@ use crate::verification::comparison::Comparison;
 
 /// Bytes that are downloaded and compared at once.
 const PIECE: usize = 64 << 20;
+
+/// Outputs of at most so many bytes are kept as they must be.
+const KEPT: usize = 4 << 20;
 
 /// A communicator, or why there is none on some rank; neither where it is not wanted.
 type Communicator<C> = (Option<C>, Option<String>);
@@ -252,8 +255,19 @@ impl<B: NcclBackend> Candidate for Row<'_, B> {
 
     fn compare(&self, piece: usize, set: Set, got: &[u8]) -> (Comparison, f64) {
         let (session, call) = (self.session(), &self.call);
-        let expected = Expected::of(call, (session.rank(), session.world()), set.index);
+        let place = (session.rank(), session.world());
+        let set = set.index % SETS;
         let first = piece * PIECE / call.dtype.size();
+        let expected = Expected::of(call, place, set);
+        // Of small outputs, which many calls must have, all bytes are kept.
+        if self.bytes[1] <= KEPT {
+            let mut kept = self.arena.kept.borrow_mut();
+            let right = kept.entry((call.operation.name(), set));
+            if right.or_insert_with(|| expected.bytes()) == got {
+                let elements = (got.len() / call.dtype.size()) as u64;
+                return (Comparison::right(elements), 0.0);
+            }
+        }
         (expected.compare(first, got, session.threads()), 0.0)
     }
 }

@@ -1,8 +1,9 @@
-//! What must come out, made anew block by block: nothing is stored.
+//! What must come out, made block by block.
 
 use warpweave_comm::collective::{Call, Operation};
 
 use super::numbers::{BLOCK, Stream};
+use crate::inputs::element::encode;
 use crate::inputs::{Numbers, on_threads};
 use crate::verification::comparison::{Comparison, Expectation};
 
@@ -98,6 +99,22 @@ impl Expected {
             }
         }
         comparison
+    }
+
+    /// The whole output, as it is stored.
+    pub fn bytes(&self) -> Vec<u8> {
+        let (dtype, mut wanted) = (self.expectation.dtype, [0.0; BLOCK]);
+        let mut all = Vec::new();
+        for part in &self.parts {
+            for at in (part.at..part.at + part.count).step_by(BLOCK) {
+                let wanted = &mut wanted[..(part.at + part.count - at).min(BLOCK)];
+                self.block(part, at, wanted);
+                let start = all.len();
+                all.resize(start + wanted.len() * dtype.size(), 0);
+                encode(dtype, wanted, &mut all[start..]);
+            }
+        }
+        all
     }
 
     /// The elements of `part` from `at` on, an index into the output.

@@ -1,5 +1,7 @@
 //! The memory of one size: inputs and outputs of every kind of row, and the sets of numbers that go in.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use warpweave_comm::Collectives;
@@ -38,6 +40,8 @@ pub(super) struct Arena<B: NcclBackend> {
     pub(super) windows: Result<[B::Window; 2], Option<String>>,
     sets: Vec<B::Memory>,
     bytes: [usize; 2],
+    /// What outputs must be, by operation and set.
+    pub(super) kept: RefCell<BTreeMap<(&'static str, usize), Vec<u8>>>,
 }
 
 impl<B: NcclBackend> Arena<B> {
@@ -83,6 +87,7 @@ impl<B: NcclBackend> Arena<B> {
             windows: Err(None),
             sets,
             bytes,
+            kept: RefCell::default(),
         })
     }
 

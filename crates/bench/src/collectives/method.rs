@@ -2,7 +2,6 @@
 
 use warpweave_comm::collective::{Operation, Variant};
 
-use crate::error::{BenchError, Result};
 use crate::report::table::SELECT;
 
 /// An implementation of a collective.
@@ -82,18 +81,6 @@ fn summary(variant: Variant) -> &'static str {
     }
 }
 
-/// Makes sure that every name of `wanted` is a row.
-pub fn methods(wanted: &[String]) -> Result<()> {
-    let known: Vec<_> = catalogue().into_iter().map(|(name, _)| name).collect();
-    match wanted.iter().find(|name| !known.contains(&name.as_str())) {
-        None => Ok(()),
-        Some(name) => Err(BenchError::Usage(format!(
-            "suite collectives has no implementation `{name}`; it has {}",
-            known.join(", ")
-        ))),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -113,11 +100,13 @@ mod tests {
     #[test]
     fn every_row_has_a_name_of_its_own() {
         let mut names: Vec<_> = catalogue().into_iter().map(|(name, _)| name).collect();
-        methods(&names.iter().map(|&n| n.to_owned()).collect::<Vec<_>>()).unwrap();
+        let suite = crate::suite::named("collectives").unwrap();
+        let all: Vec<_> = names.iter().map(|&n| n.to_owned()).collect();
+        assert!(suite.cases(&all).unwrap().is_empty());
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), 3 + Variant::ALL.len());
-        let error = methods(&["fastest".into()]).unwrap_err().to_string();
+        let error = suite.cases(&["fastest".into()]).err().unwrap().to_string();
         assert!(error.contains("packets-two-shot"), "{error}");
     }
 }

@@ -15,7 +15,7 @@ mod operation;
 mod run;
 
 pub use candidate::alone;
-pub use method::{catalogue, methods};
+pub use method::catalogue;
 pub use nccl::NcclBackend;
 pub use operation::{DEFAULT_OPERATIONS, operation};
 pub(crate) use run::measure;

@@ -28,19 +28,17 @@ impl Stream {
 
     /// Adds the elements from `first` on to `sums`.
     pub fn add(&self, first: usize, sums: &mut [f32]) {
-        let lanes = |word: usize| {
-            let bytes = mix(self.key.wrapping_add(word as u64)).to_le_bytes();
-            bytes.map(|lane| f32::from(lane as i8 >> self.shift))
-        };
-        let add = |sums: &mut [f32], values: &[f32]| {
-            let each = sums.iter_mut().zip(values);
-            each.for_each(|(sum, value)| *sum += value);
+        let add = |sums: &mut [f32], word: usize, skip: usize| {
+            let lanes = mix(self.key.wrapping_add(word as u64)).to_le_bytes();
+            for (sum, lane) in sums.iter_mut().zip(&lanes[skip..]) {
+                *sum += f32::from(*lane as i8 >> self.shift);
+            }
         };
         let head = first.next_multiple_of(LANES) - first;
         let (head, rest) = sums.split_at_mut(head.min(sums.len()));
-        add(head, &lanes(first / LANES)[first % LANES..]);
+        add(head, first / LANES, first % LANES);
         for (sums, word) in rest.chunks_mut(LANES).zip(first.div_ceil(LANES)..) {
-            add(sums, &lanes(word));
+            add(sums, word, 0);
         }
     }
 

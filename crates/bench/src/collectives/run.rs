@@ -45,6 +45,7 @@ pub(crate) fn measure<B: NcclBackend>(
         session, settings, ..
     } = run;
     let largest = settings.sizes.last().map_or(0, |size| size.0);
+    report.peers = settings.peers.as_ref().map(|peers| peers.by.clone());
     run.progress.at(0, 1, "NCCL");
     let libraries = Libraries::new(session, largest, &settings.implementations)?;
     let libraries = Rc::new(libraries);

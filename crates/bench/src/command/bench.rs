@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use warpweave_comm::{Job, Measured};
-use warpweave_symm_mem::{BackendKind, DType};
+use warpweave_symm_mem::BackendKind;
 
 use super::measure::keep_costs;
 use super::report::{check_place, file_name, write_file};
@@ -37,7 +37,7 @@ pub(super) fn list(args: &BenchArgs, out: &mut impl Write) -> Result<bool> {
 pub(super) fn peer_problems(args: &BenchArgs, world: usize, out: &mut impl Write) -> Result<bool> {
     let settings = settings(args)?;
     let kind = BackendKind::Cuda;
-    if args.suite.is_of_collectives() {
+    if settings.suite.is_of_collectives() {
         for size in settings.sizes_on(kind) {
             writeln!(
                 out,
@@ -47,7 +47,7 @@ pub(super) fn peer_problems(args: &BenchArgs, world: usize, out: &mut impl Write
         }
         return Ok(true);
     }
-    let cases = args.suite.cases(&settings.implementations)?;
+    let cases = settings.suite.cases(&settings.implementations)?;
     for operation in cases.iter().filter_map(|case| case.operation) {
         for (shape, dtype) in settings.problems_on(kind, world) {
             writeln!(out, "{} {shape} {}", operation.name(), torch_name(dtype))?;
@@ -77,7 +77,7 @@ fn settings(args: &BenchArgs) -> Result<Settings> {
             check_place(option, path)?;
         }
     }
-    let suite = args.suite;
+    let suite = args.settings.suite;
     if let Some(name) = &args.save_baseline {
         Baselines::new(&args.baselines).place(name, suite.name)?;
     }
@@ -86,8 +86,14 @@ fn settings(args: &BenchArgs) -> Result<Settings> {
     let peers = args.peers.is_some() || args.peer_problems.is_some();
     for (option, is_foreign) in [
         ("--shape", of_collectives && !args.shapes.is_empty()),
-        ("--sizes", !of_collectives && !args.sizes.is_empty()),
-        ("--op", !of_collectives && !args.operations.is_empty()),
+        (
+            "--sizes",
+            !of_collectives && !args.settings.sizes.is_empty(),
+        ),
+        (
+            "--op",
+            !of_collectives && !args.settings.operations.is_empty(),
+        ),
         ("--plot", !of_collectives && args.plot.is_some()),
         ("--costs", !of_collectives && args.costs.is_some()),
         ("--peers", !has_peers && peers),
@@ -97,21 +103,16 @@ fn settings(args: &BenchArgs) -> Result<Settings> {
             return Err(BenchError::Usage(why));
         }
     }
-    suite.cases(&args.implementations)?;
+    suite.cases(&args.settings.implementations)?;
     let read_peers = match of_collectives {
         true => Peers::of_collectives,
         false => Peers::read,
     };
-    let dtype = args.dtype.unwrap_or(DType::Bf16);
+    let dtype = args.settings.message_dtype();
     Ok(Settings {
-        implementations: args.implementations.clone(),
         problems: args.shapes.iter().map(|&shape| (shape, dtype)).collect(),
-        operations: args.operations.clone(),
-        sizes: args.sizes.clone(),
-        dtype: args.dtype,
-        iterations: args.iterations.map(|n| n as usize),
         peers: args.peers.as_deref().map(read_peers).transpose()?,
-        ..Settings::of(suite)
+        ..args.settings.clone()
     })
 }
 
@@ -124,8 +125,8 @@ impl Part for Bench<'_> {
     type Output = bool;
 
     fn run<B: NcclBackend>(self, session: &Session<B>) -> Result<bool> {
-        let (args, first) = (self.args, session.rank() == 0);
-        let kept = match args.suite.is_of_collectives() {
+        let (args, settings, first) = (self.args, self.settings, session.rank() == 0);
+        let kept = match settings.suite.is_of_collectives() {
             true => Measured::of_ranks(&session.backend, session.exchange.as_ref())?,
             false => None,
         };
@@ -133,13 +134,13 @@ impl Part for Bench<'_> {
             Some(path) if first => write_file(path, json(report)?),
             _ => Ok(()),
         };
-        let report = suite::run(session, &self.settings, each)?;
+        let report = suite::run(session, &settings, each)?;
         if first {
             write(&report, args)?;
             save(&report, args)?;
         }
         // What was left out would never be selected again.
-        let is_whole = args.implementations.is_empty() && args.sizes.is_empty();
+        let is_whole = settings.implementations.is_empty() && settings.sizes.is_empty();
         if let Some(kept) = kept.filter(|_| first && is_whole && report.is_right()) {
             keep_costs(&kept, report.costs())?;
         }
@@ -162,7 +163,7 @@ fn save(report: &Report, args: &BenchArgs) -> Result<()> {
         eprintln!("baseline {name} is not saved: a row is wrong");
         return Ok(());
     }
-    let place = Baselines::new(&args.baselines).save(name, args.suite.name, &json(report)?)?;
+    let place = Baselines::new(&args.baselines).save(name, &report.suite, &json(report)?)?;
     eprintln!("saved as baseline {name}: {}", place.display());
     Ok(())
 }

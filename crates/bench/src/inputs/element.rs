@@ -1,4 +1,5 @@
-//! Element types: how each is stored, and what PyTorch calls it. No other file of this crate tells them apart.
+//! Element types: how each is stored, and what PyTorch calls it. Elsewhere only the rates of a machine
+//! differ by them.
 
 use half::{bf16, f16};
 use warpweave_symm_mem::DType;

@@ -162,7 +162,8 @@ impl Row {
     }
 
     /// A row of an implementation that cannot run here.
-    pub fn not_run(implementation: &str, reason: String) -> Self {
+    #[cfg(test)]
+    pub(crate) fn not_run(implementation: &str, reason: String) -> Self {
         Self::new(implementation, Kind::Ours, Status::NotRun, Some(reason))
     }
 

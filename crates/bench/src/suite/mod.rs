@@ -139,6 +139,17 @@ impl Suite {
         told.map(|(n, s)| (n.to_owned(), s)).collect()
     }
 
+    fn names(&self) -> Vec<String> {
+        self.catalogue().into_iter().map(|(name, _)| name).collect()
+    }
+
+    fn unknown(&self, name: &str, why: &str) -> BenchError {
+        let (suite, known) = (self.name, self.names().join(", "));
+        BenchError::Usage(format!(
+            "suite {suite} has no implementation `{name}`; it has {known}{why}"
+        ))
+    }
+
     /// Whether it measures collectives, which are no plans.
     pub fn is_of_collectives(&self) -> bool {
         self.name == suites::COLLECTIVES.name
@@ -152,8 +163,9 @@ impl Suite {
     /// [`BenchError::Usage`] naming what there is; there is no algorithm of its operations.
     pub fn cases(&self, names: &[String]) -> Result<Vec<Case>> {
         if self.is_of_collectives() {
-            crate::collectives::methods(names)?;
-            return Ok(Vec::new());
+            let known = self.names();
+            let other = names.iter().find(|name| !known.contains(name));
+            return other.map_or(Ok(Vec::new()), |name| Err(self.unknown(name, "")));
         }
         let table = (self.entries)();
         let mut chosen = match names.is_empty() {
@@ -196,16 +208,9 @@ impl Suite {
             if let Some(entry) = own {
                 return Ok(entry.clone());
             }
-            let known: Vec<_> = self.catalogue().into_iter().map(|(name, _)| name).collect();
-            let unknown = |why: String| {
-                Err(BenchError::Usage(format!(
-                    "suite {} has no implementation `{name}`; it has {}{why}",
-                    self.name,
-                    known.join(", ")
-                )))
-            };
+            let unknown = |why: &str| Err(self.unknown(name, why));
             if self.operations.is_empty() {
-                return unknown(String::new());
+                return unknown("");
             }
             let (configuration, suffix) = match name.split_once('/') {
                 Some((configuration, suffix)) => (configuration, Some(suffix)),
@@ -217,11 +222,11 @@ impl Suite {
                     let known = "; what may follow a name is [/local][/invariant], or /bound";
                     match Implementation::parse(found, suffix) {
                         Some(implementation) => Ok(Entry::called(algorithm, implementation)),
-                        None => unknown(known.into()),
+                        None => unknown(known),
                     }
                 }
-                Ok(found) => unknown(format!(", and `{name}` computes {}", found.operation())),
-                Err(error) => unknown(format!("; {error}")),
+                Ok(found) => unknown(&format!(", and `{name}` computes {}", found.operation())),
+                Err(error) => unknown(&format!("; {error}")),
             }
         };
         names.iter().map(one).collect()

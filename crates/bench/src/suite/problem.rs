@@ -16,7 +16,7 @@ use crate::error::Result;
 use crate::inputs::{InputSets, Matrices, Numbers, with_role};
 use crate::limit::{limit, tflops};
 use crate::plans::{Implementation, PlanCandidate};
-use crate::report::{Breakdown, Group, Limit, Metric, Operands, Outcome, Row};
+use crate::report::{Group, Metric, Operands, Outcome, Row};
 use crate::session::ExecuteBackend;
 use crate::statistics::Spread;
 use crate::timing::Times;
@@ -48,14 +48,6 @@ struct Bench<'a, B: ExecuteBackend> {
     verifier: Verifier<B>,
     /// Before the timing, and after it.
     batches: [Vec<Batch>; 2],
-}
-
-/// What was measured of a group.
-struct Measured {
-    rows: Vec<Row>,
-    group: Group,
-    limit: Option<Limit>,
-    breakdown: Option<Breakdown>,
 }
 
 /// Measures the implementations of `case` on a problem. Collective.
@@ -126,12 +118,7 @@ impl<'a, B: ExecuteBackend> Bench<'a, B> {
             for implementation in &others[group] {
                 entrants.push(self.bind(implementation)?);
             }
-            let number = report.groups.len();
-            let measured = self.group(&mut entrants, (baseline, alone, kept), number)?;
-            report.rows.extend(measured.rows);
-            report.groups.push(measured.group);
-            report.limit = report.limit.take().or(measured.limit);
-            report.breakdown = report.breakdown.take().or(measured.breakdown);
+            self.group(&mut entrants, (baseline, alone, kept), report)?;
             entrants.truncate(kept);
         }
         Ok(())
@@ -197,14 +184,15 @@ impl<'a, B: ExecuteBackend> Bench<'a, B> {
         Ok(plan.buffers.iter().map(|buffer| buffer.bytes()).sum())
     }
 
-    /// Measures the entrants that are bound, of which the first are `kept` from group to group.
+    /// Measures the entrants that are bound, of which the first are `kept` from group to group, and adds what
+    /// it finds to `report`.
     fn group(
         &mut self,
         entrants: &mut Vec<Entrant<'a>>,
         (baseline, alone, kept): (Option<usize>, Option<usize>, usize),
-        number: usize,
-    ) -> Result<Measured> {
-        let world = self.stage.run.session.world();
+        report: &mut Outcome,
+    ) -> Result<()> {
+        let (world, number) = (report.world, report.groups.len());
         let parts = entrants.len();
         if self.case.operation == Some(Operation::AllGatherMatmul) && world > 1 {
             for part in breakdown_parts(entrants) {
@@ -236,29 +224,24 @@ impl<'a, B: ExecuteBackend> Bench<'a, B> {
             gemm_ms: single(alone),
             limit_ms: limit.as_ref().map(|limit| limit.ms),
         };
-        let places = (first..parts).filter(|place| Some(*place) != alone);
-        let mut enqueue_us = vec![[None; 2]; parts];
-        if self.stage.run.settings.suite.measures_enqueuing() {
-            for place in places.clone() {
-                enqueue_us[place] = self.enqueue_us(&entrants[place])?;
+        let mut rows = Vec::new();
+        for place in (first..parts).filter(|place| Some(*place) != alone) {
+            let mut row = entrants[place].row(times[place].as_ref());
+            self.classify(&mut row);
+            row.group = Some(number);
+            if self.stage.run.settings.suite.measures_enqueuing() {
+                let [alike, changing] = self.enqueue_us(&entrants[place])?;
+                (row.enqueue_us, row.enqueue_changing_us) = (alike, changing);
             }
+            row.compare(&group);
+            rows.push(row);
         }
-        let rows: Vec<_> = places
-            .map(|place| {
-                let mut row = entrants[place].row(times[place].as_ref());
-                self.classify(&mut row);
-                row.group = Some(number);
-                [row.enqueue_us, row.enqueue_changing_us] = enqueue_us[place];
-                row.compare(&group);
-                row
-            })
-            .collect();
-        Ok(Measured {
-            breakdown: breakdown(&rows, &times[parts..]),
-            rows,
-            group,
-            limit,
-        })
+        let own = breakdown(&rows, &times[parts..]);
+        report.breakdown = report.breakdown.take().or(own);
+        report.limit = report.limit.take().or(limit);
+        report.groups.push(group);
+        report.rows.extend(rows);
+        Ok(())
     }
 
     /// Says whether a row leaves some output of the operation to others, and at what rate it multiplies.

@@ -23,23 +23,31 @@ use crate::size::Bytes;
 use crate::timing::Effort;
 
 /// What is to be measured.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, clap::Args)]
 pub struct Settings {
     /// The suite.
+    #[arg(long, default_value = "fused-matmul", value_parser = super::named)]
     pub suite: &'static Suite,
-    /// Names of implementations; all of the suite's table without any.
-    pub implementations: Vec<String>,
-    /// Plans: problems; the suite's own without any.
-    pub problems: Vec<Sizes>,
-    /// Collectives: operations; [`DEFAULT_OPERATIONS`] without any.
-    pub operations: Vec<Operation>,
-    /// Collectives: sizes; the backend's default without any.
-    pub sizes: Vec<Bytes>,
-    /// Element type in place of that of the suite's own problems; bf16 for collectives without.
+    /// Element type; by default bf16 for shapes that are given, the suite's choice for its own.
+    #[arg(long, value_name = "bf16|f16|f32")]
     pub dtype: Option<DType>,
-    /// Single calls of each implementation; the backend's default without.
-    pub iterations: Option<usize>,
+    /// Suite collectives: what a rank brings in bytes, by comma; 4K to 256M in steps of four without.
+    #[arg(long, value_name = "4K,64K,1M", value_delimiter = ',')]
+    pub sizes: Vec<Bytes>,
+    /// Suite collectives: operations, by comma; all without.
+    #[arg(long = "op", value_name = "A,B", value_delimiter = ',', value_parser = collectives::operation)]
+    pub operations: Vec<Operation>,
+    /// Implementations, by comma, with options as pushChunks:chunks=4; the suite's table without.
+    #[arg(long = "impl", value_name = "A,B", value_delimiter = ',')]
+    pub implementations: Vec<String>,
+    /// Single calls of each implementation.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub iterations: Option<u32>,
+    /// Problems of plans; the suite's own without any.
+    #[arg(skip)]
+    pub problems: Vec<Sizes>,
     /// Figures of another program.
+    #[arg(skip)]
     pub peers: Option<Peers>,
 }
 
@@ -79,7 +87,7 @@ impl Settings {
         sizes
     }
 
-    /// The element type of messages.
+    /// The element type of messages, and of problems that are given.
     pub fn message_dtype(&self) -> DType {
         self.dtype.unwrap_or(DType::Bf16)
     }
@@ -142,33 +150,46 @@ pub fn run<B: NcclBackend>(
         means: Vec::new(),
         notes: host_note(kind).into_iter().collect(),
     };
-    let peers = settings.peers.as_ref().map(|peers| &peers.by);
-    if is_of_collectives {
-        report.peers = peers.cloned();
-        collectives::measure(&run, &mut report, &mut each)?;
-        return Ok(report);
-    }
-    report.notes.extend(peers.map(|by| {
-        format!("Rows torch-*: {by}, in a run of its own; what they compute is not verified here.")
-    }));
-    let has = |case: &Case, (shape, _): Sizes| match case.operation {
-        Some(operation) if has_own_problems => suite.has(operation, shape),
-        _ => true,
-    };
-    let pairs = settings.problems.iter();
-    let pairs = pairs.flat_map(|&sizes| cases.iter().map(move |case| (case, sizes)));
-    let pairs: Vec<_> = pairs.filter(|&(case, sizes)| has(case, sizes)).collect();
-    for &(case, sizes) in &pairs {
-        let place = (report.results.len(), pairs.len());
-        let outcome = problem::measure(&run, case, sizes, place)?;
-        report.results.push(outcome);
-        each(&report)?;
-    }
-    report.notes.extend(layers::notes(&report.results));
-    if suite.name == GEMM.name {
-        report.means = means(&report.results);
+    match is_of_collectives {
+        true => collectives::measure(&run, &mut report, &mut each)?,
+        false => {
+            let has = |case: &Case, (shape, _): Sizes| match case.operation {
+                Some(operation) if has_own_problems => suite.has(operation, shape),
+                _ => true,
+            };
+            let all = settings.problems.iter();
+            let all = all.flat_map(|&sizes| cases.iter().map(move |case| (case, sizes)));
+            let all: Vec<_> = all.filter(|&(case, sizes)| has(case, sizes)).collect();
+            measure_plans(&run, &all, &mut report, &mut each)?;
+        }
     }
     Ok(report)
+}
+
+/// Adds the results of all problems to `report`. Collective.
+fn measure_plans<B: NcclBackend>(
+    run: &Run<'_, B>,
+    all: &[(&Case, Sizes)],
+    report: &mut Report,
+    each: &mut dyn FnMut(&Report) -> Result<()>,
+) -> Result<()> {
+    report
+        .notes
+        .extend(run.settings.peers.iter().map(|Peers { by, .. }| {
+            format!(
+                "Rows torch-*: {by}, in a run of its own; what they compute is not verified here."
+            )
+        }));
+    for (i, &(case, sizes)) in all.iter().enumerate() {
+        let outcome = problem::measure(run, case, sizes, (i, all.len()))?;
+        report.results.push(outcome);
+        each(report)?;
+    }
+    report.notes.extend(layers::notes(&report.results));
+    if run.settings.suite.name == GEMM.name {
+        report.means = means(&report.results);
+    }
+    Ok(())
 }
 
 /// Ranks with different arguments would wait for each other in different places.

@@ -38,6 +38,14 @@ pub struct WrongElement {
 }
 
 impl Comparison {
+    /// So many elements that are equal to what they must be.
+    pub fn right(elements: u64) -> Self {
+        Self {
+            elements,
+            ..Self::default()
+        }
+    }
+
     /// ‖out − reference‖ / ‖reference‖.
     pub fn relative_error(&self) -> f64 {
         match (self.error_squared, self.reference_squared) {
@@ -184,10 +192,7 @@ impl Expectation {
             let mut right = vec![0; wanted.len() * size];
             encode(self.dtype, wanted, &mut right);
             if got == right {
-                return Comparison {
-                    elements: wanted.len() as u64,
-                    ..Comparison::default()
-                };
+                return Comparison::right(wanted.len() as u64);
             }
         }
         let got = got.chunks_exact(size);

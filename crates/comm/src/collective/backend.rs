@@ -4,6 +4,7 @@ use warpweave_symm_mem::{Backend, DType, DevicePtr, Result};
 
 use super::launch::{
     Direct, Group, Multimem, PacketKernel, Packets, PushReduce, ScatterAllGather, Tree,
+    UnevenPackets,
 };
 use super::norm::launch::{ReducedNorm, RowNorm, Shots};
 
@@ -52,6 +53,17 @@ pub trait CollectiveKernels: Backend {
         kernel: PacketKernel,
         dtype: DType,
         launch: &Packets,
+        blocks: u32,
+    ) -> Result<()>;
+
+    /// An all-to-all by packets, of chunks of different lengths.
+    ///
+    /// # Safety
+    /// See [the trait](CollectiveKernels); sources and destinations do not overlap.
+    unsafe fn uneven_packets(
+        &self,
+        stream: &Self::Stream,
+        launch: &UnevenPackets,
         blocks: u32,
     ) -> Result<()>;
 

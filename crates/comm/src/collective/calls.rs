@@ -15,6 +15,8 @@ use warpweave_symm_mem::{DType, DevicePtr, DeviceSlice, Error, Result};
 use super::Collectives;
 use super::backend::CollectiveKernels;
 use super::call::{Call, Operand, Operation};
+use super::enqueue::PACKET_THREADS;
+use super::launch::{Addresses, MAX_WORLD, PAYLOAD, Packets, UnevenPackets, signature};
 use super::variant::Variant;
 
 /// The unit of data that is moved and not reduced: two bytes, whatever the elements are.
@@ -103,6 +105,103 @@ impl<B: CollectiveKernels> Collectives<B> {
         self.call(stream, Operation::AllToAll, MOVED, 0, [input, output])
     }
 
+    /// Data of different lengths from every rank to every rank. `sent` and `received` are bytes by rank, even
+    /// numbers: what this rank sends to each, contiguous in `input`, and gets from each, contiguous in `output`.
+    /// `most` is a bound that all ranks give alike: no rank sends more to any. A launch moves as much as packets
+    /// hold, and calls of more take several.
+    ///
+    /// A rank that gets less than it expects fails at the deadline. What it gets in excess is dropped.
+    pub fn all_to_all_uneven(
+        &self,
+        stream: &B::Stream,
+        (input, sent): (DeviceSlice<'_>, &[usize]),
+        (output, received): (DeviceSlice<'_>, &[usize]),
+        most: usize,
+    ) -> Result<()> {
+        let (world, rank) = (self.world(), self.rank());
+        let wrong = |why: String| {
+            Err(Error::InvalidArgument {
+                what: "operand of a collective",
+                why: format!("uneven all-to-all of {world} ranks: {why}"),
+            })
+        };
+        for (what, slice, bytes) in [("input", &input, sent), ("output", &output, received)] {
+            if bytes.len() != world || bytes.iter().sum::<usize>() != slice.bytes() {
+                let has = slice.bytes();
+                return wrong(format!("the {what} of {has} bytes is not of {bytes:?}"));
+            }
+            if bytes
+                .iter()
+                .any(|bytes| *bytes > most || !bytes.is_multiple_of(2))
+            {
+                return wrong(format!(
+                    "{what}: {bytes:?} are not even numbers up to {most}"
+                ));
+            }
+        }
+        let (from, to) = (input.address(rank), output.address(rank));
+        if (from.0 | to.0) % 2 != 0 || sent[rank] != received[rank] {
+            return wrong(
+                "an odd address, or what this rank sends to itself it does not get".into(),
+            );
+        }
+        if overlap((from.0, input.bytes()), (to.0, output.bytes())) {
+            return wrong("input and output overlap".into());
+        }
+        // Whole vectors, so that each piece is aligned if the first is.
+        let piece = self.packet_bytes() / 48 * 48;
+        let starts = |bytes: &[usize], first: DevicePtr| {
+            let mut next = first;
+            Addresses::by_rank(world, |rank| {
+                let start = next;
+                next = next.add(bytes[rank]);
+                start
+            })
+        };
+        let (from, to) = (starts(sent, from), starts(received, to));
+        for start in (0..most).step_by(piece) {
+            let part = |bytes: &[usize]| {
+                let mut all = [0; MAX_WORLD];
+                for (part, bytes) in all.iter_mut().zip(bytes) {
+                    *part = bytes.saturating_sub(start).min(piece) as u32;
+                }
+                all
+            };
+            let at = |all: Addresses| Addresses::by_rank(world, |rank| all.0[rank].add(start));
+            let (from, to, sent, received) = (at(from), at(to), part(sent), part(received));
+            let largest = sent.iter().chain(&received).fold(0, |a, b| a.max(*b));
+            let lengths = sent
+                .iter()
+                .chain(&received)
+                .fold(0, |all, bytes| all | bytes);
+            let addresses = from.0.iter().chain(&to.0).fold(0, |all, at| all | at.0);
+            let launch = UnevenPackets {
+                packets: Packets {
+                    group: self.barriers[0].group(),
+                    areas: Addresses::by_rank(world, |rank| self.areas.peer(rank)),
+                    input: DevicePtr::NULL,
+                    output: DevicePtr::NULL,
+                    bytes: u64::from(largest),
+                    total: u64::from(largest),
+                    capacity: self.capacity as u32,
+                    root: 0,
+                    aligned: u32::from((addresses | u64::from(lengths)).is_multiple_of(4)),
+                    signature: signature("uneven", &[most]),
+                },
+                from,
+                to,
+                sent,
+                received,
+            };
+            // Of all ranks the same grid, whatever this one has.
+            let blocks = (most.min(piece)).div_ceil(PAYLOAD).div_ceil(PACKET_THREADS) as u32;
+            let blocks = blocks.clamp(1, self.blocks);
+            // SAFETY: the operands have these bytes, live as `DeviceSlice` promises, and do not overlap.
+            unsafe { self.backend.uneven_packets(stream, &launch, blocks)? };
+        }
+        Ok(())
+    }
+
     fn call(
         &self,
         stream: &B::Stream,
@@ -152,7 +251,7 @@ impl<B: CollectiveKernels> Collectives<B> {
         if !slice.is_symmetric() {
             return Ok(Operand::local(slice.address(self.rank())));
         }
-        let mut addresses = [DevicePtr::NULL; super::launch::MAX_WORLD];
+        let mut addresses = [DevicePtr::NULL; MAX_WORLD];
         let addresses = &mut addresses[..self.world()];
         for (rank, address) in addresses.iter_mut().enumerate() {
             *address = slice.address(rank);

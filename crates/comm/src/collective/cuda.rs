@@ -7,6 +7,7 @@ use super::backend::{CollectiveKernels, Move};
 use super::enqueue::{DIRECT_THREADS, PACKET_THREADS, vector};
 use super::launch::{
     Direct, Group, MAX_WORLD, Multimem, PacketKernel, Packets, PushReduce, ScatterAllGather, Tree,
+    UnevenPackets,
 };
 use super::norm::launch::{ReducedNorm, RowNorm, Shots};
 use super::push_reduce::vector as push_vector;
@@ -83,6 +84,13 @@ fn packet_kernel(
     }
 }
 
+fn uneven_kernel(world: usize, words: bool) -> &'static str {
+    match words {
+        true => by_world!(world, "packet_all_to_all_uneven"),
+        false => by_world!(world, "packet_all_to_all_uneven", "_halves"),
+    }
+}
+
 fn exchange_kernel(world: usize, vector: usize) -> &'static str {
     match vector {
         16 => by_world!(world, "exchange_16"),
@@ -141,6 +149,9 @@ fn all() -> impl Iterator<Item = (&'static Image, &'static str)> {
             names.into_iter().map(|name| (&PACKETS, name))
         })
     });
+    let uneven = WORLDS
+        .into_iter()
+        .flat_map(|world| [true, false].map(|words| (&PACKETS, uneven_kernel(world, words))));
     let direct = WORLDS.into_iter().flat_map(move |world| {
         let moves = [16, 4, 2].map(|vector| exchange_kernel(world, vector));
         let sums = DTYPES
@@ -162,6 +173,7 @@ fn all() -> impl Iterator<Item = (&'static Image, &'static str)> {
         names.map(|name| (&SCATTER_ALL_GATHER, name))
     });
     packets
+        .chain(uneven)
         .chain(direct)
         .chain(pushed)
         .chain(scattered)
@@ -206,6 +218,19 @@ impl CollectiveKernels for Cuda {
         let grid = (blocks, PACKET_THREADS as u32);
         // SAFETY: the kernel takes the structure by value; the rest is the caller's obligation.
         unsafe { launch(self, stream, &PACKETS, name, grid, *packets) }
+    }
+
+    unsafe fn uneven_packets(
+        &self,
+        stream: &CudaStream,
+        launched: &UnevenPackets,
+        blocks: u32,
+    ) -> Result<()> {
+        let packets = &launched.packets;
+        let name = uneven_kernel(packets.group.pad.world as usize, packets.aligned != 0);
+        let grid = (blocks, PACKET_THREADS as u32);
+        // SAFETY: the kernel takes the structure by value; the rest is the caller's obligation.
+        unsafe { launch(self, stream, &PACKETS, name, grid, *launched) }
     }
 
     unsafe fn exchange(&self, stream: &CudaStream, direct: &Direct, blocks: u32) -> Result<()> {
@@ -418,12 +443,12 @@ mod tests {
         let mut names: Vec<_> = all().map(|(_, name)| name).collect();
         names.sort_unstable();
         names.dedup();
-        // For each world: by packets three that move (words and halves) and three that reduce (words of three
+        // For each world: by packets four that move (words and halves) and three that reduce (words of three
         // types, halves of two); moves of three widths; reductions in two widths of three types, and the same
         // for what was pushed; reductions of three types by bulk copies; broadcasts of three widths. Then the
         // barrier, moves by bulk copies, reductions of three types along trees and through multicast
         // addresses, and stores to these. RMSNorm of three types, after one shot, after two and alone.
-        let by_world = 3 * 2 + 3 * 5 + 3 + 3 * 2 + 3 * 2 + 3 + 3 + 2 * 3;
+        let by_world = 3 * 2 + 3 * 5 + 3 + 3 * 2 + 3 * 2 + 3 + 3 + 2 * 3 + 2;
         assert_eq!(names.len(), 3 * by_world + 2 + 3 + 3 + 1 + 3, "{names:?}");
         #[cfg(feature = "nvcc")]
         for (image, name) in all() {

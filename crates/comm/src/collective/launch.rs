@@ -77,6 +77,22 @@ pub struct Packets {
     pub signature: u32,
 }
 
+/// Parameter of `packet_all_to_all_uneven_*`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct UnevenPackets {
+    /// The packets. The bytes are those of the largest chunk; input and output are not used.
+    pub packets: Packets,
+    /// By rank: this rank's data for that rank.
+    pub from: Addresses,
+    /// By rank: where that rank's data goes.
+    pub to: Addresses,
+    /// By rank: bytes that it gets from this rank.
+    pub sent: [u32; MAX_WORLD],
+    /// By rank: bytes that this rank gets from it.
+    pub received: [u32; MAX_WORLD],
+}
+
 /// Parameter of `exchange_*` and `reduce_*`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
@@ -175,6 +191,7 @@ const _: () = {
     assert!(size_of::<Multimem>() == size_of::<Direct>() + 16);
     assert!(size_of::<Group>() == size_of::<PadView>() + 64 + 16);
     assert!(size_of::<Packets>() == size_of::<Group>() + 64 + 48);
+    assert!(size_of::<UnevenPackets>() == size_of::<Packets>() + 2 * 64 + 2 * 32);
     assert!(size_of::<Direct>() == size_of::<Group>() + 2 * 64 + 16);
 };
 

@@ -51,6 +51,7 @@ pub use variant::Variant;
 
 use host::of_other_call;
 use launch::{Addresses, Group, MAX_BLOCKS, MAX_CAPACITY, MAX_WORLD, PACKET_SLOT};
+use select::Selected;
 
 /// How much memory the collectives of a group keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,6 +96,7 @@ pub struct Collectives<B: CollectiveKernels> {
     pushed: [B::Event; PIECES],
     reduced: [B::Event; PIECES],
     costs: Costs,
+    selected: Selected,
 }
 
 /// The flags and epochs of the barriers of a sequence of launches.
@@ -198,6 +200,7 @@ impl<B: CollectiveKernels> Collectives<B> {
             pushed,
             reduced,
             costs: Costs::of_machine(backend, exchange.as_ref())?,
+            selected: Selected::default(),
         };
         let blocks = resident.min(options.max_blocks).clamp(1, MAX_BLOCKS as u32);
         // A block synchronizes with the blocks of its number, so the smallest device bounds the grid.

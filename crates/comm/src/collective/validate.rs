@@ -13,6 +13,18 @@ impl<B: CollectiveKernels> Collectives<B> {
     /// # Errors
     /// [`Error::InvalidArgument`] for a call that no variant can do, [`Error::Unavailable`] if another could.
     pub fn validate(&self, call: &Call, variant: Variant) -> Result<()> {
+        self.validate_operands(call)?;
+        match self.refusal(call, variant) {
+            None => Ok(()),
+            Some(why) => Err(Error::Unavailable {
+                what: format!("variant `{variant}` of this {}", call.operation),
+                why,
+            }),
+        }
+    }
+
+    /// What no variant can do.
+    pub(super) fn validate_operands(&self, call: &Call) -> Result<()> {
         let size = call.dtype.size();
         let misaligned = |operand: &Operand| !operand.address().0.is_multiple_of(size as u64);
         if misaligned(&call.input) || misaligned(&call.output) {
@@ -27,13 +39,7 @@ impl<B: CollectiveKernels> Collectives<B> {
                 why: format!("rank {} of {}", call.root, self.world),
             });
         }
-        match self.refusal(call, variant) {
-            None => Ok(()),
-            Some(why) => Err(Error::Unavailable {
-                what: format!("variant `{variant}` of this {}", call.operation),
-                why,
-            }),
-        }
+        Ok(())
     }
 
     fn refusal(&self, call: &Call, variant: Variant) -> Option<String> {

@@ -97,6 +97,10 @@ fn one<B: CollectiveKernels>(rank: &Rank<B>, case: &Case, skew: usize, seed: u64
     let wanted = encoded(case.dtype, &result(case, &rank.limits(), seed, me));
     expected[start + output_at..][..taken_bytes].copy_from_slice(&wanted);
     let operands = [slice(input_at, given_bytes), slice(output_at, taken_bytes)];
+    // An allocation may wait for a device that ranks share, and so for a peer that waits for this rank.
+    rank.exchange
+        .barrier("allocated")
+        .map_err(|error| error.to_string())?;
     let variant = call(rank, &rank.stream, case, operands).map_err(told)?;
     finish(rank)?;
     let got = read(rank, &memory)?;
@@ -127,6 +131,62 @@ fn read<B: CollectiveKernels>(rank: &Rank<B>, memory: &B::Memory) -> Result<Vec<
             .map_err(told)?
     };
     Ok(bytes)
+}
+
+/// Chunks of lengths that differ by pair, empty ones among them, in one piece and in several.
+pub fn uneven<B: CollectiveKernels>(rank: &Rank<B>) -> Played {
+    let (world, me) = (rank.world(), rank.rank());
+    let piece = rank.collectives.packet_bytes();
+    for (turn, most) in [0, 2, 12, 14, 100, 1000, piece + 2, 3 * piece]
+        .into_iter()
+        .enumerate()
+    {
+        for skew in [0, 2, 6] {
+            let length = |from: usize, to: usize| match (5 * from + 3 * to + turn) % 4 {
+                0 => 0,
+                1 => most,
+                2 => most / 4 * 2,
+                _ => most.min(26),
+            };
+            let value = |from: usize, to: usize, index: usize| {
+                (31 * from + 7 * to + 3 * turn + index) as u8
+            };
+            let bytes = |from, to| (0..length(from, to)).map(move |index| value(from, to, index));
+            let sent: Vec<usize> = (0..world).map(|to| length(me, to)).collect();
+            let received: Vec<usize> = (0..world).map(|from| length(from, me)).collect();
+            let given: Vec<u8> = (0..world).flat_map(|to| bytes(me, to)).collect();
+            let wanted: Vec<u8> = (0..world).flat_map(|from| bytes(from, me)).collect();
+            let room = |bytes: usize| rank.backend.allocate(bytes + 2 * MARGIN).map_err(told);
+            let (input, output) = (room(given.len())?, room(wanted.len())?);
+            let start = MARGIN / 2 + skew * (me % 2);
+            // SAFETY: new memory, within its bounds.
+            unsafe {
+                let (backend, stream) = (&rank.backend, &rank.stream);
+                backend
+                    .fill(stream, output.address(), POISON, output.bytes())
+                    .map_err(told)?;
+                backend
+                    .upload(stream, input.address().add(start), &given)
+                    .map_err(told)?;
+            }
+            let slice = |memory, bytes| DeviceSlice::slice(memory, start, bytes).expect("inside");
+            let input = (slice(DeviceSlice::of(&input), given.len()), &sent[..]);
+            let taken = (slice(DeviceSlice::of(&output), wanted.len()), &received[..]);
+            let called = rank
+                .collectives
+                .all_to_all_uneven(&rank.stream, input, taken, most);
+            called.map_err(told)?;
+            finish(rank)?;
+            let mut expected = vec![POISON; output.bytes()];
+            expected[start..][..wanted.len()].copy_from_slice(&wanted);
+            if read(rank, &output)? != expected {
+                return Err(format!(
+                    "rank {me} of {world}: {most} bytes at most, skewed by {skew}"
+                ));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// A graph of two calls, replayed on two streams that wait for each other, while one rank after the other is late.

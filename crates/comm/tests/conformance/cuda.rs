@@ -273,6 +273,14 @@ fn calls_on_any_memory() {
 
 #[test]
 #[ignore = "needs GPUs"]
+fn chunks_of_different_lengths() {
+    for world in worlds() {
+        on(world, sizes(world), TIMEOUT, calls::uneven);
+    }
+}
+
+#[test]
+#[ignore = "needs GPUs"]
 fn a_hundred_thousand_replays_on_two_streams() {
     let world = devices().clamp(2, 8);
     on(world, sizes(world), TIMEOUT, |rank| {
@@ -286,6 +294,17 @@ fn ranks_that_make_different_calls_are_told() {
     for world in worlds().skip(1) {
         on(world, sizes(world), TIMEOUT, |rank| {
             calls::different_calls_are_told(rank, TIMEOUT)
+        });
+    }
+}
+
+#[test]
+#[ignore = "needs GPUs"]
+fn a_rank_that_strays_from_a_norm_is_named() {
+    let timeout = Duration::from_secs(2);
+    for world in worlds().skip(1) {
+        on(world, sizes(world), timeout, |rank| {
+            norm::a_stray_rank_is_named(rank, timeout)
         });
     }
 }

@@ -290,6 +290,13 @@ fn calls_on_any_memory() {
 }
 
 #[test]
+fn chunks_of_different_lengths() {
+    for world in [1, 2, 3, 8] {
+        on_threads(world, TIMEOUT, calls::uneven).unwrap_or_else(|why| panic!("{why}"));
+    }
+}
+
+#[test]
 fn ten_thousand_replays_on_two_streams() {
     on_threads(2, TIMEOUT, |rank| calls::many_replays(rank, 10_000))
         .unwrap_or_else(|why| panic!("{why}"));
@@ -302,6 +309,17 @@ fn ranks_that_make_different_calls_are_told() {
     for world in [2, 4] {
         on_threads(world, TIMEOUT, |rank| {
             calls::different_calls_are_told(rank, TIMEOUT)
+        })
+        .unwrap_or_else(|why| panic!("{why}"));
+    }
+}
+
+#[test]
+fn a_rank_that_strays_from_a_norm_is_named() {
+    let timeout = Duration::from_millis(1500);
+    for world in [2, 3] {
+        on_threads(world, timeout, |rank| {
+            norm::a_stray_rank_is_named(rank, timeout)
         })
         .unwrap_or_else(|why| panic!("{why}"));
     }

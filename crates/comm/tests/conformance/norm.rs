@@ -1,12 +1,14 @@
 //! Residual addition and RMSNorm after an all-reduce: the same bits as the host's arithmetic, in every variant,
 //! alignment and number of rows.
 
+use std::time::{Duration, Instant};
+
 use half::{bf16, f16};
 use warpweave_comm::CollectiveKernels;
 use warpweave_comm::collective::norm::arithmetic;
 use warpweave_comm::collective::{AddRmsNorm, Quantized, Variant};
 use warpweave_symm_mem::host::Element;
-use warpweave_symm_mem::{Backend, DType, DeviceSlice, Error, Memory};
+use warpweave_symm_mem::{Backend, DType, DeviceSlice, Error, FaultCause, Memory};
 
 use crate::case::DTYPES;
 use crate::play::Played;
@@ -409,4 +411,95 @@ pub fn bad_calls_are_refused<B: CollectiveKernels>(rank: &Rank<B>) -> Played {
     let done = rank.backend.synchronize(&rank.stream);
     done.and_then(|()| rank.collectives.check(&rank.stream))
         .map_err(|error| error.to_string())
+}
+
+/// The last rank makes no call, or one of other rows: every other rank has an error that names it, and its results are
+/// as they were. Afterwards the group goes on.
+pub fn a_stray_rank_is_named<B: CollectiveKernels>(rank: &Rank<B>, timeout: Duration) -> Played {
+    let (last, hidden) = (rank.world() - 1, 600);
+    let told = |error: Error| error.to_string();
+    let barrier = |tag| {
+        rank.exchange
+            .barrier(tag)
+            .map_err(|error| error.to_string())
+    };
+    for (seed, variant) in [Variant::Packets, Variant::PacketsTwoShot]
+        .into_iter()
+        .enumerate()
+    {
+        for skips in [true, false] {
+            let alike = NormCase {
+                way: Way::AllReduce(Some(variant)),
+                dtype: DType::F32,
+                rows: 2,
+                hidden,
+                offset: 0,
+                in_place: false,
+                normalized: true,
+                quantized: false,
+            };
+            play(rank, &alike, 70 + seed as u64)?;
+            barrier("norm.alike")?;
+            let rows = if rank.rank() == last { 1 } else { 2 };
+            let place = |bytes| Placed::<B>::new(rank, None, bytes, 0).map_err(told);
+            let matrix = 4 * rows * hidden;
+            let (input, residual, weight) = (place(matrix)?, place(matrix)?, place(4 * hidden)?);
+            let (residual_out, normalized) = (place(matrix)?, place(matrix)?);
+            let norm = AddRmsNorm {
+                dtype: DType::F32,
+                hidden,
+                epsilon: EPSILON,
+                input: input.slice(),
+                residual: residual.slice(),
+                weight: weight.slice(),
+                residual_out: residual_out.slice(),
+                normalized: Some(normalized.slice()),
+                quantized: None,
+            };
+            let start = Instant::now();
+            let checked = if rank.rank() == last && skips {
+                Ok(())
+            } else {
+                let stream = &rank.stream;
+                rank.collectives
+                    .all_reduce_add_rms_norm_by(stream, &norm, variant)
+                    .map_err(told)?;
+                rank.backend.synchronize(stream).map_err(told)?;
+                rank.collectives.check(stream)
+            };
+            match checked {
+                Ok(()) if rank.rank() == last && skips => {}
+                Err(Error::SignalFault(fault)) => {
+                    let reporter = match fault.cause {
+                        FaultCause::PeerGaveUp { reporter } => reporter,
+                        _ => fault.peer,
+                    };
+                    let names_last = [rank.rank(), fault.peer, reporter].contains(&last);
+                    let is_soon = start.elapsed() < if skips { 4 * timeout } else { timeout };
+                    if !names_last || !is_soon {
+                        return Err(format!(
+                            "rank {} after {:?}: {fault}",
+                            rank.rank(),
+                            start.elapsed()
+                        ));
+                    }
+                    for result in [&residual_out, &normalized] {
+                        if result.read(rank)?.iter().any(|&byte| byte != POISON) {
+                            return Err(format!(
+                                "rank {} has stored a row of a failed call",
+                                rank.rank()
+                            ));
+                        }
+                    }
+                }
+                other => return Err(format!("rank {}, {variant}: {other:?}", rank.rank())),
+            }
+            barrier("norm.told")?;
+            rank.collectives
+                .recover(&rank.stream, rank.exchange.as_ref())
+                .map_err(told)?;
+            play(rank, &alike, 80 + seed as u64)?;
+        }
+    }
+    Ok(())
 }

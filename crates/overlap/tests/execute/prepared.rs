@@ -444,13 +444,16 @@ fn gpus_compute_at_any_m_with_the_callers_operands() {
                     }
                     Ok(())
                 };
-                match round % 2 {
-                    0 => enqueue().unwrap(),
-                    _ => {
-                        let graph = rank.backend().capture(stream, enqueue).unwrap();
-                        // SAFETY: what was captured lives until the stream is synchronised.
-                        unsafe { rank.backend().launch_graph(&graph, stream).unwrap() };
-                    }
+                let graph = match round % 2 {
+                    0 => None,
+                    _ => Some(rank.backend().capture(stream, enqueue).unwrap()),
+                };
+                // A capture may wait for the device, and so for a peer that waits for this rank.
+                rank.exchange.barrier("captured").unwrap();
+                match &graph {
+                    None => enqueue().unwrap(),
+                    // SAFETY: what was captured lives until the stream is synchronised.
+                    Some(graph) => unsafe { rank.backend().launch_graph(graph, stream).unwrap() },
                 }
                 rank.executor.synchronize(stream).unwrap();
                 let bad = calls.iter().filter(|(_, call)| !call.is_right(&rank));

@@ -95,6 +95,8 @@ fn replay<B: ExecuteBackend>(
             })
         });
         let subjects: Vec<_> = subjects.collect();
+        // A capture may wait for a device that ranks share, and so for a peer that waits for this rank.
+        rank.exchange.barrier("captured").unwrap();
         // The same numbers on all ranks.
         let mut state = 1_u64;
         let mut random = |below: usize| {

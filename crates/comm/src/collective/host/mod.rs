@@ -18,6 +18,7 @@ use warpweave_symm_mem::{DType, DevicePtr, Host, Result, with_element};
 use super::backend::CollectiveKernels;
 use super::launch::{
     Addresses, Direct, Group, Multimem, PacketKernel, Packets, PushReduce, ScatterAllGather, Tree,
+    UnevenPackets,
 };
 use crate::collective::norm::launch::{ReducedNorm, RowNorm, Shots};
 pub(super) use packet::of_other_call;
@@ -55,6 +56,20 @@ impl CollectiveKernels for Host {
         let work =
             move || unsafe { with_element!(dtype, T => { run::<T>(kernel, &launch); Ok(()) }) };
         self.launch(stream, kernel.name(), work)
+    }
+
+    unsafe fn uneven_packets(
+        &self,
+        stream: &HostStream,
+        launch: &UnevenPackets,
+        _blocks: u32,
+    ) -> Result<()> {
+        let launch = *launch;
+        self.launch(stream, "packet_all_to_all_uneven", move || {
+            // SAFETY: the caller's obligation, kept until the work has ended.
+            unsafe { packets::all_to_all_uneven(&launch) };
+            Ok(())
+        })
     }
 
     unsafe fn exchange(&self, stream: &HostStream, launch: &Direct, _blocks: u32) -> Result<()> {

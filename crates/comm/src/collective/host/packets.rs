@@ -3,7 +3,9 @@
 use super::elements;
 use super::group::{HostGroup, Member};
 use super::packet::{Areas, HostAreas, Payload, Sections, packets_of};
-use crate::collective::launch::{MAX_WORLD, PACKET_SLOT, PAYLOAD, PacketKernel, Packets};
+use crate::collective::launch::{
+    MAX_WORLD, PACKET_SLOT, PAYLOAD, PacketKernel, Packets, UnevenPackets,
+};
 use warpweave_symm_mem::host::Element;
 
 /// The reference of `kernel`.
@@ -26,6 +28,49 @@ pub(super) unsafe fn run<T: Element>(kernel: PacketKernel, launch: &Packets) {
         };
         if group.is_sound(PACKET_SLOT) {
             collective::<T, _>(kernel, &Sections::new(&areas, epoch), &operands);
+        }
+        group.advance(epoch);
+    }
+}
+
+/// The reference of `packet_all_to_all_uneven`.
+///
+/// # Safety
+/// As for [`CollectiveKernels::uneven_packets`](crate::CollectiveKernels::uneven_packets).
+pub(super) unsafe fn all_to_all_uneven(launch: &UnevenPackets) {
+    // SAFETY: the caller's obligations.
+    unsafe {
+        let group = HostGroup::new(&launch.packets.group);
+        let areas = HostAreas::new(&group, &launch.packets);
+        let (rank, epoch) = (group.rank(), group.epoch());
+        if group.is_sound(PACKET_SLOT) {
+            let sections = Sections::new(&areas, epoch);
+            let received = |source: usize| launch.received[source] as usize;
+            // Bytes of a packet of a chunk.
+            let part =
+                |bytes: usize, index: usize| bytes.saturating_sub(index * PAYLOAD).min(PAYLOAD);
+            for peer in group.peers() {
+                let (from, bytes) = (launch.from.0[peer], launch.sent[peer] as usize);
+                for index in 0..packets_of(bytes) {
+                    let mut data = Payload::default();
+                    let from = from.add(index * PAYLOAD).as_host::<u8>();
+                    let to = data.as_mut_ptr().cast();
+                    std::ptr::copy_nonoverlapping(from.cast_const(), to, part(bytes, index));
+                    sections.send(peer, index, &data);
+                }
+            }
+            let [from, to] = [launch.from, launch.to].map(|all| all.0[rank].as_host::<u8>());
+            std::ptr::copy_nonoverlapping(from.cast_const(), to, launch.sent[rank] as usize);
+            for source in group.peers() {
+                for index in 0..packets_of(received(source)) {
+                    if let Some(data) = sections.receive(source, index) {
+                        let to = launch.to.0[source].add(index * PAYLOAD).as_host::<u8>();
+                        let bytes = part(received(source), index);
+                        std::ptr::copy_nonoverlapping(data.as_ptr().cast(), to, bytes);
+                    }
+                }
+            }
+            sections.scrub_unless(|source, index| index < packets_of(received(source)));
         }
         group.advance(epoch);
     }

@@ -85,7 +85,7 @@ impl<B: CollectiveKernels> Collectives<B> {
         norm: &AddRmsNorm<'_>,
     ) -> Result<Variant> {
         let rows = self.rows(norm, 1)?;
-        let variant = self.select_norm(norm, &rows)?;
+        let variant = self.select_norm(norm)?;
         self.reduce_and_normalize(stream, norm, &rows, variant)?;
         Ok(variant)
     }
@@ -304,7 +304,10 @@ impl<B: CollectiveKernels> Collectives<B> {
         }
     }
 
-    fn select_norm(&self, norm: &AddRmsNorm<'_>, rows: &RowNorm) -> Result<Variant> {
+    /// The variant that [`Collectives::all_reduce_add_rms_norm`] takes, the same on all ranks. By packets it is one
+    /// launch.
+    pub fn select_norm(&self, norm: &AddRmsNorm<'_>) -> Result<Variant> {
+        let rows = self.rows(norm, 1)?;
         let call = self.reduction(norm)?;
         let separate = self.select(&call)?;
         let predict = |variant| {
@@ -314,7 +317,7 @@ impl<B: CollectiveKernels> Collectives<B> {
         let apart = predict(separate).map_or(f64::INFINITY, |time| time + LAUNCH);
         let in_one = [Variant::Packets, Variant::PacketsTwoShot]
             .into_iter()
-            .filter(|variant| self.fits_packets(rows, norm.dtype, *variant))
+            .filter(|variant| self.fits_packets(&rows, norm.dtype, *variant))
             // In this order where nothing was measured.
             .map(|variant| (variant, predict(variant).unwrap_or(f64::MAX)))
             .min_by(|a, b| a.1.total_cmp(&b.1));

@@ -3,6 +3,9 @@
 mod costs;
 mod measure;
 
+use std::collections::HashMap;
+
+use parking_lot::Mutex;
 use warpweave_symm_mem::{Backend, BackendKind, Error, Exchange, Result};
 
 pub use costs::{Costs, MalformedCosts, interpolate};
@@ -86,6 +89,38 @@ impl Costs {
     }
 }
 
+/// Most selections that are kept.
+const MOST_SELECTED: usize = 4096;
+
+/// What was selected before, so that a call does not weigh all variants again.
+#[derive(Debug, Default)]
+pub(super) struct Selected(Mutex<HashMap<Alike, Variant>>);
+
+/// All that a selection depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Alike {
+    operation: Operation,
+    bytes: usize,
+    symmetric: [bool; 2],
+    in_place: bool,
+    order: ReductionOrder,
+}
+
+impl Alike {
+    /// `None` for operands with multicast addresses, where more matters.
+    fn of(call: &Call, order: ReductionOrder) -> Option<Self> {
+        let operands = [&call.input, &call.output];
+        let is_plain = !operands.iter().any(|operand| operand.is_multicast());
+        is_plain.then(|| Alike {
+            operation: call.operation,
+            bytes: call.bytes(),
+            symmetric: operands.map(|operand| operand.is_symmetric()),
+            in_place: call.in_place(),
+            order,
+        })
+    }
+}
+
 impl<B: CollectiveKernels> Collectives<B> {
     /// The variant for `call` that is fastest according to [`Collectives::costs`], of those that can do it,
     /// reduce in the order of ranks, and do not
@@ -104,6 +139,23 @@ impl<B: CollectiveKernels> Collectives<B> {
     /// # Errors
     /// As [`Collectives::select`].
     pub fn select_in(&self, call: &Call, order: ReductionOrder) -> Result<Variant> {
+        self.validate_operands(call)?;
+        let Some(alike) = Alike::of(call, order) else {
+            return self.select_anew(call, order);
+        };
+        if let Some(variant) = self.selected.0.lock().get(&alike) {
+            return Ok(*variant);
+        }
+        let variant = self.select_anew(call, order)?;
+        let mut selected = self.selected.0.lock();
+        if selected.len() == MOST_SELECTED {
+            selected.clear();
+        }
+        selected.insert(alike, variant);
+        Ok(variant)
+    }
+
+    fn select_anew(&self, call: &Call, order: ReductionOrder) -> Result<Variant> {
         let mut refused = None;
         let mut able = Vec::new();
         let accepted = |variant: &&Variant| {
@@ -191,6 +243,7 @@ impl<B: CollectiveKernels> Collectives<B> {
 
     /// Makes [`Collectives::select`] use `costs`, which must be the same on all ranks.
     pub fn set_costs(&mut self, costs: Costs) {
+        self.selected = Selected::default();
         self.costs = costs;
     }
 }
