@@ -1,5 +1,5 @@
-//! The suite `decode`: the all-reduce that an engine makes after each layer, on memory of its own, by itself, before
-//! an RMSNorm, and 32 times with a GEMM before each.
+//! The suite `decode`: the all-reduce that an engine makes after each layer, on memory of its own, by itself,
+//! before an RMSNorm, and 32 times with a GEMM before each.
 //!
 //! A message is a matrix of rows of [`HIDDEN`] elements, or one shorter row.
 

@@ -181,8 +181,8 @@ impl<'a, B: NcclBackend> Row<'a, B> {
         let Some(prepared) = prepared else {
             return Err(BenchError::Usage("there is no GEMM".into()));
         };
-        // SAFETY: the operands are as long as the problem says and outlive the row, as the prepared GEMM does; all
-        // its launches are on the session's stream.
+        // SAFETY: the operands are as long as the problem says and outlive the row, as the prepared GEMM
+        // does; all its launches are on the session's stream.
         unsafe { gemm.launch(&session.stream, prepared, GemmOperands::new(a, b, c))? };
         Ok(())
     }
@@ -196,8 +196,8 @@ impl<'a, B: NcclBackend> Row<'a, B> {
         } = self.means;
         let stream = &session.stream;
         let by_nccl = |comm: &Option<&B::Comm>| match comm {
-            // SAFETY: the operands have these bytes, lie where the communicator asks, and outlive the row; all
-            // ranks make the same calls in the same order, on the session's stream alone.
+            // SAFETY: the operands have these bytes, lie where the communicator asks, and outlive the row;
+            // all ranks make the same calls in the same order, on the session's stream alone.
             Some(comm) => unsafe { session.backend.enqueue_nccl(comm, stream, &self.call) },
             None => Err(BenchError::Usage("there is no NCCL".into())),
         };
