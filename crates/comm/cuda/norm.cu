@@ -1,8 +1,9 @@
 // Residual addition and RMSNorm of rows: by itself, and after an all-reduce by packets, in one launch.
 //
-// A thread sends the units of its rows as four packets each, and receives those of the same units from the peers.
-// So what a row needs arrives where the row is computed, and the sum of the ranks never goes to memory. It reads a
-// unit of the input before it writes that unit of a result, so results may take the input's place.
+// A thread sends the units of its rows as four packets each, and receives those of the same units from the
+// peers. So what a row needs arrives where the row is computed, and the sum of the ranks never goes to
+// memory. It reads a unit of the input before it writes that unit of a result, so results may take the
+// input's place.
 
 #include "norm.cuh"
 #include "packet.cuh"
@@ -52,7 +53,8 @@ struct Thread {
   __device__ __forceinline__ uint32_t peer(uint32_t step) const {
     return rank + step < world ? rank + step : rank + step - world;
   }
-  __device__ __forceinline__ void send(uint32_t peer, uint32_t packet, const uint32_t (&words)[kUnitWords]) const {
+  __device__ __forceinline__ void send(uint32_t peer, uint32_t packet,
+                                       const uint32_t (&words)[kUnitWords]) const {
 #pragma unroll
     for (uint32_t k = 0; k < kUnitPackets; ++k)
       sections.send(peer, packet + k, {words[3 * k], words[3 * k + 1], words[3 * k + 2]});
@@ -75,7 +77,8 @@ struct Thread {
       for (uint32_t i = 0; i < kBatch * W; ++i)
         if (i % W < world && i % W != rank) missing |= 1u << i;
       const auto place = [&](uint32_t i) { return sections.at(rank, i % W, packet + first + i / W); };
-      if (!sections.template take<kBatch * W>(missing, data, place, [](uint32_t i) { return i % W; })) return false;
+      const auto source_of = [](uint32_t i) { return i % W; };
+      if (!sections.template take<kBatch * W>(missing, data, place, source_of)) return false;
 #pragma unroll
       for (uint32_t k = 0; k < kBatch; ++k) {
         const uint32_t at = 3 * (first + k);
@@ -97,7 +100,8 @@ struct Thread {
     return true;
   }
   // Receives a unit from `source`.
-  __device__ __forceinline__ bool receive(uint32_t source, uint32_t packet, uint32_t (&words)[kUnitWords]) const {
+  __device__ __forceinline__ bool receive(uint32_t source, uint32_t packet,
+                                          uint32_t (&words)[kUnitWords]) const {
     uint32_t data[kUnitPackets][3];
     const auto place = [&](uint32_t k) { return sections.at(rank, source, packet + k); };
     if (!sections.template take<kUnitPackets>((1u << kUnitPackets) - 1, data, place,
@@ -107,8 +111,10 @@ struct Thread {
     for (uint32_t w = 0; w < kUnitWords; ++w) words[w] = data[w / 3][w % 3];
     return true;
   }
-  // Prepares the next launch, while packets are in flight. No block of the cluster reaches into another before.
-  __device__ __forceinline__ void prepare_next(const RowCluster& cluster, uint32_t used, uint32_t second) const {
+  // Prepares the next launch, while packets are in flight. No block of the cluster reaches into another
+  // before.
+  __device__ __forceinline__ void prepare_next(const RowCluster& cluster, uint32_t used,
+                                               uint32_t second) const {
     __syncthreads();
     warpweave::advance_epoch(p.packets.group, sections.epoch);
     sections.scrub(used, second);
@@ -134,8 +140,8 @@ __device__ __forceinline__ void one_shot(const ReducedNorm& p) {
     });
   }
   t.prepare_next(cluster, kUnitPackets * n.rows * units, 0);
-  for (uint32_t row = cluster.index, turn = 0; row < n.rows; row += cluster.count, ++turn) {
-    norm_row<T>(n, cluster, row, turn, [&](uint32_t unit, uint32_t (&x)[kUnitWords]) {
+  for (uint32_t row = cluster.index, iteration = 0; row < n.rows; row += cluster.count, ++iteration) {
+    norm_row<T>(n, cluster, row, iteration, [&](uint32_t unit, uint32_t (&x)[kUnitWords]) {
       if (!t.sound) return false;
       uint32_t own[kUnitWords];
       t.units.load(own, t.units.row(n.input, row), unit);
@@ -144,8 +150,8 @@ __device__ __forceinline__ void one_shot(const ReducedNorm& p) {
   }
 }
 
-// Every rank reduces whole rows and sends the sums to all, in the second half of the sections. Then all compute all
-// rows, their own first: the residual is every rank's.
+// Every rank reduces whole rows and sends the sums to all, in the second half of the sections. Then all
+// compute all rows, their own first: the residual is every rank's.
 template <typename T, int W>
 __device__ __forceinline__ void two_shot(const ReducedNorm& p) {
   __shared__ RowSums shared;
@@ -157,7 +163,9 @@ __device__ __forceinline__ void two_shot(const ReducedNorm& p) {
   const uint32_t begin = min(t.rank * p.chunk, n.rows), end = min(begin + p.chunk, n.rows);
   // The rows of others, from those of the next rank on.
   const uint32_t others = n.rows - (end - begin);
-  const auto row_of = [&](uint32_t other) { return end + other < n.rows ? end + other : end + other - n.rows; };
+  const auto row_of = [&](uint32_t other) {
+    return end + other < n.rows ? end + other : end + other - n.rows;
+  };
   // The first packet of a unit in the section of the rank that reduces it.
   const auto packet_of = [&](uint32_t row, uint32_t unit) {
     return kUnitPackets * (row % p.chunk * units + unit);
@@ -172,9 +180,9 @@ __device__ __forceinline__ void two_shot(const ReducedNorm& p) {
   }
   const uint32_t used = kUnitPackets * units * p.chunk;
   t.prepare_next(cluster, used, used);
-  uint32_t turn = 0;
-  for (uint32_t row = begin + cluster.index; row < end; row += cluster.count, ++turn) {
-    norm_row<T>(n, cluster, row, turn, [&](uint32_t unit, uint32_t (&x)[kUnitWords]) {
+  uint32_t iteration = 0;
+  for (uint32_t row = begin + cluster.index; row < end; row += cluster.count, ++iteration) {
+    norm_row<T>(n, cluster, row, iteration, [&](uint32_t unit, uint32_t (&x)[kUnitWords]) {
       if (!t.sound) return false;
       uint32_t own[kUnitWords];
       t.units.load(own, t.units.row(n.input, row), unit);
@@ -184,9 +192,9 @@ __device__ __forceinline__ void two_shot(const ReducedNorm& p) {
       return true;
     });
   }
-  for (uint32_t i = cluster.index; i < others; i += cluster.count, ++turn) {
+  for (uint32_t i = cluster.index; i < others; i += cluster.count, ++iteration) {
     const uint32_t row = row_of(i);
-    norm_row<T>(n, cluster, row, turn, [&](uint32_t unit, uint32_t (&x)[kUnitWords]) {
+    norm_row<T>(n, cluster, row, iteration, [&](uint32_t unit, uint32_t (&x)[kUnitWords]) {
       return t.sound && t.receive(row / p.chunk, middle + packet_of(row, unit), x);
     });
   }
@@ -199,8 +207,8 @@ __device__ __forceinline__ void local(const RowNorm& n) {
   const Units<T> units{n};
   // All blocks of the cluster have begun.
   cluster.sync();
-  for (uint32_t row = cluster.index, turn = 0; row < n.rows; row += cluster.count, ++turn) {
-    norm_row<T>(n, cluster, row, turn, [&](uint32_t unit, uint32_t (&x)[kUnitWords]) {
+  for (uint32_t row = cluster.index, iteration = 0; row < n.rows; row += cluster.count, ++iteration) {
+    norm_row<T>(n, cluster, row, iteration, [&](uint32_t unit, uint32_t (&x)[kUnitWords]) {
       units.load(x, units.row(n.input, row), unit);
       return true;
     });

@@ -1,15 +1,16 @@
-// Residual addition and RMSNorm of the rows of a matrix, with the same bits whatever computes the rows: one launch
-// or several, any grid, any number of rows. `collective/norm/arithmetic.rs` is the twin.
+// Residual addition and RMSNorm of the rows of a matrix, with the same bits whatever computes the rows: one
+// launch or several, any grid, any number of rows. `collective/norm/arithmetic.rs` is the twin.
 //
 // The arithmetic of a row, all of it in f32 to nearest even:
 // - r[j] = round(x[j] + residual[j]), stored; what follows depends on these stored values alone.
-// - The sum of squares is taken in a fixed order. A thread adds the squares of a *unit* of 48 bytes, from the first
-//   on, by fused multiply-add; a warp adds those of a *segment* of 32 units in a tree, i and i + 16 first; the sums
-//   of segments are added from the first on.
+// - The sum of squares is taken in a fixed order. A thread adds the squares of a *unit* of 48 bytes, from the
+//   first on, by fused multiply-add; a warp adds those of a *segment* of 32 units in a tree, i and i + 16
+//   first; the sums of segments are added from the first on.
 // - y[j] = round((r[j] / sqrt(sum / hidden + epsilon)) * weight[j]), where the reciprocal is rounded first.
 // - With e4m3: scale = max |y[j]| / 448, and q[j] = e4m3(y[j] * (1 / scale)), to nearest even, saturating.
 //
-// A row belongs to a cluster of blocks, which exchange sums through shared memory. One block is a cluster, too.
+// A row belongs to a cluster of blocks, which exchange sums through shared memory. One block is a cluster,
+// too.
 #pragma once
 
 #include <cuda_fp8.h>
@@ -83,7 +84,8 @@ struct Units {
       }
     }
   }
-  __device__ __forceinline__ void store(uint64_t row, uint32_t unit, const uint32_t (&words)[kUnitWords]) const {
+  __device__ __forceinline__ void store(uint64_t row, uint32_t unit,
+                                        const uint32_t (&words)[kUnitWords]) const {
     const uint32_t left = row_bytes() - unit * kUnitBytes;
     const uint64_t to = row + unit * kUnitBytes;
     if (n.vectors) {
@@ -127,7 +129,8 @@ struct Units {
         if (e < left) reinterpret_cast<uint8_t*>(to)[e] = uint8_t(words[e / 4] >> 8 * (e % 4));
     }
   }
-  __device__ __forceinline__ void widen_to(float (&values)[kElements], const uint32_t (&words)[kUnitWords]) const {
+  __device__ __forceinline__ void widen_to(float (&values)[kElements],
+                                           const uint32_t (&words)[kUnitWords]) const {
     Accumulator<T, kUnitWords> exact;
     exact.clear();
     exact.add(words);
@@ -259,18 +262,19 @@ __device__ __forceinline__ float max_of_warp(float value) {
 // Calls `body` with each unit of a row that this thread computes.
 template <typename Body>
 __device__ __forceinline__ void for_units(const RowCluster& cluster, uint32_t units, Body body) {
-  for (uint32_t unit = 32 * cluster.warp() + threadIdx.x % 32; unit < units; unit += 32 * cluster.warps()) body(unit);
+  const uint32_t first = 32 * cluster.warp() + threadIdx.x % 32;
+  for (uint32_t unit = first; unit < units; unit += 32 * cluster.warps()) body(unit);
 }
 
-// Computes row `row`. `x(unit, words)` gives a unit of x; where it returns false, nothing is stored of the unit,
-// and the rest of the row becomes NaN. `turn` differs from one row of a cluster to the next by one.
+// Computes row `row`. `x(unit, words)` gives a unit of x; where it returns false, nothing is stored of the
+// unit, and the rest of the row becomes NaN. `iteration` grows by one from row to row of a cluster.
 template <typename T, typename X>
-__device__ __forceinline__ void norm_row(const RowNorm& n, const RowCluster& cluster, uint32_t row, uint32_t turn,
-                                         X x) {
+__device__ __forceinline__ void norm_row(const RowNorm& n, const RowCluster& cluster, uint32_t row,
+                                         uint32_t iteration, X x) {
   const Units<T> units{n};
   const uint32_t count = units.count(), segments = (count + 31) / 32, lane = threadIdx.x % 32;
-  float* squares = cluster.sums.squares[turn % 2];
-  float* peaks = cluster.sums.peaks[turn % 2];
+  float* squares = cluster.sums.squares[iteration % 2];
+  float* peaks = cluster.sums.peaks[iteration % 2];
   uint32_t r[kUnitWords];
   bool complete = true;
   for (uint32_t segment = cluster.warp(); segment < segments; segment += cluster.warps()) {

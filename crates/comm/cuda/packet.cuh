@@ -12,8 +12,8 @@ namespace warpweave {
 
 constexpr uint32_t kPayload = 12;  // bytes of data in a packet
 
-// A packet's flag: a set bit, so that zeroed memory differs, the epoch of the launch, and the call's signature. A
-// rank that makes another call than its peers is found by that, at no cost.
+// A packet's flag: a set bit, so that zeroed memory differs, the epoch of the launch, and the call's
+// signature. A rank that makes another call than its peers is found by that, at no cost.
 constexpr uint32_t kEpochBits = 20;
 constexpr uint32_t kEpochMask = (2u << kEpochBits) - 1;
 
@@ -135,7 +135,9 @@ struct Sections {
   uint32_t flag;   // in packets; repeated only after 2^20 calls
 
   __device__ __forceinline__ Sections(const Packets& packets, uint32_t epoch)
-      : p(packets), epoch(epoch), flag(packets.signature << (kEpochBits + 1) | ((epoch << 1 | 1) & kEpochMask)) {}
+      : p(packets),
+        epoch(epoch),
+        flag(packets.signature << (kEpochBits + 1) | ((epoch << 1 | 1) & kEpochMask)) {}
 
   __device__ __forceinline__ uint64_t at(uint32_t owner, uint32_t source, uint32_t index) const {
     const uint64_t section = (epoch & 1) * p.group.pad.world + source;

@@ -202,7 +202,8 @@ __device__ __forceinline__ void all_to_all_uneven(const UnevenPackets& p) {
   }
   __syncthreads();
   warpweave::advance_epoch(p.packets.group, t.sections.epoch);
-  t.sections.scrub_unless([&](uint32_t source, uint32_t index) { return index < packets_of(p.received[source]); });
+  t.sections.scrub_unless(
+      [&](uint32_t source, uint32_t index) { return index < packets_of(p.received[source]); });
   for (uint32_t i = t.first; i < packets; i += t.stride) {
     const auto wanted = [&](uint32_t source) { return i < packets_of(p.received[source]); };
     const uint32_t at = i * kPayload;

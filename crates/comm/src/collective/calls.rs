@@ -1,14 +1,14 @@
 //! Calls on the caller's memory: what an engine makes between its own kernels.
 //!
-//! One object does all operations, because they share their memory, their epochs and their faults: an engine that
-//! makes an all-reduce after each layer and an all-gather at the end has one thing to create, to check and to
-//! recover. `enqueue` and `run` take a [`Call`] of raw addresses; these methods take [`DeviceSlice`]s, check their
-//! lengths, and are safe.
+//! One object does all operations, because they share their memory, their epochs and their faults: an engine
+//! that makes an all-reduce after each layer and an all-gather at the end has one thing to create, to check
+//! and to recover. `enqueue` and `run` take a [`Call`] of raw addresses; these methods take [`DeviceSlice`]s,
+//! check their lengths, and are safe.
 //!
-//! A call allocates nothing on the device, exchanges nothing and waits for nothing, so it can be captured in a
-//! graph. The variant depends on the operation, on the size, and on whether the operands are symmetric: these are
-//! alike on all ranks. A rank whose memory is not aligned to 16 bytes, or to 4, uses narrower loads and stores in
-//! the same protocol.
+//! A call allocates nothing on the device, exchanges nothing and waits for nothing, so it can be captured in
+//! a graph. The variant depends on the operation, on the size, and on whether the operands are symmetric:
+//! these are alike on all ranks. A rank whose memory is not aligned to 16 bytes, or to 4, uses narrower loads
+//! and stores in the same protocol.
 
 use warpweave_symm_mem::{DType, DevicePtr, DeviceSlice, Error, Result};
 
@@ -24,15 +24,16 @@ const MOVED: DType = DType::F16;
 
 /// # Calls on the caller's memory
 ///
-/// Any device memory will do, of any length: memory of stream-ordered pools too, since no peer opens it. Every
-/// rank makes the same calls, with the same operation, lengths, type and root, in the same order, on one stream or
-/// on several that wait for each other. What goes wrong on the device [`Collectives::check`] finds.
+/// Any device memory will do, of any length: memory of stream-ordered pools too, since no peer opens it.
+/// Every rank makes the same calls, with the same operation, lengths, type and root, in the same order, on
+/// one stream or on several that wait for each other. What goes wrong on the device [`Collectives::check`]
+/// finds.
 ///
 /// Each returns the variant that does it.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for lengths that do not fit each other, and for operands that overlap without being
-/// the same; what the backend reports while enqueuing.
+/// [`Error::InvalidArgument`] for lengths that do not fit each other, and for operands that overlap without
+/// being the same; what the backend reports while enqueuing.
 impl<B: CollectiveKernels> Collectives<B> {
     /// The reduction of `input` over the ranks, to `output`, which may be `input`.
     ///
@@ -71,8 +72,8 @@ impl<B: CollectiveKernels> Collectives<B> {
         self.call(stream, Operation::ReduceScatter, dtype, 0, [input, output])
     }
 
-    /// Every rank's `input`, by rank, in `output`. `input` may be this rank's part of `output`. Lengths are even
-    /// numbers of bytes.
+    /// Every rank's `input`, by rank, in `output`. `input` may be this rank's part of `output`. Lengths are
+    /// even numbers of bytes.
     pub fn all_gather(
         &self,
         stream: &B::Stream,
@@ -94,8 +95,8 @@ impl<B: CollectiveKernels> Collectives<B> {
         self.call(stream, Operation::Broadcast, MOVED, root, [input, output])
     }
 
-    /// One part of `world` of every rank's `input`, by rank, in `output`, which may be `input`. Lengths are even
-    /// numbers of bytes for each part.
+    /// One part of `world` of every rank's `input`, by rank, in `output`, which may be `input`. Lengths are
+    /// even numbers of bytes for each part.
     pub fn all_to_all(
         &self,
         stream: &B::Stream,
@@ -106,9 +107,9 @@ impl<B: CollectiveKernels> Collectives<B> {
     }
 
     /// Data of different lengths from every rank to every rank. `sent` and `received` are bytes by rank, even
-    /// numbers: what this rank sends to each, contiguous in `input`, and gets from each, contiguous in `output`.
-    /// `most` is a bound that all ranks give alike: no rank sends more to any. A launch moves as much as packets
-    /// hold, and calls of more take several.
+    /// numbers: what this rank sends to each, contiguous in `input`, and gets from each, contiguous in
+    /// `output`. `most` is a bound that all ranks give alike: no rank sends more to any. A launch moves as
+    /// much as packets hold, and calls of more take several.
     ///
     /// A rank that gets less than it expects fails at the deadline. What it gets in excess is dropped.
     pub fn all_to_all_uneven(
@@ -242,8 +243,8 @@ impl<B: CollectiveKernels> Collectives<B> {
             return wrong("input and output overlap".into());
         }
         // SAFETY: the operands have the lengths that were checked, and live as `DeviceSlice` promises; they
-        // overlap only as calls may. That all ranks make the same calls no rank can check; where one does not,
-        // a wait fails, and what was computed is reported as invalid.
+        // overlap only as calls may. That all ranks make the same calls no rank can check; where one does
+        // not, a wait fails, and what was computed is reported as invalid.
         unsafe { self.run(stream, &call) }
     }
 

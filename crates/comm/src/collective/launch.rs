@@ -245,12 +245,12 @@ pub const PACKET: usize = 16;
 /// Bits of a packet's flag with the epoch, after the lowest, which is set: `kEpochBits`.
 pub const EPOCH_BITS: u32 = 20;
 
-/// Most packets of a section. A launch zeroes 32 unused packets of every second section, so all are overwritten
-/// before the epoch of a packet repeats.
+/// Most packets of a section. A launch zeroes 32 unused packets of every second section, so all are
+/// overwritten before the epoch of a packet repeats.
 pub const MAX_CAPACITY: usize = 16 << (EPOCH_BITS - 1);
 
-/// Eleven bits that tell calls apart which ranks mistake for the same one: what they do (a kernel, an element type)
-/// and how much. Two different calls in 2048 look alike.
+/// Eleven bits that tell calls apart which ranks mistake for the same one: what they do (a kernel, an element
+/// type) and how much. Two different calls in 2048 look alike.
 pub fn signature(what: impl std::hash::Hash, sizes: &[usize]) -> u32 {
     // The same in every process: neither the standard library's hasher nor its keys.
     let mut hash = Fnv(0xcbf2_9ce4_8422_2325);

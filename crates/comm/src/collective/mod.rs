@@ -235,8 +235,8 @@ impl<B: CollectiveKernels> Collectives<B> {
         self.capacity * launch::PAYLOAD
     }
 
-    /// After a synchronization of `stream`: the fault of a peer that did not arrive, or made another call, as an
-    /// error.
+    /// After a synchronization of `stream`: the fault of a peer that did not arrive, or made another call, as
+    /// an error.
     ///
     /// # Errors
     /// [`Error::SignalFault`]; errors of the backend.

@@ -1,5 +1,5 @@
-//! Calls on the caller's memory: any length and alignment, in graphs, on several streams, and what becomes of ranks
-//! that make different calls.
+//! Calls on the caller's memory: any length and alignment, in graphs, on several streams, and what becomes of
+//! ranks that make different calls.
 
 use warpweave_comm::CollectiveKernels;
 use warpweave_comm::collective::{Operation, Variant};
@@ -189,8 +189,8 @@ pub fn uneven<B: CollectiveKernels>(rank: &Rank<B>) -> Played {
     Ok(())
 }
 
-/// A graph of two calls, replayed on two streams that wait for each other, while one rank after the other is late.
-/// The first is an exchange in place, which the second time undoes: a replay too many or too few shows.
+/// A graph of two calls, replayed on two streams that wait for each other, while one rank after the other is
+/// late. The first is an exchange in place, which the second time undoes: a replay too many or too few shows.
 pub fn many_replays<B: CollectiveKernels>(rank: &Rank<B>, replays: usize) -> Played {
     let (backend, world, me) = (&rank.backend, rank.world(), rank.rank());
     const COUNT: usize = 60;
@@ -280,8 +280,8 @@ const ODD: [fn(&Case) -> Case; 4] = [
     },
 ];
 
-/// One rank calls with another size, element type or operation: an error on every rank, which says so and names a
-/// rank on either side of the disagreement, long before the deadline. Afterwards the group goes on.
+/// One rank calls with another size, element type or operation: an error on every rank, which says so and
+/// names a rank on either side of the disagreement, long before the deadline. Afterwards the group goes on.
 pub fn different_calls_are_told<B: CollectiveKernels>(
     rank: &Rank<B>,
     timeout: std::time::Duration,

@@ -1,5 +1,5 @@
-//! Residual addition and RMSNorm after an all-reduce: the same bits as the host's arithmetic, in every variant,
-//! alignment and number of rows.
+//! Residual addition and RMSNorm after an all-reduce: the same bits as the host's arithmetic, in every
+//! variant, alignment and number of rows.
 
 use std::time::{Duration, Instant};
 
@@ -291,8 +291,8 @@ fn is_by_packets(way: Way) -> bool {
     )
 }
 
-/// Rows around the sizes at which a thread has another unit, a warp another segment, a block another row; aligned
-/// and not; in and out of place; with every choice of results.
+/// Rows around the sizes at which a thread has another unit, a warp another segment, a block another row;
+/// aligned and not; in and out of place; with every choice of results.
 pub fn every_case<B: CollectiveKernels>(
     rank: &Rank<B>,
     hiddens: &[usize],
@@ -413,8 +413,8 @@ pub fn bad_calls_are_refused<B: CollectiveKernels>(rank: &Rank<B>) -> Played {
         .map_err(|error| error.to_string())
 }
 
-/// The last rank makes no call, or one of other rows: every other rank has an error that names it, and its results are
-/// as they were. Afterwards the group goes on.
+/// The last rank makes no call, or one of other rows: every other rank has an error that names it, and its
+/// results are as they were. Afterwards the group goes on.
 pub fn a_stray_rank_is_named<B: CollectiveKernels>(rank: &Rank<B>, timeout: Duration) -> Played {
     let (last, hidden) = (rank.world() - 1, 600);
     let told = |error: Error| error.to_string();

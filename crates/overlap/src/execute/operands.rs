@@ -2,8 +2,8 @@
 
 pub use warpweave_symm_mem::DeviceSlice;
 
-/// The operands of a call, by the names of the schedule's [operands](crate::Schedule::operands): row-major, without
-/// gaps.
+/// The operands of a call, by the names of the schedule's [operands](crate::Schedule::operands): row-major,
+/// without gaps.
 #[derive(Clone, Copy, Debug)]
 pub struct Operands<'a> {
     /// What the rank holds of A.

@@ -15,8 +15,8 @@ const WARP: usize = SEGMENT;
 /// The largest cluster that every device can launch.
 const MAX_CLUSTER: u32 = 8;
 
-/// Most blocks for which rows are divided among several: as many use the links well, and all are resident, however
-/// clusters lie on the device.
+/// Most blocks for which rows are divided among several: as many use the links well, and all are resident,
+/// however clusters lie on the device.
 const DIVIDED: u32 = 64;
 
 fn local_kernel(dtype: DType) -> &'static str {
@@ -43,7 +43,8 @@ pub(super) fn all() -> impl Iterator<Item = (&'static Image, &'static str)> {
     local.chain(reduced).map(|name| (&NORM, name))
 }
 
-/// A cluster of blocks for each row, as large as the grid allows: one block stores less to the links than they carry.
+/// A cluster of blocks for each row, as large as the grid allows: one block stores less to the links than
+/// they carry.
 fn grid(norm: &RowNorm, dtype: DType, most: u32, clusters: bool) -> LaunchConfig {
     let segments = norm.units(dtype.size()).div_ceil(SEGMENT) as u32;
     let most = most.max(1);

@@ -1,5 +1,5 @@
-//! The references of `norm.cu`: rows that are added to a residual and normalized, by themselves or after their
-//! reduction by packets.
+//! The references of `norm.cu`: rows that are added to a residual and normalized, by themselves or after
+//! their reduction by packets.
 
 use warpweave_symm_mem::DevicePtr;
 use warpweave_symm_mem::host::Element;
@@ -15,7 +15,8 @@ use crate::collective::norm::launch::{ReducedNorm, RowNorm, Shots, UNIT, UNIT_PA
 type Unit = [Payload; UNIT_PACKETS];
 
 /// # Safety
-/// As for [`CollectiveKernels::add_rms_norm`](crate::CollectiveKernels::add_rms_norm), for elements of type `T`.
+/// As for [`CollectiveKernels::add_rms_norm`](crate::CollectiveKernels::add_rms_norm), for elements of type
+/// `T`.
 pub(super) unsafe fn add_rms_norm<T: Element>(norm: &RowNorm) {
     for row in 0..norm.rows as usize {
         // SAFETY: the caller's obligation.
@@ -27,7 +28,8 @@ pub(super) unsafe fn add_rms_norm<T: Element>(norm: &RowNorm) {
 }
 
 /// # Safety
-/// As for [`CollectiveKernels::reduced_norm`](crate::CollectiveKernels::reduced_norm), for elements of type `T`.
+/// As for [`CollectiveKernels::reduced_norm`](crate::CollectiveKernels::reduced_norm), for elements of type
+/// `T`.
 pub(super) unsafe fn reduced_norm<T: Element>(shots: Shots, launch: &ReducedNorm) {
     // SAFETY: the caller's obligations.
     unsafe {
@@ -116,7 +118,8 @@ impl<A: Areas> Rows<'_, A> {
         let units: Option<Vec<Unit>> = (0..self.units).map(unit).collect();
         let Some(units) = units else { return };
         let hidden = self.launch.norm.hidden as usize;
-        // SAFETY: the units hold the row, and are aligned for its elements; the rest is the caller's obligation.
+        // SAFETY: the units hold the row, and are aligned for its elements; the rest is the caller's
+        // obligation.
         unsafe {
             let x = std::slice::from_raw_parts(units.as_ptr().cast::<T>(), hidden);
             compute(&self.launch.norm, row, x);

@@ -24,8 +24,8 @@ const SCRUBBED: usize = 32;
 /// The bits of a flag without the signature.
 const EPOCH: u32 = (2 << EPOCH_BITS) - 1;
 
-/// What a fault record has for the epoch seen, if it was the expected one with another signature: as far ahead as
-/// no epoch is. `Sections::take` in `packet.cuh` too.
+/// What a fault record has for the epoch seen, if it was the expected one with another signature: as far
+/// ahead as no epoch is. `Sections::take` in `packet.cuh` too.
 pub(in crate::collective) const fn of_other_call(expected: u32) -> u32 {
     expected ^ 1 << 31
 }

@@ -1,5 +1,5 @@
-//! The arithmetic of a row on the host: the twin of `cuda/norm.cuh`, bit by bit. For tests of kernels, and of what
-//! calls them.
+//! The arithmetic of a row on the host: the twin of `cuda/norm.cuh`, bit by bit. For tests of kernels, and of
+//! what calls them.
 
 use warpweave_symm_mem::host::Element;
 

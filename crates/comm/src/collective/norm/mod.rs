@@ -1,22 +1,24 @@
-//! Residual addition and RMSNorm after a reduction: what follows an all-reduce in each layer of a transformer.
+//! Residual addition and RMSNorm after a reduction: what follows an all-reduce in each layer of a
+//! transformer.
 //!
 //! # The arithmetic
 //! Everything is computed in f32, and rounded to the type of the elements where it is stored:
 //! 1. x = Σ partials, in the order of ranks, rounded: what an all-reduce gives.
 //! 2. r = x + residual, rounded: the new residual.
-//! 3. y = r / √(mean of r² + ε) · weight, rounded: the normalized row. Squares are added in a fixed order, which
-//!    `cuda/norm.cuh` gives.
+//! 3. y = r / √(mean of r² + ε) · weight, rounded: the normalized row. Squares are added in a fixed order,
+//!    which `cuda/norm.cuh` gives.
 //! 4. Optionally scale = max |y| / 448 of each row, and q = e4m3(y / scale): the nearest e4m3, saturating.
 //!
-//! Each step reads what the one before stores. So the bits of a row depend on that row alone: not on the number of
-//! rows, on the variant, the grid or the alignment, nor on whether one launch does it or several.
+//! Each step reads what the one before stores. So the bits of a row depend on that row alone: not on the
+//! number of rows, on the variant, the grid or the alignment, nor on whether one launch does it or several.
 //!
 //! # The limit of one launch
-//! A call by packets is bound by latency: the launch, one link crossing (two in two shots), two barriers of the
-//! blocks of a row, and about ten loads from L2 in a chain. Bytes count from some hundred KiB on: one shot sends
-//! `4/3 · (n - 1)` of the message over each rank's link, two shots `8/3 · (n - 1)/n`. At 350 GB/s, 512 KiB among
-//! two ranks take 2.0 µs either way; among four, 6.0 µs in one shot and 3.0 in two. The norm adds reading the
-//! residual and storing two results, of this rank's memory, of which the loads overlap with the wait for packets.
+//! A call by packets is bound by latency: the launch, one link crossing (two in two shots), two barriers of
+//! the blocks of a row, and about ten loads from L2 in a chain. Bytes count from some hundred KiB on: one
+//! shot sends `4/3 · (n - 1)` of the message over each rank's link, two shots `8/3 · (n - 1)/n`. At 350 GB/s,
+//! 512 KiB among two ranks take 2.0 µs either way; among four, 6.0 µs in one shot and 3.0 in two. The norm
+//! adds reading the residual and storing two results, of this rank's memory, of which the loads overlap with
+//! the wait for packets.
 
 pub mod arithmetic;
 pub mod launch;
@@ -43,8 +45,8 @@ pub struct AddRmsNorm<'a> {
     pub hidden: usize,
     /// Added to the mean of squares.
     pub epsilon: f32,
-    /// `[rows, hidden]`: what is added to the residual; where ranks reduce, this rank's partial. A call may leave
-    /// anything in it.
+    /// `[rows, hidden]`: what is added to the residual; where ranks reduce, this rank's partial. A call may
+    /// leave anything in it.
     pub input: DeviceSlice<'a>,
     /// `[rows, hidden]`: the residual, the same on all ranks.
     pub residual: DeviceSlice<'a>,
@@ -69,16 +71,16 @@ pub struct Quantized<'a> {
 
 /// # Residual addition and RMSNorm
 ///
-/// As [calls on the caller's memory](Collectives#calls-on-the-callers-memory): nothing is allocated, exchanged or
-/// waited for, and calls can be captured in graphs.
+/// As [calls on the caller's memory](Collectives#calls-on-the-callers-memory): nothing is allocated,
+/// exchanged or waited for, and calls can be captured in graphs.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for lengths that do not fit each other, operands that overlap but where they may, and
-/// rows of more than 192 KiB; what the backend reports.
+/// [`Error::InvalidArgument`] for lengths that do not fit each other, operands that overlap but where they
+/// may, and rows of more than 192 KiB; what the backend reports.
 impl<B: CollectiveKernels> Collectives<B> {
-    /// Adds `input`, reduced over the ranks, to the residual, and normalizes: in one launch as long as packets are
-    /// the fastest, else as an all-reduce followed by [`Collectives::add_rms_norm`]. The bits are the same. Returns
-    /// the variant that reduces.
+    /// Adds `input`, reduced over the ranks, to the residual, and normalizes: in one launch as long as
+    /// packets are the fastest, else as an all-reduce followed by [`Collectives::add_rms_norm`]. The bits are
+    /// the same. Returns the variant that reduces.
     pub fn all_reduce_add_rms_norm(
         &self,
         stream: &B::Stream,
@@ -111,10 +113,10 @@ impl<B: CollectiveKernels> Collectives<B> {
         self.normalize(stream, norm.dtype, &rows)
     }
 
-    /// As [`Collectives::all_reduce_add_rms_norm`], for long messages and residuals that are sharded by rows: each
-    /// rank reduces, adds and normalizes its part of the rows, one of `world`, and all gather the results.
-    /// `residual` and `residual_out` have this rank's rows alone. The bits are the same. Where rows are quantized, a
-    /// rank's part has an even number of elements.
+    /// As [`Collectives::all_reduce_add_rms_norm`], for long messages and residuals that are sharded by rows:
+    /// each rank reduces, adds and normalizes its part of the rows, one of `world`, and all gather the
+    /// results. `residual` and `residual_out` have this rank's rows alone. The bits are the same. Where rows
+    /// are quantized, a rank's part has an even number of elements.
     pub fn reduce_scatter_add_rms_norm_all_gather(
         &self,
         stream: &B::Stream,
@@ -197,7 +199,8 @@ impl<B: CollectiveKernels> Collectives<B> {
         }
         let rows = given / row;
         let quantized = norm.quantized;
-        // What is read, then what is written, each with its length, its alignment and what it may be the same as.
+        // What is read, then what is written, each with its length, its alignment and what it may be the same
+        // as.
         let read = [
             ("the input", Some(norm.input), given, size),
             ("the residual", Some(norm.residual), given / shards, size),
@@ -304,8 +307,8 @@ impl<B: CollectiveKernels> Collectives<B> {
         }
     }
 
-    /// The variant that [`Collectives::all_reduce_add_rms_norm`] takes, the same on all ranks. By packets it is one
-    /// launch.
+    /// The variant that [`Collectives::all_reduce_add_rms_norm`] takes, the same on all ranks. By packets it
+    /// is one launch.
     pub fn select_norm(&self, norm: &AddRmsNorm<'_>) -> Result<Variant> {
         let rows = self.rows(norm, 1)?;
         let call = self.reduction(norm)?;
