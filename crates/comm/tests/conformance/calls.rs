@@ -97,10 +97,7 @@ fn one<B: CollectiveKernels>(rank: &Rank<B>, case: &Case, skew: usize, seed: u64
     let wanted = encoded(case.dtype, &result(case, &rank.limits(), seed, me));
     expected[start + output_at..][..taken_bytes].copy_from_slice(&wanted);
     let operands = [slice(input_at, given_bytes), slice(output_at, taken_bytes)];
-    // An allocation may wait for a device that ranks share, and so for a peer that waits for this rank.
-    rank.exchange
-        .barrier("allocated")
-        .map_err(|error| error.to_string())?;
+    rank.meet()?;
     let variant = call(rank, &rank.stream, case, operands).map_err(told)?;
     finish(rank)?;
     let got = read(rank, &memory)?;
@@ -172,6 +169,7 @@ pub fn uneven<B: CollectiveKernels>(rank: &Rank<B>) -> Played {
             let slice = |memory, bytes| DeviceSlice::slice(memory, start, bytes).expect("inside");
             let input = (slice(DeviceSlice::of(&input), given.len()), &sent[..]);
             let taken = (slice(DeviceSlice::of(&output), wanted.len()), &received[..]);
+            rank.meet()?;
             let called = rank
                 .collectives
                 .all_to_all_uneven(&rank.stream, input, taken, most);
@@ -217,6 +215,7 @@ pub fn many_replays<B: CollectiveKernels>(rank: &Rank<B>, replays: usize) -> Pla
     });
     let graph = graph.map_err(told)?;
     let event = backend.event().map_err(told)?;
+    rank.meet()?;
     for round in 0..10 {
         // An odd number, so that each round ends in the other state.
         let times = (replays / 10) | 1;
@@ -305,11 +304,10 @@ pub fn different_calls_are_told<B: CollectiveKernels>(
         let slice = |at, bytes| DeviceSlice::of(&memory).slice(at, bytes).expect("inside");
         // Behind a call that is alike.
         let operands = [slice(0, 1920), slice(1 << 15, 1920)];
+        rank.meet()?;
         call(rank, &rank.stream, &alike, operands).map_err(told)?;
         finish(rank)?;
-        rank.exchange
-            .barrier("odd")
-            .map_err(|error| error.to_string())?;
+        rank.meet()?;
         let start = std::time::Instant::now();
         call(
             rank,
@@ -337,9 +335,7 @@ pub fn different_calls_are_told<B: CollectiveKernels>(
             }
             other => return Err(format!("rank {}, odd call {index}: {other:?}", rank.rank())),
         }
-        rank.exchange
-            .barrier("told")
-            .map_err(|error| error.to_string())?;
+        rank.meet()?;
         rank.collectives
             .recover(&rank.stream, rank.exchange.as_ref())
             .map_err(told)?;

@@ -236,6 +236,7 @@ pub fn play<B: CollectiveKernels>(rank: &Rank<B>, case: &NormCase, seed: u64) ->
         }),
     };
     let (stream, collectives) = (&rank.stream, &rank.collectives);
+    rank.meet()?;
     let called = match case.way {
         Way::AllReduce(Some(variant)) => {
             collectives.all_reduce_add_rms_norm_by(stream, &norm, variant)
@@ -404,6 +405,7 @@ pub fn bad_calls_are_refused<B: CollectiveKernels>(rank: &Rank<B>) -> Played {
             other => return Err(format!("{why}: {other:?}")),
         }
     }
+    rank.meet()?;
     let called = rank
         .collectives
         .all_reduce_add_rms_norm(&rank.stream, &good);
@@ -418,11 +420,6 @@ pub fn bad_calls_are_refused<B: CollectiveKernels>(rank: &Rank<B>) -> Played {
 pub fn a_stray_rank_is_named<B: CollectiveKernels>(rank: &Rank<B>, timeout: Duration) -> Played {
     let (last, hidden) = (rank.world() - 1, 600);
     let told = |error: Error| error.to_string();
-    let barrier = |tag| {
-        rank.exchange
-            .barrier(tag)
-            .map_err(|error| error.to_string())
-    };
     for (seed, variant) in [Variant::Packets, Variant::PacketsTwoShot]
         .into_iter()
         .enumerate()
@@ -439,7 +436,6 @@ pub fn a_stray_rank_is_named<B: CollectiveKernels>(rank: &Rank<B>, timeout: Dura
                 quantized: false,
             };
             play(rank, &alike, 70 + seed as u64)?;
-            barrier("norm.alike")?;
             let rows = if rank.rank() == last { 1 } else { 2 };
             let place = |bytes| Placed::<B>::new(rank, None, bytes, 0).map_err(told);
             let matrix = 4 * rows * hidden;
@@ -456,6 +452,7 @@ pub fn a_stray_rank_is_named<B: CollectiveKernels>(rank: &Rank<B>, timeout: Dura
                 normalized: Some(normalized.slice()),
                 quantized: None,
             };
+            rank.meet()?;
             let start = Instant::now();
             let checked = if rank.rank() == last && skips {
                 Ok(())
@@ -494,7 +491,7 @@ pub fn a_stray_rank_is_named<B: CollectiveKernels>(rank: &Rank<B>, timeout: Dura
                 }
                 other => return Err(format!("rank {}, {variant}: {other:?}", rank.rank())),
             }
-            barrier("norm.told")?;
+            rank.meet()?;
             rank.collectives
                 .recover(&rank.stream, rank.exchange.as_ref())
                 .map_err(told)?;
