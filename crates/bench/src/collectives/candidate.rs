@@ -8,6 +8,7 @@ use warpweave_comm::collective::{
 };
 use warpweave_symm_mem::{DType, DevicePtr, Memory};
 
+use super::decode::Layers;
 use super::expected::Expected;
 use super::memory::{Arena, Place, SETS};
 use super::method::{Method, wants};
@@ -26,8 +27,8 @@ const PIECE: usize = 64 << 20;
 /// Outputs of at most so many bytes are kept as they must be.
 const KEPT: usize = 4 << 20;
 
-/// A communicator, or why there is none on some rank; neither where it is not wanted.
-type Communicator<C> = (Option<C>, Option<String>);
+/// A communicator, or why there is none on some rank.
+type Communicator<C> = Result<C, String>;
 
 /// By what rows call.
 pub struct Libraries<'a, B: NcclBackend> {
@@ -51,7 +52,7 @@ impl<'a, B: NcclBackend> Libraries<'a, B> {
         let ours = Collectives::new(&session.backend, &session.exchange, "bench", options)?;
         let communicator = |method: Method| -> Result<Communicator<B::Group>> {
             if !wants(wanted, method.name()) {
-                return Ok((None, None));
+                return Ok(Err("it was not asked for".into()));
             }
             let (mine, comm) = match session.backend.nccl(&session.exchange) {
                 Ok(comm) => (Ok(Vec::new()), Some(comm)),
@@ -59,8 +60,10 @@ impl<'a, B: NcclBackend> Libraries<'a, B> {
                 Err(error) => (Err(error), None),
             };
             let all = session.agree(&format!("start of {}", method.name()), mine)?;
-            let refusal = first_reason(&all);
-            Ok((comm.filter(|_| refusal.is_none()), refusal))
+            Ok(match (comm, first_reason(&all)) {
+                (Some(comm), None) => Ok(comm),
+                (_, reason) => Err(reason.unwrap_or_default()),
+            })
         };
         Ok(Self {
             nccl: [
@@ -72,26 +75,31 @@ impl<'a, B: NcclBackend> Libraries<'a, B> {
         })
     }
 
-    /// Inputs and outputs of up to these many bytes, for every kind of row. Collective.
+    /// Inputs and outputs of up to these many bytes, for every kind of row; `ours_is_local` says that ours
+    /// take plain memory too. Collective.
     ///
     /// # Errors
     /// What allocating reports.
-    pub(super) fn arena(&self, bytes: [usize; 2], dtype: DType) -> Result<Arena<B>> {
-        let [(plain, no_plain), (windows, no_windows)] = &self.nccl;
-        let plain = plain.as_ref().map_or(Err(no_plain.clone()), |_| Ok(()));
-        let mut arena = Arena::new(self.session, bytes, dtype, plain)?;
-        match windows {
-            Some(comm) => arena.open_windows(self.session, comm)?,
-            None => arena.windows = Err(no_windows.clone()),
+    pub(super) fn arena(
+        &self,
+        bytes: [usize; 2],
+        dtype: DType,
+        ours_is_local: bool,
+    ) -> Result<Arena<B>> {
+        let [plain, windows] = &self.nccl;
+        let mut arena = Arena::new(self.session, bytes, dtype, ours_is_local || plain.is_ok())?;
+        if let Ok(comm) = windows {
+            arena.open_windows(self.session, comm)?;
         }
         Ok(arena)
     }
 
-    fn communicator(&self, method: Method) -> Option<&B::Group> {
+    /// NCCL's communicator of a method that is NCCL's, or why there is none.
+    fn communicator(&self, method: Method) -> Option<&Communicator<B::Group>> {
         let [plain, windows] = &self.nccl;
         match method {
-            Method::Nccl => plain.0.as_ref(),
-            Method::NcclWindow => windows.0.as_ref(),
+            Method::Nccl => Some(plain),
+            Method::NcclWindow => Some(windows),
             Method::Ours(_) => None,
         }
     }
@@ -99,25 +107,33 @@ impl<'a, B: NcclBackend> Libraries<'a, B> {
 
 /// A row that can run here.
 pub(super) struct Row<'a, B: NcclBackend> {
-    call: Collective,
-    libraries: Rc<Libraries<'a, B>>,
+    pub call: Collective,
+    pub libraries: Rc<Libraries<'a, B>>,
     arena: Rc<Arena<B>>,
-    method: Method,
+    pub method: Method,
     bytes: [usize; 2],
+    /// What an engine has around the call.
+    layers: Option<Layers<B>>,
     graph: Option<B::Graph>,
 }
 
 impl<'a, B: NcclBackend> Row<'a, B> {
-    /// `call` by `method`, with operands in the memory that it takes. `Err` says why it cannot run here.
+    /// `call` by `method`, with operands in the memory that it takes: in `layers` ours takes local memory.
+    /// `Err` says why it cannot run here.
     pub fn new(
         libraries: &Rc<Libraries<'a, B>>,
         arena: &Rc<Arena<B>>,
         method: Method,
         mut call: Collective,
+        layers: Option<Layers<B>>,
     ) -> Result<Result<Self, String>> {
+        if let Some(Err(reason)) = libraries.communicator(method) {
+            return Ok(Err(reason.clone()));
+        }
         let place = match method {
             Method::Nccl => Place::Plain,
             Method::NcclWindow => Place::Window,
+            Method::Ours(_) if layers.is_some() => Place::Plain,
             Method::Ours(Variant::Multimem | Variant::MulticastCopy) => Place::Multicast,
             Method::Ours(_) => Place::Symmetric,
         };
@@ -138,15 +154,24 @@ impl<'a, B: NcclBackend> Row<'a, B> {
             arena: arena.clone(),
             method,
             bytes,
+            layers,
             graph: None,
         }))
     }
 
-    fn session(&self) -> &'a Session<B> {
+    pub fn session(&self) -> &'a Session<B> {
         self.libraries.session
     }
 
     fn enqueue(&self) -> Result<()> {
+        match &self.layers {
+            Some(layers) => layers.enqueue(self),
+            None => self.enqueue_call(),
+        }
+    }
+
+    /// The call without what is around it.
+    pub fn enqueue_call(&self) -> Result<()> {
         let (session, call) = (self.session(), &self.call);
         let stream = &session.stream;
         if let Method::Ours(variant) = self.method {
@@ -156,15 +181,16 @@ impl<'a, B: NcclBackend> Row<'a, B> {
         }
         match self.libraries.communicator(self.method) {
             // SAFETY: as above; the operands are all plain, or all in windows, as the method asks.
-            Some(comm) => unsafe { session.backend.enqueue_nccl(comm, stream, call) },
-            None => Err(BenchError::Usage("there is no NCCL".into())),
+            Some(Ok(comm)) => unsafe { session.backend.enqueue_nccl(comm, stream, call) },
+            _ => Err(BenchError::Usage("there is no NCCL".into())),
         }
     }
 }
 
 impl<B: NcclBackend> Candidate for Row<'_, B> {
     fn name(&self) -> &str {
-        self.method.name()
+        let named = |layers: &Layers<B>| layers.work.name;
+        self.layers.as_ref().map_or(self.method.name(), named)
     }
 
     fn metrics(&self) -> &'static [Metric] {
@@ -232,7 +258,7 @@ impl<B: NcclBackend> Candidate for Row<'_, B> {
 
     fn synchronize(&self) -> Result<()> {
         let (session, stream) = (self.session(), &self.session().stream);
-        if let Some(comm) = self.libraries.communicator(self.method) {
+        if let Some(Ok(comm)) = self.libraries.communicator(self.method) {
             session.backend.drain_group(stream, comm)?;
             session.backend.check_group(stream, comm)?;
         }
@@ -243,6 +269,10 @@ impl<B: NcclBackend> Candidate for Row<'_, B> {
     }
 
     fn outputs(&self) -> Result<Vec<Output>> {
+        let around = self.layers.as_ref();
+        if let Some(outputs) = around.and_then(|layers| layers.outputs(&self.call)) {
+            return Ok(outputs);
+        }
         let output = self.call.output.address();
         let pieces = (0..self.bytes[1]).step_by(PIECE);
         let piece = |at: usize| Output {
@@ -257,6 +287,11 @@ impl<B: NcclBackend> Candidate for Row<'_, B> {
         let (session, call) = (self.session(), &self.call);
         let place = (session.rank(), session.world());
         let set = set.index % SETS;
+        let around = self.layers.as_ref();
+        let normed = around.and_then(|layers| layers.compare(session, piece, set, got));
+        if let Some(comparison) = normed {
+            return (comparison, 0.0);
+        }
         let first = piece * PIECE / call.dtype.size();
         let expected = Expected::of(call, place, set);
         // Of small outputs, which many calls must have, all bytes are kept.
@@ -308,7 +343,7 @@ pub fn alone<'a, B: NcclBackend>(
     let call = call_of(operation, DType::Bf16, bytes, session.world());
     let wanted = if by_nccl { "nccl" } else { "select" };
     let libraries = Rc::new(Libraries::new(session, bytes, &[wanted.into()])?);
-    let arena = libraries.arena(bytes_of(&call, session.world()), call.dtype)?;
+    let arena = libraries.arena(bytes_of(&call, session.world()), call.dtype, false)?;
     let method = match by_nccl {
         true => Method::Nccl,
         false => match arena.select(&libraries.ours, call)? {
@@ -316,5 +351,5 @@ pub fn alone<'a, B: NcclBackend>(
             None => return Ok(Err("no variant can run".into())),
         },
     };
-    Row::new(&libraries, &Rc::new(arena), method, call)
+    Row::new(&libraries, &Rc::new(arena), method, call, None)
 }

@@ -19,6 +19,8 @@ use crate::session::Session;
 /// Input sets: calls that follow each other have different inputs.
 pub(super) const SETS: usize = 3;
 
+const NO_NCCL: &str = "there is no NCCL";
+
 /// Where operands come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
@@ -36,8 +38,8 @@ pub(super) enum Place {
 pub(super) struct Arena<B: NcclBackend> {
     symmetric: [SymmetricBuffer<B>; 2],
     multicast: Result<[MulticastBuffer<B>; 2], String>,
-    plain: Result<[B::Memory; 2], Option<String>>,
-    pub(super) windows: Result<[B::Window; 2], Option<String>>,
+    plain: Option<[B::Memory; 2]>,
+    windows: Result<[B::Window; 2], String>,
     sets: Vec<B::Memory>,
     bytes: [usize; 2],
     /// What outputs must be, by operation and set.
@@ -45,14 +47,9 @@ pub(super) struct Arena<B: NcclBackend> {
 }
 
 impl<B: NcclBackend> Arena<B> {
-    /// Allocates an input and an output of `bytes`, in plain memory too unless `plain` says why not, and
-    /// fills the input sets. Collective.
-    pub fn new(
-        session: &Session<B>,
-        bytes: [usize; 2],
-        dtype: DType,
-        plain: Result<(), Option<String>>,
-    ) -> Result<Self> {
+    /// Allocates an input and an output of `bytes`, in plain memory too where `plain` says so, and fills the
+    /// input sets. Collective.
+    pub fn new(session: &Session<B>, bytes: [usize; 2], dtype: DType, plain: bool) -> Result<Self> {
         let (backend, exchange): (_, &Arc<dyn Exchange>) = (&session.backend, &session.exchange);
         let shared = |name, bytes| SymmetricBuffer::new(backend, exchange, name, bytes);
         let symmetric = [
@@ -61,8 +58,8 @@ impl<B: NcclBackend> Arena<B> {
         ];
         let local = || {
             let plain = match plain {
-                Ok(()) => Ok([backend.allocate(bytes[0])?, backend.allocate(bytes[1])?]),
-                Err(reason) => Err(reason),
+                true => Some([backend.allocate(bytes[0])?, backend.allocate(bytes[1])?]),
+                false => None,
             };
             let sets = (0..SETS).map(|set| {
                 let stream = Stream::new(session.rank(), set, session.world());
@@ -77,14 +74,14 @@ impl<B: NcclBackend> Arena<B> {
         let local: Result<_> = local();
         let (failure, (plain, sets)) = match local {
             Ok(local) => (Ok(Vec::new()), local),
-            Err(error) => (Err(error), (Err(None), Vec::new())),
+            Err(error) => (Err(error), (None, Vec::new())),
         };
         session.agree("memory for the inputs", failure)?;
         Ok(Self {
             multicast: multicast(session, &symmetric)?,
             symmetric,
             plain,
-            windows: Err(None),
+            windows: Err(NO_NCCL.into()),
             sets,
             bytes,
             kept: RefCell::default(),
@@ -104,7 +101,7 @@ impl<B: NcclBackend> Arena<B> {
         let refusal = first_reason(&session.agree("windows of NCCL", Ok(mine))?);
         self.windows = match (opened, refusal) {
             (Ok(windows), None) => Ok(windows),
-            (_, reason) => Err(reason),
+            (_, reason) => Err(reason.unwrap_or_default()),
         };
         Ok(())
     }
@@ -116,7 +113,6 @@ impl<B: NcclBackend> Arena<B> {
         bytes: [usize; 2],
     ) -> Result<Result<[Operand; 2], String>> {
         let [input, output] = &self.symmetric;
-        let none = |why: &Option<String>| Err(why.clone().unwrap_or("there is no NCCL".into()));
         Ok(match place {
             Place::Symmetric => Ok([
                 Operand::symmetric(input, 0, bytes[0])?,
@@ -130,14 +126,14 @@ impl<B: NcclBackend> Arena<B> {
                 Err(reason) => Err(reason.clone()),
             },
             Place::Plain => match &self.plain {
-                Ok(memory) => Ok(memory.each_ref().map(|m| Operand::local(m.address()))),
-                Err(why) => none(why),
+                Some(memory) => Ok(memory.each_ref().map(|m| Operand::local(m.address()))),
+                None => Err(NO_NCCL.into()),
             },
             Place::Window => match &self.windows {
                 Ok(windows) => Ok(windows
                     .each_ref()
                     .map(|w| Operand::local(B::window_address(w)))),
-                Err(why) => none(why),
+                Err(reason) => Err(reason.clone()),
             },
         })
     }

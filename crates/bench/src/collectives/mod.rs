@@ -6,6 +6,7 @@
 //! world`; the tensor of an all-reduce or a broadcast.
 
 mod candidate;
+pub mod decode;
 mod expected;
 mod memory;
 mod method;

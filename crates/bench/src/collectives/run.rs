@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use warpweave_comm::collective::{Call as Collective, Operation};
+use warpweave_comm::collective::Call as Collective;
 
 use super::candidate::{Libraries, Row as Entry, bytes_of, call_of};
 use super::memory::{Arena, SETS};
@@ -41,24 +41,41 @@ pub(crate) fn measure<B: NcclBackend>(
     report: &mut Report,
     each: &mut dyn FnMut(&Report) -> Result<()>,
 ) -> Result<()> {
+    let peers = run.settings.peers.as_ref();
+    report.peers = peers.map(|peers| peers.by.clone());
+    measure_sizes(run, 0, report, each, of_size)
+}
+
+/// Adds the results of all sizes to `report`, by the places that `of_size` gives them. Ours have staging
+/// memory for messages of at least so many bytes. Collective.
+pub(super) fn measure_sizes<'a, B: NcclBackend>(
+    run: &'a Run<'_, B>,
+    least_staging: usize,
+    report: &mut Report,
+    each: &mut dyn FnMut(&Report) -> Result<()>,
+    of_size: impl Fn(&Rc<Libraries<'a, B>>, Stage<'a, B>, Bytes) -> Result<Vec<(usize, Outcome)>>,
+) -> Result<()> {
     let Run {
         session, settings, ..
     } = run;
     let largest = settings.sizes.last().map_or(0, |size| size.0);
-    report.peers = settings.peers.as_ref().map(|peers| peers.by.clone());
+    let largest = largest.max(least_staging);
     run.progress.at(0, 1, "NCCL");
     let libraries = Libraries::new(session, largest, &settings.implementations)?;
     let libraries = Rc::new(libraries);
     let mut results = Vec::new();
     for (i, &size) in settings.sizes.iter().enumerate() {
+        let span = tracing::info_span!("bench.size", size = %size);
+        let _entered = span.enter();
         let stage = Stage {
             run,
             place: (i, settings.sizes.len()),
             label: size.to_string(),
         };
         results.extend(of_size(&libraries, stage, size)?);
-        results.sort_by_key(|(operation, size, _)| (place(*operation), *size));
-        let outcomes = results.iter().map(|(.., outcome)| outcome.clone());
+        // Sizes come in order, and the sort is stable.
+        results.sort_by_key(|(place, _)| *place);
+        let outcomes = results.iter().map(|(_, outcome)| outcome.clone());
         report.results = outcomes.collect();
         each(report)?;
     }
@@ -73,10 +90,8 @@ fn of_size<'a, B: NcclBackend>(
     libraries: &Rc<Libraries<'a, B>>,
     stage: Stage<'a, B>,
     size: Bytes,
-) -> Result<Vec<(Operation, Bytes, Outcome)>> {
+) -> Result<Vec<(usize, Outcome)>> {
     let (session, settings) = (stage.run.session, stage.run.settings);
-    let span = tracing::info_span!("bench.size", size = %size);
-    let _entered = span.enter();
     stage.at("inputs");
     let (dtype, world) = (settings.message_dtype(), session.world());
     let operations = settings.operations.iter();
@@ -84,7 +99,7 @@ fn of_size<'a, B: NcclBackend>(
     let calls: Vec<_> = calls.collect();
     let all = calls.iter().map(|call| bytes_of(call, world));
     let most = all.fold([1, 1], |[a, b], [c, d]| [a.max(c), b.max(d)]);
-    let arena = Rc::new(libraries.arena(most, dtype)?);
+    let arena = Rc::new(libraries.arena(most, dtype, false)?);
     let mut verifier = Verifier::default();
     let mut outcomes = Vec::new();
     for call in calls {
@@ -93,7 +108,7 @@ fn of_size<'a, B: NcclBackend>(
             ..stage
         };
         let outcome = of_call(&stage, libraries, &arena, (call, size), &mut verifier)?;
-        outcomes.push((call.operation, size, outcome));
+        outcomes.push((place(call.operation), outcome));
     }
     if let Some(arena) = Rc::into_inner(arena) {
         arena.close(session)?;
@@ -110,7 +125,7 @@ fn of_call<'a, B: NcclBackend>(
     verifier: &mut Verifier<B>,
 ) -> Result<Outcome> {
     let (settings, world) = (stage.run.settings, stage.run.session.world());
-    let (operation, bytes) = (call.operation, bytes_of(&call, world));
+    let operation = call.operation;
     let selected = match wants(&settings.implementations, SELECT) {
         true => arena.select(&libraries.ours, call)?,
         false => None,
@@ -125,10 +140,30 @@ fn of_call<'a, B: NcclBackend>(
             Method::Nccl | Method::NcclWindow => Kind::Nccl,
             Method::Ours(_) => Kind::Ours,
         };
-        let made = Entry::new(libraries, arena, method, call)?;
+        let made = Entry::new(libraries, arena, method, call, None)?;
         let boxed = made.map(|entry| Box::new(entry) as Box<dyn Candidate + '_>);
         entrants.push(Entrant::new(method.name(), kind, boxed));
     }
+    let mut outcome = outcome_of(stage, entrants, (operation.name(), call, size), verifier)?;
+    if let Some(peers) = &settings.peers {
+        let figures = peers.of_size(operation, size, world, call.dtype);
+        let figures = figures.map(|(name, ms)| Row::of_peer(name, ms));
+        outcome.rows.extend(figures);
+    }
+    outcome.selected = selected.map(|variant| variant.name().into());
+    Ok(outcome.compared())
+}
+
+/// Measures `entrants`, which compute `name` by calls like this one. The limit is that of its links.
+/// Collective.
+pub(super) fn outcome_of<B: NcclBackend>(
+    stage: &Stage<'_, B>,
+    mut entrants: Vec<Entrant<'_>>,
+    (name, call, size): (&str, Collective, Bytes),
+    verifier: &mut Verifier<B>,
+) -> Result<Outcome> {
+    let world = stage.run.session.world();
+    let bytes = bytes_of(&call, world);
     let all: Vec<_> = (0..entrants.len()).collect();
     let verified = [calls(bytes[1])];
     let again = match bytes[1] <= VERIFIED_TWICE {
@@ -137,26 +172,19 @@ fn of_call<'a, B: NcclBackend>(
     };
     let times = stage.measure(&mut entrants, &all, verifier, [&verified, again])?;
     let rows = entrants.iter().zip(&times);
-    let mut rows: Vec<_> = rows.map(|(one, times)| one.row(times.as_ref())).collect();
-    if let Some(peers) = &settings.peers {
-        let figures = peers.of_size(operation, size, world, call.dtype);
-        rows.extend(figures.map(|(name, ms)| Row::of_peer(name, ms)));
-    }
     let on = Operands::Message {
         size,
         input_bytes: bytes[0],
         output_bytes: bytes[1],
     };
-    let least = least_bytes(operation, bytes[0], world);
+    let least = least_bytes(call.operation, bytes[0], world);
     let links = stage.run.links.as_ref().filter(|_| least > 0);
-    let (name, dtype) = (operation.name().into(), call.dtype.name().into());
+    let dtype = call.dtype.name().into();
     Ok(Outcome {
         limit: links.map(|links| Limit::of_transfer(least, links.bandwidth_gb_s)),
-        selected: selected.map(|variant| variant.name().into()),
-        rows,
-        ..Outcome::new(Some(name), on, dtype, world)
-    }
-    .compared())
+        rows: rows.map(|(one, times)| one.row(times.as_ref())).collect(),
+        ..Outcome::new(Some(name.to_owned().into()), on, dtype, world)
+    })
 }
 
 #[cfg(test)]

@@ -82,7 +82,8 @@ fn settings(args: &BenchArgs) -> Result<Settings> {
         Baselines::new(&args.baselines).place(name, suite.name)?;
     }
     let of_collectives = suite.is_of_collectives();
-    let has_peers = of_collectives || !suite.operations.is_empty();
+    let of_operations = of_collectives && !suite.is_of_decode();
+    let has_peers = of_operations || !suite.operations.is_empty();
     let peers = args.peers.is_some() || args.peer_problems.is_some();
     for (option, is_foreign) in [
         ("--shape", of_collectives && !args.shapes.is_empty()),
@@ -92,10 +93,10 @@ fn settings(args: &BenchArgs) -> Result<Settings> {
         ),
         (
             "--op",
-            !of_collectives && !args.settings.operations.is_empty(),
+            !of_operations && !args.settings.operations.is_empty(),
         ),
         ("--plot", !of_collectives && args.plot.is_some()),
-        ("--costs", !of_collectives && args.costs.is_some()),
+        ("--costs", !of_operations && args.costs.is_some()),
         ("--peers", !has_peers && peers),
     ] {
         if is_foreign {
@@ -126,7 +127,8 @@ impl Part for Bench<'_> {
 
     fn run<B: NcclBackend>(self, session: &Session<B>) -> Result<bool> {
         let (args, settings, first) = (self.args, self.settings, session.rank() == 0);
-        let kept = match settings.suite.is_of_collectives() {
+        let suite = settings.suite;
+        let kept = match suite.is_of_collectives() && !suite.is_of_decode() {
             true => Measured::of_ranks(&session.backend, session.exchange.as_ref())?,
             false => None,
         };

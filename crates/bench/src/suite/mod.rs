@@ -7,6 +7,7 @@ use warpweave_overlap::plan::{Problem, Provider};
 use warpweave_symm_mem::{BackendKind, DType};
 
 use crate::alone::gemm_alone;
+use crate::collectives::{self, decode};
 use crate::error::{BenchError, Result};
 use crate::plans::{Implementation, Scheduled};
 use crate::report::Name;
@@ -131,7 +132,11 @@ impl Suite {
     /// What its table is made of, each with a sentence: algorithms once, with their parameters.
     pub fn catalogue(&self) -> Vec<(String, String)> {
         if self.is_of_collectives() {
-            let rows = crate::collectives::catalogue().into_iter();
+            let rows = match self.is_of_decode() {
+                true => decode::catalogue(),
+                false => collectives::catalogue(),
+            };
+            let rows = rows.into_iter();
             return rows.map(|(n, s)| (n.to_owned(), s.to_owned())).collect();
         }
         let told = (self.entries)().into_iter().map(|entry| entry.told);
@@ -152,7 +157,12 @@ impl Suite {
 
     /// Whether it measures collectives, which are no plans.
     pub fn is_of_collectives(&self) -> bool {
-        self.name == suites::COLLECTIVES.name
+        self.name == suites::COLLECTIVES.name || self.is_of_decode()
+    }
+
+    /// Whether it measures the collectives of an engine, between layers.
+    pub fn is_of_decode(&self) -> bool {
+        self.name == suites::DECODE.name
     }
 
     /// The implementations of these names in the order of the table, those that it does not have by

@@ -10,7 +10,7 @@ use super::means::means;
 use super::stage::Run;
 use super::{Case, GEMM, Sizes, Suite, problem};
 use crate::clock::Clock;
-use crate::collectives::{self, DEFAULT_OPERATIONS, NcclBackend};
+use crate::collectives::{self, DEFAULT_OPERATIONS, NcclBackend, decode};
 use crate::error::Result;
 use crate::limit::push_bandwidth;
 use crate::peers::Peers;
@@ -31,7 +31,7 @@ pub struct Settings {
     /// Element type; by default bf16 for shapes that are given, the suite's choice for its own.
     #[arg(long, value_name = "bf16|f16|f32")]
     pub dtype: Option<DType>,
-    /// Suite collectives: what a rank brings in bytes, by comma; 4K to 256M in steps of four without.
+    /// Suites collectives and decode: what a rank brings in bytes, by comma; the suite's own without.
     #[arg(long, value_name = "4K,64K,1M", value_delimiter = ',')]
     pub sizes: Vec<Bytes>,
     /// Suite collectives: operations, by comma; all without.
@@ -79,6 +79,7 @@ impl Settings {
     /// The sizes of messages that are given, or the backend's default, each once and in order.
     pub fn sizes_on(&self, kind: BackendKind) -> Vec<Bytes> {
         let mut sizes = match self.sizes.is_empty() {
+            true if self.suite.is_of_decode() => decode::sizes(kind),
             true => Bytes::defaults(kind),
             false => self.sizes.clone(),
         };
@@ -151,6 +152,7 @@ pub fn run<B: NcclBackend>(
         notes: host_note(kind).into_iter().collect(),
     };
     match is_of_collectives {
+        true if suite.is_of_decode() => decode::measure(&run, &mut report, &mut each)?,
         true => collectives::measure(&run, &mut report, &mut each)?,
         false => {
             let has = |case: &Case, (shape, _): Sizes| match case.operation {

@@ -12,7 +12,7 @@ use crate::limit::tflops;
 use crate::shape::Shape;
 
 /// All suites, the one that runs without a name first.
-pub const ALL: [&Suite; 12] = [
+pub const ALL: [&Suite; 13] = [
     &FUSED_MATMUL,
     &RECIPES,
     &PIPELINE,
@@ -24,6 +24,7 @@ pub const ALL: [&Suite; 12] = [
     &OVERLAP_ALL_GATHER,
     &GEMM,
     &COLLECTIVES,
+    &DECODE,
     &QUICK,
 ];
 
@@ -274,6 +275,14 @@ pub(super) const COLLECTIVES: Suite = Suite {
     entries: Vec::new,
     problems: |_, _| Vec::new(),
     figures: Vec::new,
+};
+
+/// No plans either: [`crate::collectives::decode`] measures them.
+pub(super) const DECODE: Suite = Suite {
+    name: "decode",
+    reproduces: "all-reduces of 4 KiB to 16 MiB on local memory: alone, before an RMSNorm, and 32 with a GEMM before \
+                 each; ours, fused, and NCCL",
+    ..COLLECTIVES
 };
 
 /// A check that all of it runs and is right.

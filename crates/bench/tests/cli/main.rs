@@ -3,6 +3,7 @@
 mod bench;
 mod browser;
 mod collectives;
+mod decode;
 mod faults;
 mod job;
 mod logging;

@@ -1,0 +1,336 @@
+//! What an engine has around an all-reduce: a GEMM before it, an RMSNorm after it.
+
+use std::rc::Rc;
+
+use half::{bf16, f16};
+use warpweave_comm::collective::norm::arithmetic;
+use warpweave_comm::collective::{AddRmsNorm, Call as Collective, Operand};
+use warpweave_gemm::{Gemm, GemmOperands, GemmProblem, PreparedGemm, Provider};
+use warpweave_symm_mem::host::Element;
+use warpweave_symm_mem::{BackendKind, DType, DeviceSlice, Memory};
+
+use super::super::candidate::Row;
+use super::super::method::Method;
+use super::super::nccl::NcclBackend;
+use super::super::numbers::Stream;
+use super::{HIDDEN, LAYERS};
+use crate::candidate::Output;
+use crate::error::{BenchError, Result};
+use crate::inputs::{Numbers, on_threads};
+use crate::report::Kind;
+use crate::session::Session;
+use crate::size::Bytes;
+use crate::verification::comparison::{Comparison, Expectation};
+
+/// The operands that are no message: see [`constant`].
+const RESIDUAL: usize = 0;
+const WEIGHT: usize = 1;
+const A: usize = 2;
+const B_MATRIX: usize = 3;
+
+const EPSILON: f32 = 1e-5;
+
+/// What reduces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reduce {
+    /// This method, ours on local memory.
+    By(Method),
+    /// Ours on local memory, in the variant that is selected.
+    Selected,
+    /// Nothing.
+    Nothing,
+}
+
+/// What adds the residual and normalizes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Norm {
+    /// Nothing.
+    None,
+    /// A launch of its own.
+    Separate,
+    /// The launch that reduces.
+    Fused,
+}
+
+/// What a row computes, and how.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct Work {
+    pub name: &'static str,
+    pub(super) reduce: Reduce,
+    pub(super) norm: Norm,
+    /// [`LAYERS`] times, with a GEMM before each.
+    pub(super) has_gemms: bool,
+}
+
+impl Work {
+    pub(super) const fn of(name: &'static str, reduce: Reduce) -> Self {
+        Work {
+            name,
+            reduce,
+            norm: Norm::None,
+            has_gemms: false,
+        }
+    }
+
+    pub(super) const fn with(self, norm: Norm) -> Self {
+        Work { norm, ..self }
+    }
+
+    pub(super) const fn after_gemms(self) -> Self {
+        Work {
+            has_gemms: true,
+            ..self
+        }
+    }
+
+    pub(super) fn kind(&self) -> Kind {
+        match self.reduce {
+            Reduce::By(Method::Nccl | Method::NcclWindow) => Kind::Nccl,
+            _ => Kind::Ours,
+        }
+    }
+}
+
+/// The message of a size.
+#[derive(Clone, Copy)]
+pub(super) struct Matrix {
+    pub dtype: DType,
+    pub rows: usize,
+    pub hidden: usize,
+}
+
+impl Matrix {
+    /// That of `size`, rounded down to whole rows.
+    pub fn of(dtype: DType, size: Bytes) -> Self {
+        let elements = (size.0 / dtype.size()).max(1);
+        let hidden = elements.min(HIDDEN);
+        Matrix {
+            dtype,
+            rows: elements / hidden,
+            hidden,
+        }
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.rows * self.hidden * self.dtype.size()
+    }
+
+    /// A row-parallel layer of a model of this size among some ranks. On the host its sums are short.
+    fn gemm(&self, kind: BackendKind) -> GemmProblem {
+        let k = match kind {
+            BackendKind::Cuda => 4096,
+            BackendKind::Host => 8,
+        };
+        GemmProblem::new(self.rows, self.hidden, k, self.dtype)
+    }
+}
+
+/// The numbers of an operand that is no message: those of a rank that there is not.
+fn constant(which: usize, world: usize) -> Stream {
+    Stream::new(world + which, 0, world)
+}
+
+/// Memory of this rank that no message is in, and the GEMM.
+pub(super) struct Local<B: NcclBackend> {
+    matrix: Matrix,
+    gemm: Rc<Gemm<B>>,
+    /// Or why there is none.
+    prepared: Result<PreparedGemm<B>, String>,
+    residual: B::Memory,
+    residual_out: B::Memory,
+    weight: B::Memory,
+    /// A, B and C.
+    matrices: [B::Memory; 3],
+}
+
+impl<B: NcclBackend> Local<B> {
+    pub fn new(session: &Session<B>, gemm: &Rc<Gemm<B>>, matrix: Matrix) -> Result<Self> {
+        let Matrix { dtype, hidden, .. } = matrix;
+        let allocate = |elements: usize| session.backend.allocate(elements * dtype.size());
+        let filled = |which, elements| {
+            let memory = allocate(elements)?;
+            let numbers = constant(which, session.world());
+            let bytes = numbers.bytes(dtype, elements, session.threads());
+            let (backend, at) = (&session.backend, memory.address());
+            // SAFETY: the memory was just allocated, is as long, and nothing else knows it.
+            unsafe { backend.upload(&session.stream, at, &bytes)? };
+            Ok::<_, BenchError>(memory)
+        };
+        let (elements, problem) = (matrix.rows * hidden, matrix.gemm(B::KIND));
+        let provider = match B::KIND {
+            BackendKind::Cuda => Provider::CublasLt,
+            BackendKind::Host => Provider::Host,
+        };
+        let prepared = gemm.prepare(&problem, provider);
+        Ok(Self {
+            matrix,
+            gemm: gemm.clone(),
+            prepared: prepared.map_err(|error| error.to_string()),
+            residual: filled(RESIDUAL, elements)?,
+            residual_out: allocate(elements)?,
+            weight: filled(WEIGHT, hidden)?,
+            matrices: [
+                filled(A, problem.a_len())?,
+                filled(B_MATRIX, problem.b_len())?,
+                allocate(problem.c_len())?,
+            ],
+        })
+    }
+
+    /// Why there is no GEMM, or nothing.
+    pub fn no_gemm(&self) -> String {
+        let reason = self.prepared.as_ref().err();
+        reason.cloned().unwrap_or_default()
+    }
+}
+
+/// What a row enqueues around its all-reduce.
+pub(in super::super) struct Layers<B: NcclBackend> {
+    pub work: Work,
+    pub(super) local: Rc<Local<B>>,
+}
+
+impl<B: NcclBackend> Layers<B> {
+    /// Addition and norm of the message at `input`, one of the operands of `call`, to the output.
+    pub(super) fn norm(&self, call: &Collective, input: &Operand) -> AddRmsNorm<'_> {
+        let Local { matrix, .. } = *self.local;
+        // SAFETY: both are operands of the arena, of these bytes, which outlives the calls of a row.
+        let slice = |at| unsafe { DeviceSlice::from_address(at, matrix.bytes()) };
+        AddRmsNorm {
+            dtype: matrix.dtype,
+            hidden: matrix.hidden,
+            epsilon: EPSILON,
+            input: slice(input.address()),
+            residual: DeviceSlice::of(&self.local.residual),
+            weight: DeviceSlice::of(&self.local.weight),
+            residual_out: DeviceSlice::of(&self.local.residual_out),
+            normalized: Some(slice(call.output.address())),
+            quantized: None,
+        }
+    }
+
+    /// Enqueues the call of `row`, with what is around it.
+    pub fn enqueue(&self, row: &Row<'_, B>) -> Result<()> {
+        match self.work.has_gemms {
+            false => self.reduce(row),
+            true => (0..LAYERS).try_for_each(|_| {
+                self.multiply(row)?;
+                self.reduce(row)
+            }),
+        }
+    }
+
+    fn multiply(&self, row: &Row<'_, B>) -> Result<()> {
+        let local = &self.local;
+        let Ok(prepared) = &local.prepared else {
+            return Err(BenchError::Usage(local.no_gemm()));
+        };
+        let [a, b, c] = local.matrices.each_ref().map(Memory::address);
+        let (stream, operands) = (&row.session().stream, GemmOperands::new(a, b, c));
+        // SAFETY: the operands are as long as the problem says and outlive the row, as the prepared GEMM
+        // does; all its launches are on the session's stream.
+        unsafe { local.gemm.launch(stream, prepared, operands)? };
+        Ok(())
+    }
+
+    fn reduce(&self, row: &Row<'_, B>) -> Result<()> {
+        let (stream, ours, call) = (&row.session().stream, &row.libraries.ours, &row.call);
+        match (self.work.reduce, self.work.norm, row.method) {
+            (Reduce::Nothing, ..) => Ok(()),
+            (_, Norm::None, _) => row.enqueue_call(),
+            (_, Norm::Fused, Method::Ours(variant)) => {
+                let norm = self.norm(call, &call.input);
+                Ok(ours.all_reduce_add_rms_norm_by(stream, &norm, variant)?)
+            }
+            (_, Norm::Separate | Norm::Fused, _) => {
+                row.enqueue_call()?;
+                Ok(ours.add_rms_norm(stream, &self.norm(call, &call.output))?)
+            }
+        }
+    }
+
+    /// What a row writes; `None` if that is the output of `call`.
+    pub fn outputs(&self, call: &Collective) -> Option<Vec<Output>> {
+        let Local { matrix, .. } = *self.local;
+        let output = |address| Output {
+            address,
+            bytes: matrix.bytes(),
+            element: matrix.dtype.size(),
+        };
+        match (self.work.reduce, self.work.norm) {
+            (Reduce::Nothing, _) => Some(Vec::new()),
+            (_, Norm::None) => None,
+            (_, Norm::Separate | Norm::Fused) => Some(vec![
+                output(call.output.address()),
+                output(self.local.residual_out.address()),
+            ]),
+        }
+    }
+
+    /// Compares the output of this number, where there is a norm: the normalized rows, then the new residual,
+    /// by the arithmetic of the host, which has the bits of the kernels.
+    pub fn compare(
+        &self,
+        session: &Session<B>,
+        output: usize,
+        set: usize,
+        got: &[u8],
+    ) -> Option<Comparison> {
+        if self.work.norm == Norm::None {
+            return None;
+        }
+        let (world, Matrix { dtype, hidden, .. }) = (session.world(), self.local.matrix);
+        let ranks: Vec<_> = (0..world).map(|r| Stream::new(r, set, world)).collect();
+        let [residual, weight] = [RESIDUAL, WEIGHT].map(|which| [constant(which, world)]);
+        let weight = sums(&weight, 0, hidden);
+        let expectation = Expectation {
+            numbers: Numbers::Integers,
+            dtype,
+            terms: 0,
+            summands: 1,
+        };
+        let normed = match dtype {
+            DType::F32 => normed::<f32>,
+            DType::F16 => normed::<f16>,
+            DType::Bf16 => normed::<bf16>,
+        };
+        let bytes = hidden * dtype.size();
+        let share = (got.len() / bytes)
+            .div_ceil(session.threads().max(1))
+            .max(1);
+        let shares = on_threads(got.chunks(share * bytes).enumerate(), |(i, got)| {
+            let rows = (i * share..).zip(got.chunks(bytes));
+            rows.fold(Comparison::default(), |all, (row, got)| {
+                let at = row * hidden;
+                let (x, residual) = (sums(&ranks, at, hidden), sums(&residual, at, hidden));
+                let wanted = &normed([&x, &residual, &weight])[output];
+                all.and(expectation.compare_stored((0, at), got, (wanted, &[])))
+            })
+        });
+        let all = shares.into_iter();
+        Some(all.fold(Comparison::default(), Comparison::and))
+    }
+}
+
+/// The sums of what `streams` have from `first` on.
+fn sums(streams: &[Stream], first: usize, count: usize) -> Vec<f32> {
+    let mut sums = vec![0.0; count];
+    streams.iter().for_each(|one| one.add(first, &mut sums));
+    sums
+}
+
+/// A normalized row and its new residual, of the reduced message, the residual and the weight.
+fn normed<T: Element>(inputs: [&[f32]; 3]) -> [Vec<f32>; 2] {
+    let [x, residual, weight] = inputs.map(|values| {
+        let mut rounded = vec![T::default(); values.len()];
+        T::round(values, &mut rounded);
+        rounded
+    });
+    let sum = arithmetic::add(&x, &residual);
+    let normalized = arithmetic::normalize(&sum, &weight, EPSILON);
+    [normalized, sum].map(|values| {
+        let mut wide = vec![0.0; values.len()];
+        T::widen(&values, &mut wide);
+        wide
+    })
+}

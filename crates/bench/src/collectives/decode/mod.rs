@@ -1,0 +1,258 @@
+//! The suite `decode`: the all-reduce that an engine makes after each layer, on memory of its own: alone,
+//! before an RMSNorm, and 32 times with a GEMM before each.
+//!
+//! A message is a matrix of rows of 8192 elements, or one shorter row.
+
+mod layers;
+
+use std::rc::Rc;
+
+use warpweave_comm::collective::{Call as Collective, CollectiveOptions, Operation, Variant};
+use warpweave_gemm::Gemm;
+use warpweave_symm_mem::BackendKind;
+
+pub(super) use self::layers::Layers;
+use self::layers::{Local, Matrix, Norm, Reduce, Work};
+use super::candidate::{Libraries, Row, call_of};
+use super::memory::{Arena, Place};
+use super::method::{Method, wants};
+use super::nccl::NcclBackend;
+use super::run::{measure_sizes, outcome_of};
+use crate::candidate::{Candidate, Entrant, first_reason};
+use crate::error::Result;
+use crate::report::{Outcome, Report};
+use crate::size::Bytes;
+use crate::suite::{Run, Stage};
+use crate::verification::Verifier;
+
+/// Elements of a row.
+const HIDDEN: usize = 8192;
+
+/// Layers of a call with GEMMs.
+const LAYERS: usize = 32;
+
+const NCCL: Reduce = Reduce::By(Method::Nccl);
+const NCCL_WINDOW: Reduce = Reduce::By(Method::NcclWindow);
+const PACKETS: Reduce = Reduce::By(Method::Ours(Variant::Packets));
+const PACKETS_TWO_SHOT: Reduce = Reduce::By(Method::Ours(Variant::PacketsTwoShot));
+const STAGED: Reduce = Reduce::By(Method::Ours(Variant::Staged));
+
+/// The rows, by what they compute; NCCL's first.
+const WORKS: [(&str, &[Work]); 3] = [
+    (
+        "local all-reduce",
+        &[
+            Work::of("nccl", NCCL),
+            Work::of("nccl-window", NCCL_WINDOW),
+            Work::of("ours", Reduce::Selected),
+            Work::of("packets", PACKETS),
+            Work::of("packets-two-shot", PACKETS_TWO_SHOT),
+            Work::of("staged", STAGED),
+        ],
+    ),
+    (
+        "local all-reduce, RMSNorm",
+        &[
+            Work::of("nccl", NCCL).with(Norm::Separate),
+            Work::of("nccl-window", NCCL_WINDOW).with(Norm::Separate),
+            Work::of("ours", Reduce::Selected).with(Norm::Separate),
+            Work::of("fused", Reduce::Selected).with(Norm::Fused),
+            Work::of("packets", PACKETS).with(Norm::Fused),
+            Work::of("packets-two-shot", PACKETS_TWO_SHOT).with(Norm::Fused),
+        ],
+    ),
+    (
+        "32 GEMMs and local all-reduces",
+        &[
+            Work::of("nccl", NCCL).after_gemms(),
+            Work::of("nccl-window", NCCL_WINDOW).after_gemms(),
+            Work::of("ours", Reduce::Selected).after_gemms(),
+            Work::of("ours-norm", Reduce::Selected)
+                .with(Norm::Separate)
+                .after_gemms(),
+            Work::of("fused", Reduce::Selected)
+                .with(Norm::Fused)
+                .after_gemms(),
+            Work::of("gemm", Reduce::Nothing).after_gemms(),
+        ],
+    ),
+];
+
+/// Every row by name with a sentence, the baseline first.
+pub fn catalogue() -> Vec<(&'static str, &'static str)> {
+    vec![
+        ("nccl", "NCCL on plain buffers, the baseline"),
+        ("nccl-window", "NCCL on its own memory in symmetric windows"),
+        (
+            "ours",
+            "the all-reduce on local memory, in the variant that is selected",
+        ),
+        (
+            "packets",
+            "in one shot by packets, with the RMSNorm in the same launch",
+        ),
+        (
+            "packets-two-shot",
+            "in two shots by packets, with the RMSNorm in the same launch",
+        ),
+        ("staged", "through a bounce buffer, in pieces"),
+        (
+            "fused",
+            "all-reduce and RMSNorm in one launch, in the variant that is selected",
+        ),
+        ("ours-norm", "the same in two launches, among GEMMs"),
+        ("gemm", "the GEMMs alone"),
+    ]
+}
+
+/// From 4 KiB to 16 MiB.
+pub fn sizes(kind: BackendKind) -> Vec<Bytes> {
+    let logs: &[usize] = match kind {
+        BackendKind::Cuda => &[12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 24],
+        BackendKind::Host => &[12, 16],
+    };
+    logs.iter().map(|&log| Bytes(1 << log)).collect()
+}
+
+/// Adds the results of all sizes to `report`, by what is computed. Collective.
+pub(crate) fn measure<B: NcclBackend>(
+    run: &Run<'_, B>,
+    report: &mut Report,
+    each: &mut dyn FnMut(&Report) -> Result<()>,
+) -> Result<()> {
+    let gemm = Rc::new(Gemm::new(&run.session.backend)?);
+    // An engine makes its collectives with the default options.
+    let staging = CollectiveOptions::default().staging_bytes;
+    measure_sizes(run, staging, report, each, |libraries, stage, size| {
+        of_size(libraries, &gemm, stage, size)
+    })
+}
+
+/// Measures everything at a size. Collective.
+fn of_size<'a, B: NcclBackend>(
+    libraries: &Rc<Libraries<'a, B>>,
+    gemm: &Rc<Gemm<B>>,
+    stage: Stage<'a, B>,
+    size: Bytes,
+) -> Result<Vec<(usize, Outcome)>> {
+    let (session, settings) = (stage.run.session, stage.run.settings);
+    stage.at("inputs");
+    let matrix = Matrix::of(settings.message_dtype(), size);
+    let (dtype, bytes) = (matrix.dtype, matrix.bytes());
+    let call = call_of(Operation::AllReduce, dtype, bytes, session.world());
+    let arena = Rc::new(libraries.arena([bytes; 2], dtype, true)?);
+    let (mine, local) = match Local::new(session, gemm, matrix) {
+        Ok(local) => (Ok(local.no_gemm().into_bytes()), Some(Rc::new(local))),
+        Err(error) => (Err(error), None),
+    };
+    let no_gemm = first_reason(&session.agree("memory and GEMM of a layer", mine)?);
+    let Some(local) = local else {
+        return Ok(Vec::new());
+    };
+    let mut verifier = Verifier::default();
+    let mut outcomes = Vec::new();
+    for (place, (name, works)) in WORKS.iter().enumerate() {
+        let stage = Stage {
+            label: format!("{size}: {name}"),
+            ..stage
+        };
+        let mut entrants = Vec::new();
+        let wanted = |work: &&Work| wants(&settings.implementations, work.name);
+        for &work in works.iter().filter(wanted) {
+            let local = local.clone();
+            let made = match no_gemm.clone().filter(|_| work.has_gemms) {
+                Some(reason) => Err(reason),
+                None => row(libraries, &arena, Layers { work, local }, call)?,
+            };
+            let boxed = made.map(|row| Box::new(row) as Box<dyn Candidate + '_>);
+            entrants.push(Entrant::new(work.name, work.kind(), boxed));
+        }
+        if entrants.is_empty() {
+            continue;
+        }
+        let mut outcome = outcome_of(&stage, entrants, (name, call, size), &mut verifier)?;
+        // The limit is of one message and no GEMM.
+        outcome.limit = outcome.limit.filter(|_| !works[0].has_gemms);
+        outcomes.push((place, outcome.compared()));
+    }
+    if let Some(arena) = Rc::into_inner(arena) {
+        arena.close(session)?;
+    }
+    Ok(outcomes)
+}
+
+/// The row of `layers` around `call`. `Err` says why it cannot run here, the same on all ranks.
+fn row<'a, B: NcclBackend>(
+    libraries: &Rc<Libraries<'a, B>>,
+    arena: &Rc<Arena<B>>,
+    layers: Layers<B>,
+    call: Collective,
+) -> Result<Result<Row<'a, B>, String>> {
+    let is_fused = layers.work.norm == Norm::Fused;
+    let method = match layers.work.reduce {
+        Reduce::By(method) => method,
+        // A row without an all-reduce has one that it does not call.
+        Reduce::Selected | Reduce::Nothing => {
+            let bytes = [call.count * call.dtype.size(); 2];
+            let (input, output) = match arena.operands(Place::Plain, bytes)? {
+                Ok([input, output]) => (input, output),
+                Err(reason) => return Ok(Err(reason)),
+            };
+            let call = Collective {
+                input,
+                output,
+                ..call
+            };
+            let ours = &libraries.ours;
+            Method::Ours(match is_fused {
+                true => ours.select_norm(&layers.norm(&call, &call.input))?,
+                false => ours.select(&call)?,
+            })
+        }
+    };
+    match method {
+        Method::Ours(Variant::Packets | Variant::PacketsTwoShot) => {}
+        _ if is_fused => {
+            let by = method.name();
+            let why = format!("at this size it takes two launches, the first by {by}");
+            return Ok(Err(why));
+        }
+        _ => {}
+    }
+    Row::new(libraries, arena, method, call, Some(layers))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use warpweave_symm_mem::DType;
+
+    #[test]
+    fn the_baseline_comes_first_and_the_catalogue_has_every_row_and_no_other() {
+        let suite = crate::suite::named("decode").unwrap();
+        for (_, works) in WORKS {
+            assert_eq!(works[0].name, "nccl");
+            let names: Vec<_> = works.iter().map(|work| work.name.to_owned()).collect();
+            assert!(suite.cases(&names).unwrap().is_empty());
+        }
+        for (name, _) in catalogue() {
+            let mut all = WORKS.iter().flat_map(|(_, works)| works.iter());
+            assert!(all.any(|work| work.name == name), "{name}");
+            // `--impl` separates names by comma.
+            assert!(!name.contains(','), "{name}");
+        }
+        assert!(suite.cases(&["push".to_owned()]).is_err());
+    }
+
+    #[test]
+    fn a_message_is_one_row_or_whole_rows() {
+        let matrix = Matrix::of(DType::Bf16, Bytes(4096));
+        assert_eq!(
+            (matrix.rows, matrix.hidden, matrix.bytes()),
+            (1, 2048, 4096)
+        );
+        let matrix = Matrix::of(DType::Bf16, Bytes(16 << 20));
+        assert_eq!((matrix.rows, matrix.hidden), (1024, 8192));
+        assert_eq!(Matrix::of(DType::F32, Bytes(100_000)).bytes(), 98_304);
+    }
+}
