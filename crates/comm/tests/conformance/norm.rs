@@ -471,7 +471,9 @@ pub fn a_stray_rank_is_named<B: CollectiveKernels>(rank: &Rank<B>, timeout: Dura
                         FaultCause::PeerGaveUp { reporter } => reporter,
                         _ => fault.peer,
                     };
-                    let names_last = [rank.rank(), fault.peer, reporter].contains(&last);
+                    // A rank may have waited for one that was itself waiting for the last.
+                    let named = [rank.rank(), fault.peer, reporter, fault.root.unwrap_or(reporter)];
+                    let names_last = named.contains(&last);
                     let is_soon = start.elapsed() < if skips { 4 * timeout } else { timeout };
                     if !names_last || !is_soon {
                         return Err(format!(
