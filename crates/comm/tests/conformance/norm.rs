@@ -472,7 +472,12 @@ pub fn a_stray_rank_is_named<B: CollectiveKernels>(rank: &Rank<B>, timeout: Dura
                         _ => fault.peer,
                     };
                     // A rank may have waited for one that was itself waiting for the last.
-                    let named = [rank.rank(), fault.peer, reporter, fault.root.unwrap_or(reporter)];
+                    let named = [
+                        rank.rank(),
+                        fault.peer,
+                        reporter,
+                        fault.root.unwrap_or(reporter),
+                    ];
                     let names_last = named.contains(&last);
                     let is_soon = start.elapsed() < if skips { 4 * timeout } else { timeout };
                     if !names_last || !is_soon {
