@@ -31,7 +31,7 @@ use std::time::Duration;
 
 use crate::agreement::agree;
 use crate::backend::{Backend, DevicePtr, Memory};
-use crate::error::{Error, Result, SignalFault};
+use crate::error::{Error, FaultCause, Result, SignalFault};
 use crate::exchange::{Exchange, LossWatcher};
 use crate::symmetric::SymmetricBuffer;
 use crate::sync::{Instant, Mutex, thread};
@@ -264,6 +264,14 @@ impl<B: Backend> SignalPad<B> {
         let Some(mut fault) = record.fault(&self.name, self.flags.rank(), lost) else {
             return Ok(());
         };
+        if let FaultCause::PeerGaveUp { reporter } = fault.cause
+            && fault.peer == reporter
+        {
+            // Of several waits of the reporter that ended together, one that was only stopped may have given
+            // the last notice. The reporter's own record says who missed its deadline.
+            let culprit = self.record(stream, reporter)?.missed(reporter);
+            fault.peer = culprit.unwrap_or(reporter);
+        }
         fault.root = self.root(stream, &fault);
         Err(fault.into())
     }

@@ -93,7 +93,7 @@ impl FaultRecord {
         // A stopped wait, here or on the rank that sent the notice, may have been for any rank.
         let is_stopped = self.state != 0 && matches!(self.cause, 2 | 3);
         let lost = lost.filter(|_| is_stopped || self.is_by_loss());
-        let missing = u64::from(self.missing_low) | u64::from(self.missing_high) << 32;
+        let missing = self.missing();
         let missing: Vec<usize> = (0..64).filter(|rank| missing >> rank & 1 == 1).collect();
         let peer = self.peer as usize;
         let (peer, cause) = match (lost.cloned(), notice) {
@@ -125,6 +125,21 @@ impl FaultRecord {
     /// The rank that the failed wait of `rank` was for, if this record has one.
     pub fn waited_for(&self, rank: usize) -> Option<usize> {
         (self.state == 2 && self.waiter as usize == rank).then_some(self.peer as usize)
+    }
+
+    /// A rank that missed a deadline of `rank`, if this record has one: also where a wait that was stopped is
+    /// what was recorded.
+    pub fn missed(&self, rank: usize) -> Option<usize> {
+        let missing = self.missing();
+        match self.waited_for(rank)? {
+            peer if self.cause == 0 => Some(peer),
+            _ => (missing != 0).then_some(missing.trailing_zeros() as usize),
+        }
+    }
+
+    /// The ranks that missed a deadline, one bit each.
+    fn missing(&self) -> u64 {
+        u64::from(self.missing_low) | u64::from(self.missing_high) << 32
     }
 }
 
@@ -199,6 +214,19 @@ mod tests {
             assert_eq!(Notice::from_bits(notice.to_bits()), Some(notice));
         }
         assert_eq!(Notice::from_bits(0), None);
+    }
+
+    #[test]
+    fn a_record_says_who_missed_a_deadline_whichever_wait_it_has() {
+        assert_eq!(record(0, 0).missed(1), Some(2));
+        assert_eq!(record(2, 0).missed(1), Some(0));
+        let nobody = FaultRecord {
+            missing_low: 0,
+            ..record(2, 0)
+        };
+        assert_eq!(nobody.missed(1), None);
+        assert_eq!(record(0, 0).missed(2), None, "not its record");
+        assert_eq!(FaultRecord::default().missed(0), None);
     }
 
     #[test]
