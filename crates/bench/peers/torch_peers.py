@@ -4,12 +4,15 @@ of a suite; without the bench it writes a file for `--peers FILE`:
     torchrun --nproc-per-node 4 crates/bench/peers/torch_peers.py --json torch.json
     cargo xtask bench --suite recipes --peers torch.json
 
-Problems are MxNxK as in the bench: N is each rank's own for all-gather + matmul, K is split over the ranks where products are
-summed. `torch-nccl` is NCCL and cuBLAS one after the other, `torch-fused` the operator over symmetric memory, where there is
-one, `torch-matmul` the product alone; an operator that cannot run is null. Of collectives the size is what a rank brings. A time is of device events around one call; before it the device is kept busy while the
-call is enqueued, and the ranks meet on the device. Each sample is that of the slowest rank; median, p10 and p90 are over the
-samples, as in the bench. Operators take turns in rounds, and what keeps the device busy is the operator itself: a GPU's clock
-falls under long products, and rises again while it idles, as it does not in the bench's rounds. Inputs change with every call.
+Problems are MxNxK as in the bench: N is each rank's own for all-gather + matmul and for column-parallel linear layers, K is
+split over the ranks where they reduce. Linear layers have their weight as N x K. `torch-nccl` is NCCL and cuBLAS one after the
+other, `torch-fused` the operator over symmetric memory, where there is one, `torch-matmul` the GEMM alone; an operator that
+cannot run is null. Of collectives the size is what a rank brings.
+
+A time is of device events around one call; before it the device is kept busy while the call is enqueued, and a barrier on the
+device aligns the ranks. Each sample is that of the slowest rank; median, p10 and p90 are over the samples, as in the bench.
+Operators are interleaved in rounds, and what keeps the device busy is the operator itself: a GPU's clock falls under long GEMMs
+and rises again while it idles, which it does not do in the bench's rounds. Inputs change with every call.
 """
 
 import argparse
@@ -30,6 +33,7 @@ GATHER = ["1024x1024x1024"]
 GATHER += [f"{m}x{n}x{k}" for n, k in ((1792, 4096), (3584, 8192), (6656, 16384)) for m in (4096, 8192, 16384)]
 GATHER += ["32768x8192x16384"]
 REDUCE = ["8192x8192x8192", "8192x8192x32768", "4096x4096x14336"]
+GATHERS = ["all-gather-matmul", "column-parallel-linear"]
 REDUCTIONS = ["matmul-reduce-scatter", "matmul-all-reduce", "row-parallel-linear"]
 SETS = 2
 # Milliseconds of calls before each that is timed; the bench's rounds leave a device about as little rest.
@@ -43,14 +47,14 @@ class Clock:
 
     def __init__(self, group):
         pad = symmetric_memory.empty(1024, device="cuda", dtype=torch.float32)
-        self.meeting = symmetric_memory.rendezvous(pad, group)
+        self.aligned = symmetric_memory.rendezvous(pad, group)
 
     def sample(self, call, lead=1):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         for _ in range(lead):
             call()
         torch.cuda._sleep(SLEEP)
-        self.meeting.barrier()
+        self.aligned.barrier()
         start.record()
         call()
         end.record()
@@ -93,12 +97,13 @@ def spread(times):
 
 
 def part(matmul):
-    """The product alone, marked as a part of the operation."""
+    """The GEMM alone, marked as a part of the operation."""
     return {"torch-matmul": matmul and {**matmul, "part": True}}
 
 
-def gather(clock, group, sizes, dtype, count):
-    """All-gather + matmul: A by rows, B whole on each rank. Nothing where the rows cannot be shared evenly."""
+def gather(clock, group, sizes, dtype, count, linear):
+    """All-gather + matmul: A by rows, B whole on each rank, stored transposed where it is the weight of a linear layer. Nothing
+    where the rows cannot be shared evenly."""
     m, n, k = sizes
     world = dist.get_world_size()
     if m % world:
@@ -106,7 +111,8 @@ def gather(clock, group, sizes, dtype, count):
     a = symmetric_memory.empty(m // world, k, device="cuda", dtype=dtype)
     symmetric_memory.rendezvous(a, group)
     sets = [torch.rand_like(a) * 2 - 1 for _ in range(SETS)]
-    b = torch.rand(k, n, device="cuda", dtype=dtype) * 2 - 1
+    b = torch.rand((n, k) if linear else (k, n), device="cuda", dtype=dtype) * 2 - 1
+    b = b.t() if linear else b
     whole = torch.empty(m, k, device="cuda", dtype=dtype)
     c = torch.empty(m, n, device="cuda", dtype=dtype)
 
@@ -201,7 +207,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", required=True, metavar="FILE", help="where rank 0 writes")
     parser.add_argument("--gather", nargs="*", default=GATHER, metavar="MxNxK", help="problems of all-gather + matmul")
-    parser.add_argument("--reduce", nargs="*", default=REDUCE, metavar="MxNxK", help="problems of sums over the ranks")
+    parser.add_argument("--reduce", nargs="*", default=REDUCE, metavar="MxNxK", help="problems of reductions over the ranks")
     parser.add_argument(
         "--problem", nargs=3, action="append", metavar=("KIND", "SIZES", "DTYPE"),
         help="in the place of these lists: an operation and MxNxK, or `collectives` and bytes as 64K; others are passed over",
@@ -214,7 +220,7 @@ def main():
         *(("all-gather-matmul", shape, options.dtype) for shape in options.gather),
         *((kind, shape, options.dtype) for shape in options.reduce for kind in REDUCTIONS),
     ]
-    known = [problem for problem in problems if problem[0] in ("all-gather-matmul", "collectives", *REDUCTIONS)]
+    known = [problem for problem in problems if problem[0] in ("collectives", *GATHERS, *REDUCTIONS)]
     if not known:
         sys.exit("PyTorch has no operator for " + ", ".join(sorted({kind for kind, _, _ in problems})))
 
@@ -227,8 +233,8 @@ def main():
         sizes = None if kind == "collectives" else tuple(map(int, shape.split("x")))
         if kind == "collectives":
             times = collect(clock, group, shape, dtype, options.iterations)
-        elif kind == "all-gather-matmul":
-            times = gather(clock, group, sizes, dtype, options.iterations)
+        elif kind in GATHERS:
+            times = gather(clock, group, sizes, dtype, options.iterations, kind == "column-parallel-linear")
         else:
             # All of them are timed in the same rounds.
             if (shape, name) not in reduced:
