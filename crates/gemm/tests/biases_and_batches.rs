@@ -208,10 +208,7 @@ fn captured<B: GemmBackend>(backend: &B) {
     let prepared = case.gemm.prepare(&problem, Provider::CublasLt).unwrap();
     case.run(&prepared);
     let graph = backend
-        .capture(&case.stream, || {
-            case.launch(&prepared, case.operands)
-                .map_err(|error| panic!("{error}"))
-        })
+        .capture(&case.stream, || case.launch(&prepared, case.operands))
         .unwrap();
     case.poison();
     case.launch(&prepared, second).unwrap();

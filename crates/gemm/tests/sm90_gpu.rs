@@ -261,7 +261,7 @@ fn a_captured_gemm_is_replayed() {
         .capture(&case.stream, || {
             case.launch(&prepared);
             case.launch(&prepared);
-            Ok(())
+            Ok::<_, warpweave_gemm::Error>(())
         })
         .unwrap();
     for _ in 0..3 {

@@ -18,7 +18,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 pub use crate::address::DevicePtr;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ipc::handle::{AddressSpace, AllocationIdentity, ExportedMemory, MemoryHandle};
 use crate::pad::view::{PadView, StopFlags};
 
@@ -325,12 +325,12 @@ pub trait Backend: Clone + Debug + Send + Sync + Sized + 'static {
 
     /// Records the work that `enqueue` puts on `stream`, and on streams forked from it by events and joined
     /// again, instead of running it. The graph holds addresses and keeps nothing alive: see
-    /// [`Backend::launch_graph`].
-    fn capture(
+    /// [`Backend::launch_graph`]. What `enqueue` fails with is returned, and there is no graph then.
+    fn capture<E: From<Error>>(
         &self,
         stream: &Self::Stream,
-        enqueue: impl FnOnce() -> Result<()>,
-    ) -> Result<Self::Graph>;
+        enqueue: impl FnOnce() -> Result<(), E>,
+    ) -> Result<Self::Graph, E>;
 
     /// Whether work that is enqueued on `stream` now is recorded in a graph. The host backend goes by the
     /// thread.

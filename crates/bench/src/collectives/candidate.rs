@@ -208,25 +208,13 @@ impl<B: NcclBackend> Candidate for Row<'_, B> {
         self.enqueue()?;
         self.synchronize()?;
         let session = self.session();
-        let mut failed = None;
-        let captured = session.backend.capture(&session.stream, || {
-            self.enqueue().map_err(|error| {
-                let cause = error.to_string();
-                failed = Some(error);
-                warpweave_symm_mem::Error::Stream {
-                    device: "capture".into(),
-                    cause,
-                }
-            })
-        });
-        match (captured, failed) {
-            (Ok(graph), _) => {
+        match session.backend.capture(&session.stream, || self.enqueue()) {
+            Ok(graph) => {
                 self.graph = Some(graph);
                 Ok(None)
             }
-            (_, Some(error)) if error.blames_a_peer() => Err(error),
-            (_, Some(error)) => Ok(Some(error.to_string())),
-            (Err(error), None) => Ok(Some(error.to_string())),
+            Err(error) if error.blames_a_peer() => Err(error),
+            Err(error) => Ok(Some(error.to_string())),
         }
     }
 

@@ -252,24 +252,10 @@ impl<'a, B: ExecuteBackend> Calls<'a, B> {
     /// What the backend reports; a former graph is gone then.
     pub fn capture(&mut self) -> Result<()> {
         self.graph = None;
-        let mut failed = None;
         let Session {
             backend, stream, ..
         } = self.session;
-        let captured = backend.capture(stream, || {
-            self.run(self.m).map_err(|error| {
-                let cause = error.to_string();
-                failed = Some(error);
-                warpweave_symm_mem::Error::Stream {
-                    device: "capture".into(),
-                    cause,
-                }
-            })
-        });
-        if let Some(error) = failed {
-            return Err(error);
-        }
-        self.graph = Some(captured?);
+        self.graph = Some(backend.capture(stream, || self.run(self.m))?);
         Ok(())
     }
 

@@ -193,7 +193,7 @@ impl<B: CollectiveKernels> Rank<B> {
                         self.perform(case, feed, result)?;
                         (feed, result) = (feed.add(source), result.add(log));
                     }
-                    Ok(())
+                    Ok::<_, Error>(())
                 })?;
                 graphs.push(graph);
             }

@@ -104,11 +104,8 @@ fn captured_calls_replay_with_new_inputs() {
         for op in all(setting) {
             // The first call connects the ranks, which allocates.
             check::<bf16>(rank, &op, at);
-            let run = || {
-                (op.run)(&rank.comm, at.0, at.1).unwrap_or_else(|e| panic!("{}: {e}", op.name));
-                Ok(())
-            };
-            let graph = rank.cuda.capture(&rank.stream, run).expect("captured");
+            let run = || (op.run)(&rank.comm, at.0, at.1);
+            let graph = rank.cuda.capture(&rank.stream, run).expect(&op.name);
             for call in 10..20 {
                 rank.prepare::<bf16>(&op, at, call);
                 // SAFETY: what was captured lives until the result has been read.
@@ -213,11 +210,8 @@ fn copy_engines_do_what_they_can() {
                 if answer.is_err() {
                     continue;
                 }
-                let run = || {
-                    (op.run)(&rank.comm, send, recv).unwrap_or_else(|e| panic!("{}: {e}", op.name));
-                    Ok(())
-                };
-                let graph = rank.cuda.capture(&rank.stream, run).expect("captured");
+                let run = || (op.run)(&rank.comm, send, recv);
+                let graph = rank.cuda.capture(&rank.stream, run).expect(&op.name);
                 for call in 20..24 {
                     rank.prepare::<f32>(&op, (send, recv), call);
                     rank.exchange.barrier("prepared").expect("all have");

@@ -212,7 +212,7 @@ impl<'a, B: TransferBackend> Ring<'a, B> {
             backend
                 .capture(stream, || {
                     self.call();
-                    Ok(())
+                    Ok::<_, warpweave_symm_mem::Error>(())
                 })
                 .unwrap()
         });

@@ -340,10 +340,7 @@ impl<B: KernelBackend> Job<B> {
                 .upload(&self.stream, self.b.address(), &to_bytes(&b, dtype))
                 .unwrap();
             self.backend
-                .capture(&self.stream, || {
-                    self.launch(variant).unwrap();
-                    Ok(())
-                })
+                .capture(&self.stream, || self.launch(variant))
                 .unwrap()
         };
         self.exchange.barrier("captured").unwrap();

@@ -81,28 +81,10 @@ impl<B: ExecuteBackend> Bound<B> {
     /// What the backend reports; a former capture is gone then.
     pub fn capture(&mut self) -> Result<()> {
         *self.captured.lock() = None;
-        let mut failed = None;
-        let captured = self.backend.capture(&self.stream, || {
-            self.enqueue().map_err(|error| {
-                let cause = error.to_string();
-                failed = Some(error);
-                warpweave_symm_mem::Error::Stream {
-                    device: "capture".into(),
-                    cause,
-                }
-            })
-        });
-        match (failed, captured) {
-            (Some(error), _) => Err(error),
-            (None, captured) => {
-                let generations = self.generations().collect();
-                *self.captured.lock() = Some(Captured {
-                    graph: captured?,
-                    generations,
-                });
-                Ok(())
-            }
-        }
+        let graph = self.backend.capture(&self.stream, || self.enqueue())?;
+        let generations = self.generations().collect();
+        *self.captured.lock() = Some(Captured { graph, generations });
+        Ok(())
     }
 
     /// Enqueues the captured call. Nothing is enqueued once a wait of this device has failed, on whichever

@@ -5,6 +5,7 @@ use super::{Choice, Layers, Options, Result, Trial};
 use crate::execute::{DeviceSlice, ExecuteBackend, Operands};
 use crate::operation::Operation;
 use crate::plan::Problem;
+use warpweave_symm_mem::agree;
 
 /// What each rank has of x.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -46,11 +47,7 @@ impl<B: ExecuteBackend> ColumnParallelLinear<B> {
         if !options.bias {
             let zeros = layers.zeros(shape.n * shape.dtype.size());
             let exchange = layers.executor().exchange().as_ref();
-            linear.zeros = Some(warpweave_symm_mem::agree(
-                exchange,
-                "zeros of a layer",
-                zeros,
-            )?);
+            linear.zeros = Some(agree(exchange, "zeros of a layer", zeros)?);
         }
         Ok(ColumnParallelLinear(linear))
     }
@@ -72,27 +69,17 @@ impl<B: ExecuteBackend> ColumnParallelLinear<B> {
         y: DeviceSlice<'_>,
         m: usize,
     ) -> Result<()> {
-        let operands = self.operands(x, weight, bias, y)?;
+        let zeros = self.0.zeros.as_deref().map(DeviceSlice::of);
+        let bias = self.0.bias(bias)?.or(zeros);
+        let operands = Operands {
+            bias,
+            ..Operands::new(x, weight, y)
+        };
         self.0.run(stream, &operands, m)
     }
 
     fn linear(&self) -> &Linear<B> {
         &self.0
-    }
-
-    fn operands<'a>(
-        &'a self,
-        x: DeviceSlice<'a>,
-        weight: DeviceSlice<'a>,
-        bias: Option<DeviceSlice<'a>>,
-        y: DeviceSlice<'a>,
-    ) -> Result<Operands<'a>> {
-        let zeros = self.0.zeros.as_deref().map(DeviceSlice::of);
-        let operands = Operands::new(x, weight, y);
-        Ok(match self.0.bias(bias)?.or(zeros) {
-            Some(bias) => operands.with_bias(bias),
-            None => operands,
-        })
     }
 
     /// Measures what could compute the layer, in each range of M, with these operands, which are as large as
@@ -110,11 +97,10 @@ impl<B: ExecuteBackend> ColumnParallelLinear<B> {
         y: DeviceSlice<'_>,
     ) -> Result<Vec<Trial>> {
         let zeros = self.0.zeros.clone();
-        let operands = Operands::new(x, weight, y);
         let bias = self.0.bias(bias)?.or(zeros.as_deref().map(DeviceSlice::of));
-        let operands = match bias {
-            Some(bias) => operands.with_bias(bias),
-            None => operands,
+        let operands = Operands {
+            bias,
+            ..Operands::new(x, weight, y)
         };
         self.0.tune(stream, &operands)
     }

@@ -53,7 +53,7 @@ macro_rules! linear_methods {
             }
 
             /// Bytes on this rank of memory that only this layer uses, without flags: where kernels take two
-            /// stagings in turn. The rest is the arena's.
+            /// stagings alternately. The rest is the arena's.
             pub fn own_bytes(&self) -> usize {
                 self.linear().own_bytes()
             }

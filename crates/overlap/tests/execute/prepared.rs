@@ -161,14 +161,12 @@ fn graphs_of_the_caller_replay_calls_of_several_schedules_and_ms() {
                 )
             })
             .into();
-        // Two graphs, of three calls each: an odd number, so that alternating stagings take turns between
-        // them.
+        // Two graphs of three calls each: an odd number, so that consecutive graphs begin with different
+        // stagings.
         let graphs = [0, 3].map(|first| {
             let capture = || {
-                for (prepared, call) in &calls[first..first + 3] {
-                    prepared.run(stream, &call.operands(), call.m).unwrap();
-                }
-                Ok(())
+                let calls = &mut calls[first..first + 3].iter();
+                calls.try_for_each(|(one, call)| one.run(stream, &call.operands(), call.m))
             };
             backend.capture(stream, capture).unwrap()
         });
@@ -321,11 +319,7 @@ fn after_a_fault_calls_are_refused_until_all_recover_and_graphs_stay_good() {
             .each_ref()
             .map(|one| Call::new(&rank, one.schedule(), 11, 5));
         let run = |index: usize| prepared[index].run(stream, &calls[index].operands(), 11);
-        let graph = backend.capture(stream, || {
-            run(0).unwrap();
-            run(1).unwrap();
-            Ok(())
-        });
+        let graph = backend.capture(stream, || run(0).and_then(|()| run(1)));
         let graph = graph.unwrap();
         // Rank 1 stays away.
         if rank.place().0 == 0 {
@@ -439,10 +433,8 @@ fn gpus_compute_at_any_m_with_the_callers_operands() {
                     .collect();
                 rank.exchange.barrier("inputs").unwrap();
                 let enqueue = || {
-                    for (one, call) in &calls {
-                        one.run(stream, &call.operands(), call.m).unwrap();
-                    }
-                    Ok(())
+                    let mut calls = calls.iter();
+                    calls.try_for_each(|(one, call)| one.run(stream, &call.operands(), call.m))
                 };
                 let graph = match round % 2 {
                     0 => None,

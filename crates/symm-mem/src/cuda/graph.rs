@@ -50,17 +50,18 @@ impl Drop for Capture<'_> {
     }
 }
 
-pub(super) fn capture(
+pub(super) fn capture<E: From<Error>>(
     cuda: &Cuda,
     stream: &CudaStream,
-    enqueue: impl FnOnce() -> Result<()>,
-) -> Result<CudaGraph> {
+    enqueue: impl FnOnce() -> Result<(), E>,
+) -> Result<CudaGraph, E> {
     cuda.bind()?;
     if stream::is_capturing(cuda, stream)? {
-        return Err(Error::InvalidArgument {
+        let nested = Error::InvalidArgument {
             what: "call during capture",
             why: "`capture` cannot be captured in a graph".into(),
-        });
+        };
+        return Err(nested.into());
     }
     let _joining = Joining::new(cuda, stream)?;
     // Relaxed: CUTLASS and cuBLASLt set function attributes as they launch, which stricter modes may refuse.

@@ -30,7 +30,7 @@ use cudarc::driver::{CudaContext, sys};
 use parking_lot::Mutex;
 
 use crate::backend::{Backend, BackendKind, DeviceInfo, DevicePtr, Priority, Support};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ipc::{AddressSpace, AllocationIdentity, ExportedMemory, MemoryHandle};
 use crate::pad::{PadView, StopFlags};
 
@@ -308,11 +308,11 @@ impl Backend for Cuda {
         self.launch_delay(stream, time)
     }
 
-    fn capture(
+    fn capture<E: From<Error>>(
         &self,
         stream: &CudaStream,
-        enqueue: impl FnOnce() -> Result<()>,
-    ) -> Result<CudaGraph> {
+        enqueue: impl FnOnce() -> Result<(), E>,
+    ) -> Result<CudaGraph, E> {
         graph::capture(self, stream, enqueue)
     }
 

@@ -27,15 +27,15 @@ pub(super) fn forbidden(what: &str) -> Error {
     }
 }
 
-pub(super) fn capture(
+pub(super) fn capture<E: From<Error>>(
     streams: &Registry,
     origin: &HostStream,
-    enqueue: impl FnOnce() -> Result<()>,
-) -> Result<HostGraph> {
+    enqueue: impl FnOnce() -> Result<(), E>,
+) -> Result<HostGraph, E> {
     {
         let mut capture = streams.capture.lock();
         if capture.is_some() {
-            return Err(forbidden("capture"));
+            return Err(forbidden("capture").into());
         }
         *capture = Some(Capture {
             thread: thread::current().id(),

@@ -357,11 +357,11 @@ impl Backend for Host {
         })
     }
 
-    fn capture(
+    fn capture<E: From<Error>>(
         &self,
         stream: &HostStream,
-        enqueue: impl FnOnce() -> Result<()>,
-    ) -> Result<HostGraph> {
+        enqueue: impl FnOnce() -> Result<(), E>,
+    ) -> Result<HostGraph, E> {
         graph::capture(&self.0.streams, stream, enqueue)
     }
 

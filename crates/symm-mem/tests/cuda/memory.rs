@@ -346,7 +346,7 @@ fn a_failed_capture_leaves_the_stream_usable() {
             .contains("cannot be captured")
     );
     let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        device.capture(&stream, || panic!("on purpose"))
+        device.capture::<Error>(&stream, || panic!("on purpose"))
     }));
     assert!(panicked.is_err());
     let graph = device.capture(&stream, || fill(7)).unwrap();

@@ -263,11 +263,11 @@ impl Backend for Faulty {
     fn delay(&self, stream: &Self::Stream, time: Duration) -> Result<()> {
         self.host.delay(stream, time)
     }
-    fn capture(
+    fn capture<E: From<Error>>(
         &self,
         stream: &Self::Stream,
-        enqueue: impl FnOnce() -> Result<()>,
-    ) -> Result<Self::Graph> {
+        enqueue: impl FnOnce() -> Result<(), E>,
+    ) -> Result<Self::Graph, E> {
         self.host.capture(stream, enqueue)
     }
     fn is_capturing(&self, stream: &Self::Stream) -> Result<bool> {
