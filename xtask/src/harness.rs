@@ -24,7 +24,7 @@ pub struct Conditions {
 /// A test program of libtest.
 ///
 /// A test wants a GPU when it is ignored and `cuda` or `gpu` is a part of its program's or its own name, as
-/// in `tests/cuda.rs` or `cuda::tests::round_trip`.
+/// in the program `cuda` or in `cuda::tests::round_trip`.
 #[derive(Clone, Debug)]
 pub struct Harness {
     pub name: String,

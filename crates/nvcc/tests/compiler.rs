@@ -11,7 +11,7 @@ struct Package {
 }
 
 impl Package {
-    /// A package with one source, `cuda/x.cu`.
+    /// A package with one source file.
     fn new(source: &str) -> Self {
         let root = tempfile::tempdir().unwrap();
         for folder in ["package/cuda", "target/debug/build/p-1/out"] {

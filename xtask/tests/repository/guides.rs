@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::metadata::root;
 
 /// The error types that users meet, and where they are.
-const ERRORS: [(&str, &str); 12] = [
+const ERRORS: [(&str, &str); 14] = [
     ("symm-mem/src/error.rs", "Error"),
     ("symm-mem/src/exchange.rs", "ExchangeError"),
     ("comm/src/error.rs", "CommError"),
@@ -15,6 +15,8 @@ const ERRORS: [(&str, &str); 12] = [
     ("gemm/src/error.rs", "Error"),
     ("overlap/src/error.rs", "PlanError"),
     ("overlap/src/execute/error.rs", "ExecuteError"),
+    ("overlap/src/layers/error.rs", "LayerError"),
+    ("overlap/src/schedule/error.rs", "ScheduleError"),
     ("overlap/src/simulate/error.rs", "SimulateError"),
     ("overlap/src/select/mod.rs", "SelectError"),
     ("nvcc/src/error.rs", "Error"),
@@ -98,6 +100,54 @@ fn every_link_leads_to_a_file() {
         }
     }
     assert!(broken.is_empty(), "{broken:#?}");
+}
+
+/// Source files below `folder` that are in the repository.
+fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if entry.file_type().unwrap().is_dir() {
+            if entry.file_name() != "target" {
+                sources(&path, found);
+            }
+        } else if ["rs", "cu", "cuh", "h"]
+            .map(Some)
+            .contains(&path.extension().and_then(|e| e.to_str()))
+        {
+            found.push(path);
+        }
+    }
+}
+
+#[test]
+fn every_source_file_that_a_comment_names_is_there() {
+    let mut found = Vec::new();
+    for folder in ["crates", "examples", "xtask"] {
+        sources(&root().join(folder), &mut found);
+    }
+    assert!(found.len() > 500);
+    let mut missing = Vec::new();
+    for path in &found {
+        let text = fs::read_to_string(path).unwrap();
+        let comments = text.lines().map(str::trim_start);
+        for line in comments.filter(|line| line.starts_with("//")) {
+            // What stands in backticks is every second piece.
+            for name in line.split('`').skip(1).step_by(2) {
+                let is_file = [".rs", ".cu", ".cuh"].iter().any(|end| name.ends_with(end));
+                let is_path = !name.starts_with(".")
+                    && !name.contains(|c: char| c.is_whitespace() || "*<>$".contains(c));
+                let of_example = name.starts_with("name.") || name.starts_with("mistral.");
+                if is_file
+                    && is_path
+                    && !of_example
+                    && !found.iter().any(|file| file.ends_with(name))
+                {
+                    missing.push(format!("{}: {name}", path.display()));
+                }
+            }
+        }
+    }
+    assert!(missing.is_empty(), "{missing:#?}");
 }
 
 #[test]

@@ -2,7 +2,8 @@
 // ranks: a tile schedule, a wait before the first load of a tile, and a second address for the rows that this
 // rank has from the start.
 //
-// `src/waiting/table.rs` makes the tables. The memory model of the waits is that of `warpweave/signal.cuh`.
+// `src/chunked_matmul/table.rs` makes the tables. The memory model of the waits is that of
+// `warpweave/signal.cuh`.
 #pragma once
 
 #include "cute/tensor.hpp"

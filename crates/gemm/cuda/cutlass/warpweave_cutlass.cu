@@ -32,7 +32,7 @@ int32_t create(const Family* const* families, int32_t count, int32_t config,
 
 }  // namespace
 
-// As in `src/cutlass/linked/waiting.rs`.
+// As in `src/cutlass/linked/chunked.rs`.
 static_assert(sizeof(ww_cutlass_arrivals) == 56);
 
 extern "C" {

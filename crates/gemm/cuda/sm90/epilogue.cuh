@@ -10,8 +10,8 @@
 
 namespace warpweave {
 
-// One element for each column of C, added to each row before it is rounded; or null. `sm90/plan.rs` has the
-// same layout.
+// One element for each column of C, added to each row before it is rounded; or null. `sm90/prepared.rs` has
+// the same layout.
 struct Bias {
   const void* elements;
   uint32_t columns;

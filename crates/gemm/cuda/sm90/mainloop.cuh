@@ -26,7 +26,7 @@ __device__ __forceinline__ void load(void* to, const TensorMap* map, uint32_t x,
 
 // Rows of a box of A if `left` rows of the matrix are left. TMA takes several times as long for rows that it
 // fills with zeros, so the last tile has a map with lower boxes. The old rows that its stages keep below them
-// give rows of C that TMA does not store. `rows_of_box` in `sm90/plan.rs` is the same.
+// give rows of C that TMA does not store. `rows_of_box` in `sm90/prepared.rs` is the same.
 template <class Tile>
 __device__ __forceinline__ uint32_t rows_of_box(uint32_t left) {
   const uint32_t each = (min(left, Tile::kM) + Tile::kClusterN - 1) / Tile::kClusterN;

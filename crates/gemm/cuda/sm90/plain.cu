@@ -7,7 +7,7 @@
 
 namespace warpweave {
 
-// The parameters of a launch. `sm90/plan.rs` has the same layout.
+// The parameters of a launch. `sm90/prepared.rs` has the same layout.
 struct alignas(128) PlainParams {
   TensorMap a;
   TensorMap last_a;

@@ -119,7 +119,7 @@ impl Library {
         if let Some(library) = LIBRARY.get() {
             return Ok(library.clone());
         }
-        let (paths, refused) = search::tilings();
+        let (paths, refused) = search::paths();
         let library = Arc::new(Self::open_first(paths, refused)?);
         Ok(LIBRARY.get_or_init(|| library).clone())
     }

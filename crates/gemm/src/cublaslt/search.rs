@@ -12,7 +12,7 @@ pub(super) const VARIABLE: &str = "WARPWEAVE_CUBLASLT";
 
 /// Every path to try, the most specific first, and what is not to be tried, with the reason. Plain names are
 /// left to the dynamic loader.
-pub(super) fn tilings() -> (Vec<PathBuf>, Vec<String>) {
+pub(super) fn paths() -> (Vec<PathBuf>, Vec<String>) {
     if let Some(path) = std::env::var_os(VARIABLE).filter(|p| !p.is_empty()) {
         return (vec![path.into()], Vec::new());
     }
