@@ -11,8 +11,8 @@ namespace warpweave {
 // Groups of stores that may still read their stages. The other stages are being loaded.
 constexpr int kStoresInFlight = 4;
 
-// Items are dealt to the blocks in turn: how many this block has of `items`, and which the `index`-th of them
-// is.
+// Items are dealt to the blocks round-robin: how many this block has of `items`, and which the `index`-th of
+// them is.
 template <typename Count>
 __device__ __forceinline__ uint32_t items_of_block(Count items) {
   return blockIdx.x < items ? uint32_t((items - blockIdx.x + gridDim.x - 1) / gridDim.x) : 0;

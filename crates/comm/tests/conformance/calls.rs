@@ -302,7 +302,7 @@ pub fn different_calls_are_told<B: CollectiveKernels>(
         };
         let (given, taken) = case.bytes(rank.world());
         let slice = |at, bytes| DeviceSlice::of(&memory).slice(at, bytes).expect("inside");
-        // Behind a call that is alike.
+        // After a call that is alike.
         let operands = [slice(0, 1920), slice(1 << 15, 1920)];
         rank.meet()?;
         call(rank, &rank.stream, &alike, operands).map_err(told)?;

@@ -209,8 +209,8 @@ impl Matmul {
     }
 
     /// Enqueues the GEMM on `stream`, a `CUstream` of the handle's context. Any number of threads may launch
-    /// at once, each with its own operands; those of a problem with a bias take turns for the length of the
-    /// call.
+    /// at once, each with its own operands; those of a problem with a bias wait for each other for the length
+    /// of the call.
     ///
     /// # Safety
     /// - `operands` are device addresses of the problem's matrices, and bias if it has one, with the

@@ -1,4 +1,4 @@
-//! Memory that the calls of an executor use in turn.
+//! Memory that the calls of an executor share, one call after the other.
 //!
 //! Calls of [schedules](crate::Schedule) are closed: nobody touches a rank's memory before it has entered a
 //! call or after it has left it. So all of them have their staging in one arena, each with a layout of its
@@ -170,8 +170,8 @@ impl<B: Backend> Arenas<B> {
     }
 
     /// Makes the arena of nodes of `node_size` ranks hold `size`. Where it is too small on any rank, whose
-    /// local parts may differ, a larger one takes its place on all; the former stays for as long as a captured
-    /// graph may use it. Collective; `exchange` is that of the node.
+    /// local parts may differ, a larger one takes its place on all; the former stays for as long as a
+    /// captured graph may use it. Collective; `exchange` is that of the node.
     pub fn reserve(
         &mut self,
         backend: &B,

@@ -25,9 +25,10 @@ const MOST_PROGRAMS: usize = 1024;
 
 /// A schedule on a device, by [`Executor::prepare`]: takes operands and M with each call.
 ///
-/// It owns signal flags and, for kernels whose calls take two stagings in turn, those; the rest of its memory
-/// is the executor's arena. It holds no operands. Calls of everything that an executor has prepared may follow
-/// each other with no synchronisation between the ranks, in any order that is the same on all of them.
+/// It owns signal flags and, for kernels whose calls alternate between two stagings, those; the rest of its
+/// memory is the executor's arena. It holds no operands. Calls of everything that an executor has prepared
+/// may follow each other with no synchronisation between the ranks, in any order that is the same on all of
+/// them.
 ///
 /// The first call at an M builds and proves the plans of that M and resolves them into steps: host work
 /// ([`Prepared::warm`] does it ahead). Later ones at this M look the steps up.
@@ -86,7 +87,8 @@ struct Needs {
 
 impl<B: ExecuteBackend> Executor<B> {
     /// Prepares `schedule`: makes the arena large enough, and flags and groups for its collectives.
-    /// Collective: all ranks prepare the same schedules in the same order. An error on one rank is one on all.
+    /// Collective: all ranks prepare the same schedules in the same order. An error on one rank is one on
+    /// all.
     ///
     /// # Errors
     /// - [`ExecuteError::Schedule`] for a schedule without proof at its largest M.
@@ -253,19 +255,20 @@ impl<B: ExecuteBackend> Prepared<B> {
         self.alternating.as_ref().map_or(0, SymmetricBuffer::bytes)
     }
 
-    /// Enqueues one call at M = `m` on `stream`: waits for nothing, exchanges nothing, and allocates no device
-    /// memory, but for the first call at an M whose GEMMs need more scratch than any that `prepare` looked at.
-    /// It may be captured in a graph of the caller's, which then uses these operands at every launch;
-    /// launching the graph is a call like any other.
+    /// Enqueues one call at M = `m` on `stream`: waits for nothing, exchanges nothing, and allocates no
+    /// device memory, but for the first call at an M whose GEMMs need more scratch than any that `prepare`
+    /// looked at. It may be captured in a graph of the caller's, which then uses these operands at every
+    /// launch; launching the graph is a call like any other.
     ///
     /// All ranks make the same calls of all that the executor has prepared, in the same order, with the same
     /// M. Calls follow each other on one stream, or on several that wait for each other.
     ///
     /// # Errors
     /// - [`ExecuteError::Schedule`] for an M out of range.
-    /// - [`ExecuteError::Operand`] for an operand that is missing, too small, not symmetric where the schedule
-    ///   says so, or overlaps the result.
-    /// - [`ExecuteError::Stopped`] after a wait of this device has failed: [`Executor::recover`] makes all good.
+    /// - [`ExecuteError::Operand`] for an operand that is missing, too small, not symmetric where the
+    ///   schedule says so, or overlaps the result.
+    /// - [`ExecuteError::Stopped`] after a wait of this device has failed: [`Executor::recover`] makes all
+    ///   good.
     /// - What the backend reports while enqueuing; what goes wrong later [`Executor::check`] finds.
     pub fn run(&self, stream: &B::Stream, operands: &Operands<'_>, m: usize) -> Result<()> {
         let backend = &self.executor.0.backend;
@@ -372,8 +375,8 @@ impl<B: ExecuteBackend> Prepared<B> {
         Ok(bound)
     }
 
-    /// Steps that the arena has room for. GEMMs that were tuned, or of an M that `prepare` did not look at, may
-    /// need more scratch memory than it has: then these steps have their own.
+    /// Steps that the arena has room for. GEMMs that were tuned, or of an M that `prepare` did not look at,
+    /// may need more scratch memory than it has: then these steps have their own.
     fn fitting(&self, mut bound: Bound<B>) -> Result<Bound<B>> {
         let shared = &self.executor.0;
         let has = shared.arenas.lock().size(self.node_size);

@@ -162,7 +162,7 @@ impl Checker<'_> {
         let in_turn = buffer.alternating && buffer.rows == rows;
         ensure(!alternates || in_turn, || {
             format!(
-                "{name} takes two stagings of {rows} rows in turn, `{}` is {} of {}",
+                "{name} alternates between two stagings of {rows} rows, `{}` is {} of {}",
                 buffer.name,
                 buffer.copies(),
                 buffer.rows

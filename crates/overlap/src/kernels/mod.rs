@@ -63,7 +63,7 @@ pub struct KernelBuffer {
     pub cols: usize,
     /// Who must reach it; [`Placement::Local`] takes any.
     pub placement: Placement,
-    /// Whether it alternates: two copies of exactly `rows` rows, used in turn by calls.
+    /// Whether it alternates: calls alternate between two copies of exactly `rows` rows.
     pub alternates: bool,
 }
 
@@ -260,7 +260,7 @@ impl AnyKernel {
         self.operands(0, 1).iter().map(|buffer| buffer.id).collect()
     }
 
-    /// Whether calls use two copies of a buffer in turn.
+    /// Whether calls alternate between two copies of a buffer.
     pub(crate) fn alternates(&self, id: BufferId) -> bool {
         let operands = self.operands(0, 1);
         operands

@@ -76,8 +76,8 @@ pub struct Buffer {
     pub rows: usize,
     /// Columns, which is also the leading dimension in elements.
     pub cols: usize,
-    /// Whether there are two, which calls take in turn. The one kernel that knows of them tells them apart by
-    /// the epoch of its first slot.
+    /// Whether there are two, between which calls alternate. The one kernel that knows of them tells them
+    /// apart by the epoch of its first slot.
     pub alternating: bool,
 }
 

@@ -75,7 +75,7 @@ impl PlanBuilder {
         BufferId(self.plan.buffers.len() - 1)
     }
 
-    /// Makes two of a buffer, which calls take in turn.
+    /// Makes two of a buffer, between which calls alternate.
     pub fn alternate(&mut self, buffer: BufferId) -> &mut Self {
         if let Some(buffer) = self.plan.buffers.get_mut(buffer.0) {
             buffer.alternating = true;

@@ -74,7 +74,7 @@ pub(super) fn speeds(jobs: &[&Loads], capacity: impl Fn(Resource) -> f64) -> Vec
     speeds
 }
 
-/// A job among others that take SMs in turn.
+/// A job among others that are granted SMs one after the other.
 pub(super) struct InTurn<'a> {
     /// What it takes at full speed.
     pub(super) loads: &'a Loads,

@@ -17,7 +17,7 @@ const NAMES: [&str; 4] = [
     "pushChunksWaitingGemm:chunks=3",
     "pushChunksWaitingGemm:chunks=8",
 ];
-/// Different inputs; calls take them in turn.
+/// Different inputs; each call takes the next.
 const INPUTS: usize = 5;
 /// Calls that are enqueued before the host waits for them.
 const ENQUEUED: usize = 100;

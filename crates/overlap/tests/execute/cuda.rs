@@ -119,7 +119,7 @@ fn every_collective_is_right_on_gpus() {
     every_collective_is_right(world(), |rank| Cuda::new(rank).unwrap());
 }
 
-/// Ten thousand calls of each ring, run and replayed by turns, with inputs that change and ranks that are
+/// Ten thousand calls of each ring, alternately run and replayed, with inputs that change and ranks that are
 /// late by chance. The shards are ragged, and every element of every call is compared.
 #[test]
 #[ignore = "needs two GPUs"]

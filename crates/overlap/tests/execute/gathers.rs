@@ -55,7 +55,7 @@ pub fn stored(operand: &Operand, problem: &Problem, call: usize, biased: bool) -
         .collect()
 }
 
-/// Runs `calls` on every rank, run and replayed by turns, with a rank that dawdles, and compares every
+/// Runs `calls` on every rank, alternately run and replayed, with a rank that dawdles, and compares every
 /// element of every call.
 fn computes(algorithm: &Configuration, world: usize, problem: &Problem, calls: Range<usize>) {
     computes_on(host, algorithm, world, problem, calls);

@@ -35,7 +35,7 @@ pub(crate) fn host(_rank: usize) -> Host {
     Host::with_timeout(Duration::from_secs(20))
 }
 
-/// Runs five calls on every rank, run and replayed by turns, and compares every element of every call.
+/// Runs five calls on every rank, alternately run and replayed, and compares every element of every call.
 fn computes_the_gemm(algorithm: &Configuration, world: usize, problem: Problem) {
     let got = on_ranks(world, host, move |rank| {
         let (me, world) = rank.place();
@@ -391,7 +391,7 @@ fn rows_come_eagerly_into_two_stagings_in_the_chunks_that_there_are() {
     let spoil: [(Spoil, &str); 2] = [
         (
             |plan| plan.buffers.iter_mut().for_each(|b| b.alternating = false),
-            "takes two stagings of 8 rows in turn, `staging` is 1 of 8",
+            "alternates between two stagings of 8 rows, `staging` is 1 of 8",
         ),
         (
             |plan| {
@@ -417,7 +417,7 @@ fn parts_go_to_everyone_in_two_stagings_and_the_units_that_there_are() {
     let spoil: [(Spoil, &str); 2] = [
         (
             |plan| plan.buffers.iter_mut().for_each(|b| b.alternating = false),
-            "takes two stagings of 140 rows in turn, `staging` is 1 of 140",
+            "alternates between two stagings of 140 rows, `staging` is 1 of 140",
         ),
         (
             |plan| {

@@ -85,7 +85,7 @@ fn write<B: ExecuteBackend>(
     Ok(())
 }
 
-/// The first call, if any, whose C is not what it should be, of calls that are run and replayed by turns.
+/// The first call, if any, whose C is not what it should be, of calls that are alternately run and replayed.
 fn first_wrong<B: ExecuteBackend>(
     rank: &Rank<B>,
     configuration: &Configuration,

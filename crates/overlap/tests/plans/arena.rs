@@ -24,7 +24,7 @@ struct Calls {
     plan: Plan,
     /// The first operation of each call.
     first: Vec<usize>,
-    /// How many copies calls take in turn.
+    /// Between how many copies calls alternate.
     copies: usize,
 }
 
@@ -154,7 +154,7 @@ fn kernel(lanes: Vec<Vec<Effect>>) -> OpKind {
     OpKind::Kernel { kernel, lanes }
 }
 
-/// What goes wrong between calls of the plans, which take `copies` copies of what alternates in turn.
+/// What goes wrong between calls of the plans, with `copies` copies of what alternates.
 fn between_calls(calls: &[Vec<Plan>], copies: usize) -> Vec<Violation> {
     let world = calls[0].len();
     let mut all: Vec<Calls> = (0..world)

@@ -46,7 +46,7 @@ fn fused_kernels_without_one_of_their_signals_or_waits_do_not_hold() {
     assert_eq!(needed("fusedAllReduce:shots=1"), 3);
 }
 
-/// Whose calls take two stagings in turn.
+/// Whose calls alternate between two stagings.
 const EAGER: [&str; 3] = [
     "fusedAllGather:protocol=eager",
     "fusedAllReduce:shots=1",

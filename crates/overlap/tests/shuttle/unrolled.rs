@@ -132,7 +132,7 @@ impl<'a> Unroller<'a> {
         // The conductor speaks with everybody.
         plan.node_size = plan.world;
         plan.ops.clear();
-        // Of two buffers that calls take in turn, the second follows the first.
+        // Of two buffers between which calls alternate, the second follows the first.
         for buffer in plan.buffers.iter_mut().filter(|b| b.alternating) {
             buffer.alternating = false;
             buffer.rows *= 2;

@@ -288,7 +288,7 @@ mod loom_tests {
     fn barriers(calls: u32, first: u32, preemptions: usize) {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(preemptions);
-        // Those that spin take turns at it.
+        // Those that spin alternate.
         builder.max_branches = 100_000;
         builder.check(move || {
             let flags = || std::array::from_fn(|_| AtomicU32::new(first));

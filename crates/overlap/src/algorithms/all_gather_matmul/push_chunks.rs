@@ -31,7 +31,7 @@ pub const ALGORITHM: Algorithm = Algorithm {
         },
         Parameter {
             key: "streams",
-            summary: "streams that take the GEMMs in turn",
+            summary: "streams over which the GEMMs are dealt round-robin",
             values: Values::Counts(&[2, 1, 3]),
         },
     ],

@@ -17,8 +17,8 @@ pub(in crate::algorithms) enum Reach {
 }
 
 /// Multiplies one owner's rows after the other's, starting with rank + 1 and ending with its own, each in
-/// `chunks` chunks on the `streams` streams in turn. As soon as a chunk is multiplied it is pushed into its
-/// owner's `staging`, by copy engine on one stream: every rank receives from one other at a time. The
+/// `chunks` chunks round-robin on the `streams` streams. As soon as a chunk is multiplied it is pushed into
+/// its owner's `staging`, by copy engine on one stream: every rank receives from one other at a time. The
 /// caller's stream reduces this rank's chunks in the order of ranks, which is the same in every run. It reads
 /// its own partial where the GEMM wrote it. After the last GEMM only the last chunk's reduction remains.
 ///

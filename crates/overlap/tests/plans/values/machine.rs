@@ -69,7 +69,7 @@ impl<'a> Machine<'a> {
         machine
     }
 
-    /// Runs everything, taking what can run by turns that depend on `seed`.
+    /// Runs everything, in an order that depends on `seed`.
     pub fn run(&mut self, seed: usize) {
         for turn in 0.. {
             let streams = self.queues.iter().enumerate().flat_map(|(rank, queues)| {
