@@ -6,6 +6,10 @@
 // - A counter that each block keeps, one higher with every launch, is the same on all ranks. It needs no
 //   atomic and no host, and a captured graph goes on counting.
 //
+// Flags, and packets, carry the signature of their call: in one access with the epoch, so that it costs
+// nothing. A rank that makes another call than its peers is found by that at the first flag that it waits
+// for, and accesses nobody's memory after it.
+//
 // A rank that gave up has not ended its launch: it sends, copies and publishes nothing more, so that the
 // peers' conclusions stay true (`pad/fault.rs` in symm-mem).
 #pragma once
@@ -27,7 +31,8 @@ struct Group {
   PadView pad;       // slots: [phase][block], followed by those of other protocols
   Addresses flags;   // the flags of every rank's pad
   uint32_t* epochs;  // [kMaxBlocks], one of each block
-  uint64_t reserved;
+  uint32_t signature;
+  uint32_t reserved;
 };
 static_assert(sizeof(Group) == sizeof(PadView) + 64 + 16, "as in Rust");
 
@@ -70,26 +75,62 @@ __device__ __forceinline__ uint32_t next_epoch_of(const Group& group, bool& may_
   return epoch;
 }
 
-// The flag that `source` writes on `owner` for the block of this number in `phase`.
-__device__ __forceinline__ uint32_t* barrier_flag(const Group& group, uint32_t owner, uint32_t phase,
-                                                  uint32_t block, uint32_t source) {
-  const uint64_t index = counter_index(group.pad, phase * kMaxBlocks + block, source);
-  return reinterpret_cast<uint32_t*>(group.flags.of[owner] + index * kFlagStride);
+// What a flag holds: the epoch, and the signature in its upper half.
+__device__ __forceinline__ uint64_t signed_epoch(const Group& group, uint32_t epoch) {
+  return uint64_t(group.signature) << 32 | epoch;
 }
 
-// The slot of a slice of this block, and the flag that `source` writes in it on `owner`.
+// What a fault record has for the epoch seen, if it was the expected one with another signature: as far ahead
+// as no epoch is. `of_other_call` in `host/group.rs` too.
+__device__ __forceinline__ uint32_t of_other_call(uint32_t expected) { return expected ^ 1u << 31; }
+
+// The flag that `source` writes in `slot` of `owner`.
+__device__ __forceinline__ uint64_t* signed_flag(const Group& group, uint32_t owner, uint32_t slot,
+                                                 uint32_t source) {
+  const uint64_t index = counter_index(group.pad, slot, source);
+  return reinterpret_cast<uint64_t*>(group.flags.of[owner] + index * kFlagStride);
+}
+
+// Waits until `is_enough` accepts the epoch of the flag that `peer` writes in `slot` of this rank. False if
+// it timed out, if the peer makes another call, or if this rank or a peer has given up. A flag that has gone
+// on to a later epoch is of a peer that found this rank's signature to be its own.
+template <typename IsEnough>
+__device__ __forceinline__ bool wait_signed(const Group& group, uint32_t slot, uint32_t peer, uint32_t epoch,
+                                            IsEnough is_enough) {
+  const uint64_t* flag = signed_flag(group, group.pad.rank, slot, peer);
+  uint64_t last = 0;
+  const auto accept = [&](uint64_t seen) {
+    last = seen;
+    return is_enough(uint32_t(seen));
+  };
+  if (!wait_until<FaultCode::kCalled, 1>(group.pad, flag, slot, peer, epoch, accept)) return false;
+  if (uint32_t(last) != epoch || last == signed_epoch(group, epoch)) return true;
+  record_fault(group.pad, slot, peer, epoch, of_other_call(epoch), 1);
+  return false;
+}
+
+// The slot of a slice of this block.
 __device__ __forceinline__ uint32_t slice_slot(uint32_t index) {
   return kSliceSlot + index * kMaxBlocks + blockIdx.x;
 }
-__device__ __forceinline__ uint32_t* slice_flag(const Group& group, uint32_t owner, uint32_t index,
-                                                uint32_t source) {
-  const uint64_t flag = counter_index(group.pad, slice_slot(index), source);
-  return reinterpret_cast<uint32_t*>(group.flags.of[owner] + flag * kFlagStride);
+
+// Signals `peer` that a slice of this block is there, after what this thread did or saw done.
+__device__ __forceinline__ void signal_slice(const Group& group, uint32_t index, uint32_t peer,
+                                             uint32_t epoch) {
+  uint64_t* flag = signed_flag(group, peer, slice_slot(index), group.pad.rank);
+  store_release_sys(flag, signed_epoch(group, epoch));
+}
+
+// Waits for a slice of `peer`. Its flag is compared for equality: the peer writes it again only in a later
+// launch, which it cannot begin before this rank has left this one.
+__device__ __forceinline__ bool wait_slice(const Group& group, uint32_t index, uint32_t peer,
+                                           uint32_t epoch) {
+  return wait_signed(group, slice_slot(index), peer, epoch, [&](uint32_t seen) { return seen == epoch; });
 }
 
 // A barrier of the blocks of this number on all ranks: afterwards this block sees what the peers' blocks did
-// before. False on all threads if a peer timed out, or if this rank or a peer has given up. All threads of a
-// block.
+// before. False on all threads if a peer timed out or makes another call, or if this rank or a peer has given
+// up. All threads of a block.
 __device__ __forceinline__ bool group_barrier(const Group& group, Phase phase, uint32_t epoch) {
   const uint32_t peer = threadIdx.x, slot = phase * kMaxBlocks + blockIdx.x;
   const bool theirs = peer < group.pad.world && peer != group.pad.rank;
@@ -97,14 +138,17 @@ __device__ __forceinline__ bool group_barrier(const Group& group, Phase phase, u
   bool arrived = !theirs || !stopped(group.pad);
   __syncthreads();
   if (theirs && arrived) {
-    store_release_sys(barrier_flag(group, peer, phase, blockIdx.x, group.pad.rank), epoch);
+    const uint64_t value = signed_epoch(group, epoch);
+    store_release_sys(signed_flag(group, peer, slot, group.pad.rank), value);
     // A flag that is not written for 2^31 launches would seem to be ahead: each launch writes one of the
     // flags of blocks that this grid lacks.
     const uint32_t absent = kMaxBlocks - gridDim.x;
-    if (blockIdx.x == 0 && absent > 0)
-      store_relaxed_sys(barrier_flag(group, peer, phase, gridDim.x + epoch % absent, group.pad.rank), epoch);
+    if (blockIdx.x == 0 && absent > 0) {
+      const uint32_t other = phase * kMaxBlocks + gridDim.x + epoch % absent;
+      store_relaxed_sys(signed_flag(group, peer, other, group.pad.rank), value);
+    }
     arrived =
-        wait_flag(group.pad, barrier_flag(group, group.pad.rank, phase, blockIdx.x, peer), slot, peer, epoch);
+        wait_signed(group, slot, peer, epoch, [&](uint32_t seen) { return reached(seen, epoch); });
   } else if (theirs) {
     record_fault(group.pad, slot, peer, epoch, 0, 0);
   }

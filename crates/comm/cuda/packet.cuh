@@ -12,8 +12,8 @@ namespace warpweave {
 
 constexpr uint32_t kPayload = 12;  // bytes of data in a packet
 
-// A packet's flag: a set bit, so that zeroed memory differs, the epoch of the launch, and the call's
-// signature. A rank that makes another call than its peers is found by that, at no cost.
+// A packet's flag: a set bit, so that zeroed memory differs, the epoch of the launch, and above these eleven
+// bits of the call's signature.
 constexpr uint32_t kEpochBits = 20;
 constexpr uint32_t kEpochMask = (2u << kEpochBits) - 1;
 
@@ -90,8 +90,8 @@ struct Packets {
   uint64_t total;     // of an all-reduce whose chunks are its parts: all of them
   uint32_t capacity;  // packets of a section
   uint32_t root;
-  uint32_t aligned;    // input, output, chunks and message are multiples of 4 bytes
-  uint32_t signature;  // of the call, 11 bits
+  uint32_t aligned;  // input, output, chunks and message are multiples of 4 bytes
+  uint32_t reserved;
 };
 static_assert(sizeof(Packets) == sizeof(Group) + 64 + 48, "as in Rust");
 
@@ -137,7 +137,7 @@ struct Sections {
   __device__ __forceinline__ Sections(const Packets& packets, uint32_t epoch)
       : p(packets),
         epoch(epoch),
-        flag(packets.signature << (kEpochBits + 1) | ((epoch << 1 | 1) & kEpochMask)) {}
+        flag((packets.group.signature & ~kEpochMask) | ((epoch << 1 | 1) & kEpochMask)) {}
 
   __device__ __forceinline__ uint64_t at(uint32_t owner, uint32_t source, uint32_t index) const {
     const uint64_t section = (epoch & 1) * p.group.pad.world + source;
@@ -174,8 +174,7 @@ struct Sections {
       const bool other = seen != flag && ((seen ^ flag) & kEpochMask) == 0;
       const bool late = waited > pad.timeout_ns || other;
       if (!late && !faulted(pad) && load_relaxed_sys(pad.stopped_on_host) == 0) continue;
-      // As far ahead as no epoch is: `of_other_call` in `host/packet.rs`.
-      record_fault(pad, kPacketSlot, source(first), epoch, other ? epoch ^ 1u << 31 : epoch - 1,
+      record_fault(pad, kPacketSlot, source(first), epoch, other ? of_other_call(epoch) : epoch - 1,
                    late ? waited + 1 : 0);
       return false;
     }

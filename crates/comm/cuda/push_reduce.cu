@@ -6,8 +6,7 @@
 // have pushed meanwhile.
 //
 // Staging memory is free at the start: a rank that leaves a launch knows that all ranks have reduced. A
-// peer's destinations are free when it has pushed its first slice. A flag is compared for equality: its
-// writer writes it again only in a later launch, which it cannot begin before this rank has left this one.
+// peer's destinations are free when it has pushed its first slice.
 
 #include "direct.cuh"
 
@@ -81,16 +80,13 @@ struct Block {
     }
     __syncthreads();
     if (threadIdx.x < world && threadIdx.x != rank)
-      warpweave::store_release_sys(slice_flag(p.group, threadIdx.x, index, rank), epoch);
+      signal_slice(p.group, index, threadIdx.x, epoch);
   }
 
   // Waits for every peer's slice.
   __device__ __forceinline__ bool wait(uint32_t index) const {
     bool here = true;
-    if (threadIdx.x < world && threadIdx.x != rank) {
-      const uint32_t* flag = slice_flag(p.group, rank, index, threadIdx.x);
-      here = wait_equal(p.group.pad, flag, warpweave::slice_slot(index), threadIdx.x, epoch);
-    }
+    if (threadIdx.x < world && threadIdx.x != rank) here = wait_slice(p.group, index, threadIdx.x, epoch);
     return __syncthreads_and(here);
   }
 

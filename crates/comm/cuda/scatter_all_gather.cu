@@ -2,8 +2,7 @@
 // them forwards its chunk to the rest slice by slice as it arrives, so that every link carries the message at
 // most once. The scheme is van de Geijn's scatter and all-gather, pipelined.
 //
-// All ranks have entered before the root stores. A flag is compared for equality: its writer writes it again
-// only in a later launch, which it cannot begin before this rank has left this one.
+// All ranks have entered before the root stores.
 
 #include "direct.cuh"
 
@@ -83,15 +82,13 @@ struct Block {
     }
     __syncthreads();
     if (threadIdx.x < world && threadIdx.x != rank)
-      warpweave::store_release_sys(slice_flag(p.group, threadIdx.x, index, rank), epoch);
+      signal_slice(p.group, index, threadIdx.x, epoch);
   }
 
   // Waits for this rank's slice and forwards it to all others but the root.
   __device__ __forceinline__ bool forward(uint32_t index) const {
     bool arrived = true;
-    if (threadIdx.x == 0)
-      arrived = wait_equal(p.group.pad, slice_flag(p.group, rank, index, p.root),
-                           warpweave::slice_slot(index), p.root, epoch);
+    if (threadIdx.x == 0) arrived = wait_slice(p.group, index, p.root, epoch);
     if (!__syncthreads_and(arrived)) return false;
     const uint64_t start = base(rank);
     for (uint64_t at = begin(index) + threadIdx.x * kBytes; at < end(rank, index);

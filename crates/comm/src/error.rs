@@ -160,8 +160,8 @@ pub enum CommError {
     },
     /// NCCL registered nothing and returned a null handle.
     #[error(
-        "rank {rank}: {call} registered nothing: are NCCL_LOCAL_REGISTER, NCCL_CUMEM_ENABLE and NCCL_WIN_ENABLE \
-         on, and can the GPUs map each other's memory?"
+        "rank {rank}: {call} registered nothing: are NCCL_LOCAL_REGISTER, NCCL_CUMEM_ENABLE and \
+         NCCL_WIN_ENABLE on, and can the GPUs map each other's memory?"
     )]
     NcclUnregistered {
         /// The rank on which it did not.
@@ -206,8 +206,8 @@ pub enum CommError {
     Exchange(#[from] ExchangeError),
     /// The token of an earlier transfer was dropped without a wait.
     #[error(
-        "rank {rank}: {what} number {index} with rank {peer} on lane {lane} was dropped and never waited for; \
-         wait for its token, or call `wait_all`"
+        "rank {rank}: {what} number {index} with rank {peer} on lane {lane} was dropped and never waited \
+         for; wait for its token, or call `wait_all`"
     )]
     TokenDropped {
         /// This rank.

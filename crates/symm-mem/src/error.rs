@@ -219,7 +219,7 @@ pub enum FaultCause {
         why: String,
     },
     /// The peer signalled in time, for another call than this rank's: it skipped or repeated one, or calls with
-    /// another operation, size or element type.
+    /// another operation, size, element type, root or variant.
     OtherCall,
     /// A wait of this rank on another pad failed, or the host stopped this rank.
     Stopped,

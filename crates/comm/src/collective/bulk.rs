@@ -4,7 +4,7 @@ use warpweave_symm_mem::Result;
 
 use super::Collectives;
 use super::backend::CollectiveKernels;
-use super::call::Call;
+use super::call::SignedCall;
 use super::enqueue::Direction;
 use super::variant::Variant;
 
@@ -33,7 +33,7 @@ impl<B: CollectiveKernels> Collectives<B> {
     pub(super) unsafe fn by_bulk_exchange(
         &self,
         stream: &B::Stream,
-        call: &Call,
+        call: &SignedCall,
         direction: Direction,
     ) -> Result<()> {
         let launch = self.exchange_of(call, direction);
@@ -49,7 +49,7 @@ impl<B: CollectiveKernels> Collectives<B> {
     pub(super) unsafe fn by_bulk_reduce(
         &self,
         stream: &B::Stream,
-        call: &Call,
+        call: &SignedCall,
         variant: Variant,
     ) -> Result<()> {
         let launch = self.reduction_of(call, variant);

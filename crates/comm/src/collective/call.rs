@@ -1,11 +1,13 @@
 //! A call: an operation on operands.
 
 use std::fmt;
+use std::ops::Deref;
 
 use warpweave_symm_mem::multicast::MulticastBuffer;
 use warpweave_symm_mem::{Backend, DType, DevicePtr, Error, Result, SymmetricBuffer};
 
-use super::launch::{Addresses, MAX_WORLD};
+use super::launch::{Addresses, MAX_WORLD, signature};
+use super::variant::Variant;
 
 /// A collective operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -208,5 +210,42 @@ impl Call {
     /// Whether input and output are the same memory, so that results overwrite what peers may still read.
     pub fn in_place(&self) -> bool {
         self.input.local == self.output.local
+    }
+}
+
+/// A call in a variant, as its launches see it: all of them carry one signature, by which ranks that make
+/// another call in its place are told.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SignedCall {
+    call: Call,
+    pub signature: u32,
+}
+
+impl SignedCall {
+    pub fn new(call: &Call, variant: Variant) -> Self {
+        let what = (call.operation, variant, call.dtype);
+        Self {
+            call: *call,
+            signature: signature(what, &[call.root, call.count]),
+        }
+    }
+
+    /// A part of the call, with other operands and as many of their elements.
+    pub fn part(&self, count: usize, input: Operand, output: Operand) -> Self {
+        let call = Call {
+            count,
+            input,
+            output,
+            ..self.call
+        };
+        Self { call, ..*self }
+    }
+}
+
+impl Deref for SignedCall {
+    type Target = Call;
+
+    fn deref(&self) -> &Call {
+        &self.call
     }
 }

@@ -178,16 +178,10 @@ impl<B: CollectiveKernels> Collectives<B> {
             let addresses = from.0.iter().chain(&to.0).fold(0, |all, at| all | at.0);
             let launch = UnevenPackets {
                 packets: Packets {
-                    group: self.barriers[0].group(),
-                    areas: Addresses::by_rank(world, |rank| self.areas.peer(rank)),
-                    input: DevicePtr::NULL,
-                    output: DevicePtr::NULL,
                     bytes: u64::from(largest),
                     total: u64::from(largest),
-                    capacity: self.capacity as u32,
-                    root: 0,
                     aligned: u32::from((addresses | u64::from(lengths)).is_multiple_of(4)),
-                    signature: signature("uneven", &[most]),
+                    ..self.packets(signature("uneven all-to-all", &[most]))
                 },
                 from,
                 to,

@@ -4,8 +4,8 @@ use warpweave_symm_mem::{DevicePtr, Result};
 
 use super::Collectives;
 use super::backend::{CollectiveKernels, Move};
-use super::call::{Call, Operation};
-use super::launch::{Addresses, Direct, PAYLOAD, PacketKernel, Packets, signature};
+use super::call::{Call, Operation, SignedCall};
+use super::launch::{Addresses, Direct, PAYLOAD, PacketKernel, Packets};
 use super::variant::Variant;
 
 /// Threads of a block of `packet_*`.
@@ -64,6 +64,7 @@ impl<B: CollectiveKernels> Collectives<B> {
                 )
             };
         }
+        let call = &SignedCall::new(call, variant);
         // SAFETY: the caller's obligations; `validate` has seen to what the variant needs.
         unsafe {
             match (variant, call.operation) {
@@ -103,7 +104,12 @@ impl<B: CollectiveKernels> Collectives<B> {
         }
     }
 
-    unsafe fn by_packets(&self, stream: &B::Stream, call: &Call, variant: Variant) -> Result<()> {
+    unsafe fn by_packets(
+        &self,
+        stream: &B::Stream,
+        call: &SignedCall,
+        variant: Variant,
+    ) -> Result<()> {
         let kernel = match (call.operation, variant) {
             (Operation::AllGather, _) => PacketKernel::AllGather,
             (Operation::AllToAll, _) => PacketKernel::AllToAll,
@@ -121,16 +127,13 @@ impl<B: CollectiveKernels> Collectives<B> {
         let addresses = call.input.address().0 | call.output.address().0;
         let aligned = (addresses | bytes as u64 | total as u64).is_multiple_of(4);
         let launch = Packets {
-            group: self.barriers[0].group(),
-            areas: Addresses::by_rank(self.world, |rank| self.areas.peer(rank)),
             input: call.input.address(),
             output: call.output.address(),
             bytes: bytes as u64,
             total: total as u64,
-            capacity: self.capacity as u32,
             root: call.root as u32,
             aligned: u32::from(aligned),
-            signature: signature((kernel, call.dtype), &[call.root, total]),
+            ..self.packets(call.signature)
         };
         let blocks = bytes.div_ceil(PAYLOAD).div_ceil(PACKET_THREADS) as u32;
         let blocks = blocks.clamp(1, self.blocks);
@@ -144,7 +147,7 @@ impl<B: CollectiveKernels> Collectives<B> {
     unsafe fn by_exchange(
         &self,
         stream: &B::Stream,
-        call: &Call,
+        call: &SignedCall,
         direction: Direction,
     ) -> Result<()> {
         let launch = self.exchange_of(call, direction);
@@ -158,7 +161,7 @@ impl<B: CollectiveKernels> Collectives<B> {
     pub(super) unsafe fn by_reduction(
         &self,
         stream: &B::Stream,
-        call: &Call,
+        call: &SignedCall,
         variant: Variant,
     ) -> Result<()> {
         let launch = self.reduction_of(call, variant);
@@ -169,7 +172,7 @@ impl<B: CollectiveKernels> Collectives<B> {
     }
 
     /// What this rank reduces and where the result goes.
-    pub(super) fn reduction_of(&self, call: &Call, variant: Variant) -> Direct {
+    pub(super) fn reduction_of(&self, call: &SignedCall, variant: Variant) -> Direct {
         let chunk = self.chunk(call);
         let mine = self.rank * chunk;
         let (start, bytes, everywhere) = match variant {
@@ -183,7 +186,7 @@ impl<B: CollectiveKernels> Collectives<B> {
             false => DevicePtr::NULL,
         });
         Direct {
-            group: self.barriers[0].group(),
+            group: self.group(call.signature),
             from: Addresses::by_rank(self.world, |rank| call.input.of(rank).add(start)),
             to,
             bytes: bytes as u64,
@@ -201,7 +204,7 @@ impl<B: CollectiveKernels> Collectives<B> {
     unsafe fn by_copies(
         &self,
         stream: &B::Stream,
-        call: &Call,
+        call: &SignedCall,
         direction: Direction,
         batched: bool,
     ) -> Result<()> {
@@ -242,7 +245,7 @@ impl<B: CollectiveKernels> Collectives<B> {
                 backend.exchange(&self.side, &launch, blocks)?;
                 backend.record(&self.reduced[0], &self.side)?;
             }
-            backend.barrier(stream, &self.barriers[0].group())?;
+            backend.barrier(stream, &self.group(call.signature))?;
             match batched {
                 true => backend.batched_copies(stream, &moves)?,
                 false => backend.copies(stream, &moves)?,
@@ -250,12 +253,12 @@ impl<B: CollectiveKernels> Collectives<B> {
             if aside {
                 backend.wait_event(stream, &self.reduced[0])?;
             }
-            backend.barrier(stream, &self.barriers[0].group())
+            backend.barrier(stream, &self.group(call.signature))
         }
     }
 
     /// Sources and destinations by rank: this rank's memory on one side, every rank's on the other.
-    pub(super) fn exchange_of(&self, call: &Call, direction: Direction) -> Direct {
+    pub(super) fn exchange_of(&self, call: &SignedCall, direction: Direction) -> Direct {
         let bytes = call.bytes();
         let (rank, input, output) = (self.rank, &call.input, &call.output);
         let copy_of = |peer: usize| match (call.operation, direction) {
@@ -283,7 +286,7 @@ impl<B: CollectiveKernels> Collectives<B> {
             other => other,
         };
         Direct {
-            group: self.barriers[0].group(),
+            group: self.group(call.signature),
             from: Addresses::by_rank(self.world, |peer| copy_of(peer).0),
             to: Addresses::by_rank(self.world, |peer| copy_of(peer).1),
             bytes: bytes as u64,

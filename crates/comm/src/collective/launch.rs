@@ -47,8 +47,10 @@ pub struct Group {
     pub flags: Addresses,
     /// `[MAX_BLOCKS]` u32: the epoch of each block's last launch.
     pub epochs: DevicePtr,
+    /// Of the call, from [`signature`]: flags and packets carry it with their epoch.
+    pub signature: u32,
     /// Zero.
-    pub reserved: u64,
+    pub reserved: u32,
 }
 
 /// Parameter of `packet_*`.
@@ -73,8 +75,8 @@ pub struct Packets {
     pub root: u32,
     /// 1 if input, output, chunks and message are multiples of four bytes.
     pub aligned: u32,
-    /// Of the call, from [`signature`]: the packets carry it with their epoch.
-    pub signature: u32,
+    /// Zero.
+    pub reserved: u32,
 }
 
 /// Parameter of `packet_all_to_all_uneven_*`.
@@ -249,8 +251,9 @@ pub const EPOCH_BITS: u32 = 20;
 /// overwritten before the epoch of a packet repeats.
 pub const MAX_CAPACITY: usize = 16 << (EPOCH_BITS - 1);
 
-/// Eleven bits that tell calls apart which ranks mistake for the same one: what they do (a kernel, an element
-/// type) and how much. Two different calls in 2048 look alike.
+/// A number that tells calls apart which ranks mistake for the same one: what they do (an operation, an
+/// element type) and how much. Flags carry all of it, packets its highest eleven bits: of two different calls
+/// one in 2048 looks alike.
 pub fn signature(what: impl std::hash::Hash, sizes: &[usize]) -> u32 {
     // The same in every process: neither the standard library's hasher nor its keys.
     let mut hash = Fnv(0xcbf2_9ce4_8422_2325);
@@ -259,7 +262,7 @@ pub fn signature(what: impl std::hash::Hash, sizes: &[usize]) -> u32 {
         std::hash::Hasher::write_u64(&mut hash, *size as u64);
     }
     let mixed = hash.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (mixed >> (64 - (31 - EPOCH_BITS))) as u32
+    (mixed >> 32) as u32
 }
 
 /// FNV-1a.

@@ -39,8 +39,8 @@ mod variant;
 use std::sync::Arc;
 
 use warpweave_symm_mem::{
-    DType, Error, Exchange, FaultCause, Memory, Priority, Result, SignalFault, SignalPad,
-    SymmetricBuffer, agree,
+    DType, DevicePtr, Error, Exchange, FaultCause, Memory, Priority, Result, SignalFault,
+    SignalPad, SymmetricBuffer, agree,
 };
 
 pub use backend::{CollectiveKernels, Move};
@@ -50,7 +50,9 @@ pub use select::{Costs, MalformedCosts, ReductionOrder, interpolate};
 pub use variant::Variant;
 
 use host::of_other_call;
-use launch::{Addresses, Group, MAX_BLOCKS, MAX_CAPACITY, MAX_WORLD, PACKET_SLOT};
+use launch::{
+    Addresses, Group, MAX_BLOCKS, MAX_CAPACITY, MAX_WORLD, PACKET_SLOT, Packets, signature,
+};
 use select::Selected;
 
 /// How much memory the collectives of a group keep.
@@ -114,12 +116,13 @@ impl<B: CollectiveKernels> BarrierPad<B> {
         Ok(Self { pad, epochs })
     }
 
-    fn group(&self) -> Group {
+    fn group(&self, signature: u32) -> Group {
         let flags = self.pad.flags();
         Group {
             pad: self.pad.view(),
             flags: Addresses::by_rank(flags.world(), |rank| flags.peer(rank)),
             epochs: self.epochs.address(),
+            signature,
             reserved: 0,
         }
     }
@@ -246,9 +249,7 @@ impl<B: CollectiveKernels> Collectives<B> {
             .iter()
             .map(|barrier| barrier.pad.check(stream));
         SignalFault::of_several(checks).map_err(|error| match error {
-            Error::SignalFault(mut fault)
-                if fault.slot == PACKET_SLOT && fault.seen == of_other_call(fault.expected) =>
-            {
+            Error::SignalFault(mut fault) if fault.seen == of_other_call(fault.expected) => {
                 fault.cause = FaultCause::OtherCall;
                 fault.into()
             }
@@ -319,6 +320,27 @@ impl<B: CollectiveKernels> Collectives<B> {
         }
     }
 
+    /// The group of launches on a call's stream.
+    fn group(&self, signature: u32) -> Group {
+        self.barriers[0].group(signature)
+    }
+
+    /// Packets without data.
+    fn packets(&self, signature: u32) -> Packets {
+        Packets {
+            group: self.group(signature),
+            areas: Addresses::by_rank(self.world, |rank| self.areas.peer(rank)),
+            input: DevicePtr::NULL,
+            output: DevicePtr::NULL,
+            bytes: 0,
+            total: 0,
+            capacity: self.capacity as u32,
+            root: 0,
+            aligned: 1,
+            reserved: 0,
+        }
+    }
+
     /// A barrier of the ranks' streams: work after it starts when all ranks' work before it has ended.
     ///
     /// # Errors
@@ -327,13 +349,14 @@ impl<B: CollectiveKernels> Collectives<B> {
         if self.world == 1 {
             return Ok(());
         }
+        let group = self.group(signature(Operation::Barrier, &[]));
         // SAFETY: the group is this object's own and no other memory is touched.
-        unsafe { self.backend.barrier(stream, &self.barriers[0].group()) }
+        unsafe { self.backend.barrier(stream, &group) }
     }
 
     /// A barrier as a call.
     pub fn barrier_call(&self) -> Call {
-        let nothing = Operand::local(warpweave_symm_mem::DevicePtr::NULL);
+        let nothing = Operand::local(DevicePtr::NULL);
         Call {
             operation: Operation::Barrier,
             dtype: DType::F32,

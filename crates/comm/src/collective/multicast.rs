@@ -8,7 +8,7 @@ use warpweave_symm_mem::{DevicePtr, Result};
 
 use super::Collectives;
 use super::backend::{CollectiveKernels, Move};
-use super::call::{Call, Operation};
+use super::call::{Call, Operation, SignedCall};
 use super::enqueue::Direction;
 use super::launch::Multimem;
 use super::variant::Variant;
@@ -54,7 +54,7 @@ impl<B: CollectiveKernels> Collectives<B> {
 
     /// # Safety
     /// As for [`Collectives::enqueue`].
-    pub(super) unsafe fn by_multimem(&self, stream: &B::Stream, call: &Call) -> Result<()> {
+    pub(super) unsafe fn by_multimem(&self, stream: &B::Stream, call: &SignedCall) -> Result<()> {
         let at = |address: Option<DevicePtr>, offset| match address {
             Some(address) if address != DevicePtr::NULL => address.add(offset),
             _ => DevicePtr::NULL,
@@ -97,7 +97,11 @@ impl<B: CollectiveKernels> Collectives<B> {
 
     /// # Safety
     /// As for [`Collectives::enqueue`].
-    pub(super) unsafe fn by_multicast_copy(&self, stream: &B::Stream, call: &Call) -> Result<()> {
+    pub(super) unsafe fn by_multicast_copy(
+        &self,
+        stream: &B::Stream,
+        call: &SignedCall,
+    ) -> Result<()> {
         let to = call.output.multicast_address().unwrap_or_default();
         let offset = self.offset(call);
         let copy = |to: DevicePtr| Move {
@@ -116,9 +120,9 @@ impl<B: CollectiveKernels> Collectives<B> {
         // SAFETY: the caller's obligations; every rank is between the two barriers while its output is
         // written.
         unsafe {
-            self.backend.barrier(stream, &self.barriers[0].group())?;
+            self.backend.barrier(stream, &self.group(call.signature))?;
             self.backend.copies(stream, &moves)?;
-            self.backend.barrier(stream, &self.barriers[0].group())
+            self.backend.barrier(stream, &self.group(call.signature))
         }
     }
 }

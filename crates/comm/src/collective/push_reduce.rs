@@ -4,7 +4,7 @@ use warpweave_symm_mem::{DevicePtr, Result};
 
 use super::Collectives;
 use super::backend::CollectiveKernels;
-use super::call::{Call, Operation};
+use super::call::{Operation, SignedCall};
 use super::enqueue::{DIRECT_THREADS, widest};
 use super::launch::{Addresses, MAX_SLICES, PushReduce};
 
@@ -24,12 +24,16 @@ impl<B: CollectiveKernels> Collectives<B> {
 
     /// # Safety
     /// As for [`Collectives::enqueue`].
-    pub(super) unsafe fn by_push_reduce(&self, stream: &B::Stream, call: &Call) -> Result<()> {
+    pub(super) unsafe fn by_push_reduce(
+        &self,
+        stream: &B::Stream,
+        call: &SignedCall,
+    ) -> Result<()> {
         let chunk = self.chunk(call);
         let everywhere = call.operation == Operation::AllReduce;
         let (blocks, slices, slice) = self.slices(chunk);
         let launch = PushReduce {
-            group: self.barriers[0].group(),
+            group: self.group(call.signature),
             staging: Addresses::by_rank(self.world, |rank| {
                 self.staging.peer(rank).add(self.rank * chunk)
             }),

@@ -4,7 +4,7 @@ use warpweave_symm_mem::Result;
 
 use super::Collectives;
 use super::backend::CollectiveKernels;
-use super::call::Call;
+use super::call::SignedCall;
 use super::enqueue::widest;
 use super::launch::{Addresses, ScatterAllGather};
 
@@ -14,13 +14,13 @@ impl<B: CollectiveKernels> Collectives<B> {
     pub(super) unsafe fn by_scatter_all_gather(
         &self,
         stream: &B::Stream,
-        call: &Call,
+        call: &SignedCall,
     ) -> Result<()> {
         let total = call.bytes();
         let chunk = total.div_ceil(self.world - 1).next_multiple_of(16);
         let (blocks, slices, slice) = self.slices(chunk);
         let launch = ScatterAllGather {
-            group: self.barriers[0].group(),
+            group: self.group(call.signature),
             output: Addresses::by_rank(self.world, |rank| call.output.of(rank)),
             input: call.input.address(),
             chunk: chunk as u64,

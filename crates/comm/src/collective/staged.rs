@@ -21,7 +21,7 @@
 use warpweave_symm_mem::{DevicePtr, Result};
 
 use super::backend::CollectiveKernels;
-use super::call::{Call, Operand, Operation};
+use super::call::{Call, Operand, Operation, SignedCall};
 use super::enqueue::LOCAL_BLOCKS;
 use super::launch::{Addresses, Direct};
 use super::select::Costs;
@@ -116,7 +116,7 @@ impl<B: CollectiveKernels> Collectives<B> {
 
     /// # Safety
     /// As for [`Collectives::enqueue`].
-    pub(super) unsafe fn by_staged(&self, stream: &B::Stream, call: &Call) -> Result<()> {
+    pub(super) unsafe fn by_staged(&self, stream: &B::Stream, call: &SignedCall) -> Result<()> {
         let Some(cut) = Pieces::of(call.operation, call.bytes(), self.world, self.slot()) else {
             return Ok(());
         };
@@ -132,7 +132,12 @@ impl<B: CollectiveKernels> Collectives<B> {
 
     /// # Safety
     /// As for [`Collectives::enqueue`].
-    unsafe fn by_landed_pieces(&self, stream: &B::Stream, call: &Call, cut: Pieces) -> Result<()> {
+    unsafe fn by_landed_pieces(
+        &self,
+        stream: &B::Stream,
+        call: &SignedCall,
+        cut: Pieces,
+    ) -> Result<()> {
         let backend = &self.backend;
         let blocks = self.direct_blocks(cut.bytes);
         for piece in pieces(call, cut) {
@@ -165,14 +170,13 @@ impl<B: CollectiveKernels> Collectives<B> {
     ///
     /// # Safety
     /// As for [`Collectives::enqueue`].
-    unsafe fn land(&self, stream: &B::Stream, call: &Call, piece: &Piece) -> Result<()> {
+    unsafe fn land(&self, stream: &B::Stream, call: &SignedCall, piece: &Piece) -> Result<()> {
         let (start, bytes) = (piece.start, piece.bytes);
-        let whole = Call {
-            count: bytes / call.dtype.size(),
-            input: Operand::local(call.input.address().add(start)),
-            output: Operand::symmetric(&self.bounce, piece.slot() * self.slot(), bytes)?,
-            ..*call
-        };
+        let whole = call.part(
+            bytes / call.dtype.size(),
+            Operand::local(call.input.address().add(start)),
+            Operand::symmetric(&self.bounce, piece.slot() * self.slot(), bytes)?,
+        );
         // SAFETY: the caller's obligations.
         unsafe {
             match call.operation {
@@ -189,13 +193,13 @@ impl<B: CollectiveKernels> Collectives<B> {
     }
 
     /// Sends this rank's data for each peer to that peer's slot, and its own to the output.
-    fn exchange_into_slots(&self, call: &Call, piece: &Piece) -> Direct {
+    fn exchange_into_slots(&self, call: &SignedCall, piece: &Piece) -> Direct {
         let (rank, start) = (self.rank, piece.start);
         let place = piece.slot() * self.slot() + rank * piece.bytes;
         let synchronized = Direct {
             enter: 1,
             leave: 1,
-            ..self.local(piece, |_| None)
+            ..self.local(call, piece, |_| None)
         };
         self.moves(synchronized, |peer| {
             let part = match call.operation {
@@ -212,13 +216,13 @@ impl<B: CollectiveKernels> Collectives<B> {
     }
 
     /// The local copy of a piece from its slot to the output.
-    fn out_of_slot(&self, call: &Call, piece: &Piece) -> Direct {
+    fn out_of_slot(&self, call: &SignedCall, piece: &Piece) -> Direct {
         let slot = self.bounce.local().add(piece.slot() * self.slot());
         let (output, rank) = (call.output.address(), self.rank);
         let is_there = |rank: usize| {
             call.operation == Operation::Broadcast && rank == call.root && call.in_place()
         };
-        self.local(piece, |peer| match call.operation {
+        self.local(call, piece, |peer| match call.operation {
             Operation::AllGather | Operation::AllToAll => (peer != rank).then(|| {
                 let to = output.add(peer * call.bytes() + piece.start);
                 (slot.add(peer * piece.bytes), to)
@@ -233,12 +237,17 @@ impl<B: CollectiveKernels> Collectives<B> {
     ///
     /// # Safety
     /// As for [`Collectives::enqueue`].
-    unsafe fn by_packed_pieces(&self, stream: &B::Stream, call: &Call, cut: Pieces) -> Result<()> {
+    unsafe fn by_packed_pieces(
+        &self,
+        stream: &B::Stream,
+        call: &SignedCall,
+        cut: Pieces,
+    ) -> Result<()> {
         let backend = &self.backend;
         let blocks = self.direct_blocks(cut.bytes);
         let pack = |piece: &Piece| {
             let slot = self.bounce.local().add(piece.slot() * self.slot());
-            self.local(piece, |peer| {
+            self.local(call, piece, |peer| {
                 let from = call.input.address().add(peer * call.bytes() + piece.start);
                 Some((from, slot.add(peer * piece.bytes)))
             })
@@ -261,12 +270,11 @@ impl<B: CollectiveKernels> Collectives<B> {
                     backend.record(&self.reduced[next.slot()], &self.side)?;
                 }
                 let packed = self.bounce.local().add(slot * self.slot());
-                let part = Call {
-                    count: piece.bytes / call.dtype.size(),
-                    input: Operand::local(packed),
-                    output: Operand::local(call.output.address().add(piece.start)),
-                    ..*call
-                };
+                let part = call.part(
+                    piece.bytes / call.dtype.size(),
+                    Operand::local(packed),
+                    Operand::local(call.output.address().add(piece.start)),
+                );
                 self.by_push_reduce(stream, &part)?;
                 backend.record(&self.pushed[slot], stream)?;
             }
@@ -277,11 +285,12 @@ impl<B: CollectiveKernels> Collectives<B> {
     /// Local copies of a piece, without a barrier.
     fn local(
         &self,
+        call: &SignedCall,
         piece: &Piece,
         copy: impl Fn(usize) -> Option<(DevicePtr, DevicePtr)>,
     ) -> Direct {
         let alone = Direct {
-            group: self.barriers[0].group(),
+            group: self.group(call.signature),
             from: Addresses::default(),
             to: Addresses::default(),
             bytes: piece.bytes as u64,

@@ -3,7 +3,7 @@
 use warpweave_symm_mem::{DevicePtr, Result};
 
 use super::backend::CollectiveKernels;
-use super::call::{Call, Operation};
+use super::call::{Operation, SignedCall};
 use super::launch::{Addresses, Direct};
 use super::{Collectives, PIECES};
 
@@ -19,7 +19,7 @@ impl<B: CollectiveKernels> Collectives<B> {
     ///
     /// # Safety
     /// As for [`Collectives::enqueue`].
-    pub(super) unsafe fn by_staging(&self, stream: &B::Stream, call: &Call) -> Result<()> {
+    pub(super) unsafe fn by_staging(&self, stream: &B::Stream, call: &SignedCall) -> Result<()> {
         let backend = &self.backend;
         let chunk = self.chunk(call);
         let everywhere = call.operation == Operation::AllReduce;
@@ -56,7 +56,7 @@ impl<B: CollectiveKernels> Collectives<B> {
                 let last = index + 1 == count;
                 let (start, bytes) = pieces(part(self.rank), index);
                 let launch = Direct {
-                    group: self.barriers[1].group(),
+                    group: self.barriers[1].group(call.signature),
                     from: Addresses::by_rank(self.world, |rank| match rank == self.rank {
                         true => call.input.address().add(self.rank * chunk + start),
                         false => self.staging.local().add(rank * chunk + start),
@@ -84,7 +84,7 @@ impl<B: CollectiveKernels> Collectives<B> {
                 }
             }
             match everywhere {
-                true => backend.barrier(stream, &self.barriers[0].group()),
+                true => backend.barrier(stream, &self.group(call.signature)),
                 false => Ok(()),
             }
         }

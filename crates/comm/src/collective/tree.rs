@@ -9,10 +9,9 @@ use warpweave_symm_mem::Result;
 
 use super::Collectives;
 use super::backend::CollectiveKernels;
-use super::call::Call;
+use super::call::SignedCall;
 use super::enqueue::PACKET_THREADS;
-use super::launch::{Addresses, PAYLOAD, Packets, Tree, signature};
-use super::variant::Variant;
+use super::launch::{PAYLOAD, Packets, Tree};
 
 /// No rank: `kNobody`.
 pub const NOBODY: u32 = u32::MAX;
@@ -64,7 +63,7 @@ impl<B: CollectiveKernels> Collectives<B> {
     ///
     /// # Safety
     /// As for [`Collectives::enqueue`].
-    pub(super) unsafe fn by_tree(&self, stream: &B::Stream, call: &Call) -> Result<()> {
+    pub(super) unsafe fn by_tree(&self, stream: &B::Stream, call: &SignedCall) -> Result<()> {
         let (input, output) = (call.input.address(), call.output.address());
         let aligned = (input.0 | output.0).is_multiple_of(4);
         let trees = [0, 1].map(|tree| Neighbours::of(tree, self.rank, self.world));
@@ -73,16 +72,12 @@ impl<B: CollectiveKernels> Collectives<B> {
             let bytes = (call.bytes() - start).min(piece);
             let launch = Tree {
                 packets: Packets {
-                    group: self.barriers[0].group(),
-                    areas: Addresses::by_rank(self.world, |rank| self.areas.peer(rank)),
                     input: input.add(start),
                     output: output.add(start),
                     bytes: bytes as u64,
                     total: bytes as u64,
-                    capacity: self.capacity as u32,
-                    root: 0,
                     aligned: u32::from(aligned),
-                    signature: signature((Variant::Tree, call.dtype), &[call.bytes()]),
+                    ..self.packets(call.signature)
                 },
                 parent: trees.map(|tree| tree.parent),
                 children: trees.map(|tree| tree.children),

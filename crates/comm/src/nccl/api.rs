@@ -189,8 +189,8 @@ pub(super) fn hint(code: c_int) -> &'static str {
     match code {
         1 => "a CUDA call failed inside NCCL; NCCL_DEBUG=WARN prints which",
         2 => {
-            "a system call failed inside NCCL, often for /dev/shm or the network interface; see NCCL_DEBUG=WARN, \
-             NCCL_SOCKET_IFNAME"
+            "a system call failed inside NCCL, often for /dev/shm or the network interface; see \
+             NCCL_DEBUG=WARN, NCCL_SOCKET_IFNAME"
         }
         4 | 5 => "do all ranks make the same calls, each on its own device?",
         6 => "another rank failed or went away; its own log says why",

@@ -59,8 +59,8 @@ impl StoreServer {
         let address = listener.local_addr().map_err(failed)?;
         if !token.is_secret() && !address.ip().is_loopback() {
             tracing::warn!(
-                "the job's store listens at {address} with a token made of the launcher's job id, which is not \
-                 secret: set WARPWEAVE_JOB_TOKEN on every rank to keep other hosts out"
+                "the job's store listens at {address} with a token made of the launcher's job id, which is \
+                 not secret: set WARPWEAVE_JOB_TOKEN on every rank to keep other hosts out"
             );
         }
         let stop = Arc::new(WakeFd::new()?);

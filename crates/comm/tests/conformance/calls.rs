@@ -8,6 +8,7 @@ use warpweave_symm_mem::{DType, DeviceSlice, Error, FaultCause, Memory, Priority
 use crate::case::{Case, DTYPES, OPERATIONS, Reach};
 use crate::play::Played;
 use crate::rank::Rank;
+use crate::suite::every_variant;
 use crate::values::{encoded, given, result};
 
 /// What memory holds before a call.
@@ -318,28 +319,96 @@ pub fn different_calls_are_told<B: CollectiveKernels>(
         .map_err(told)?;
         rank.backend.synchronize(&rank.stream).map_err(told)?;
         let waited = start.elapsed();
-        match rank.collectives.check(&rank.stream) {
-            Err(Error::SignalFault(fault)) => {
-                let names_last = rank.rank() == last || fault.peer == last;
-                let is_told = match fault.cause {
-                    FaultCause::OtherCall => names_last,
-                    FaultCause::PeerGaveUp { reporter } => names_last || reporter == last,
-                    _ => false,
-                };
-                if !is_told || waited > timeout / 2 {
-                    return Err(format!(
-                        "rank {} after {waited:?}, odd call {index}: {fault}",
-                        rank.rank()
-                    ));
-                }
-            }
-            other => return Err(format!("rank {}, odd call {index}: {other:?}", rank.rank())),
-        }
+        is_told(rank, waited, timeout).map_err(|why| format!("odd call {index}: {why}"))?;
         rank.meet()?;
         rank.collectives
             .recover(&rank.stream, rank.exchange.as_ref())
             .map_err(told)?;
         one(rank, &alike, 0, 9000 + index as u64)?;
+    }
+    Ok(())
+}
+
+/// After a call in which the last rank differed: the error says so and names a rank on either side.
+fn is_told<B: CollectiveKernels>(
+    rank: &Rank<B>,
+    waited: std::time::Duration,
+    timeout: std::time::Duration,
+) -> Played {
+    let (me, last) = (rank.rank(), rank.world() - 1);
+    match rank.collectives.check(&rank.stream) {
+        Err(Error::SignalFault(fault)) => {
+            let names_last = me == last || fault.peer == last;
+            let is_told = match fault.cause {
+                FaultCause::OtherCall => names_last,
+                FaultCause::PeerGaveUp { reporter } => names_last || reporter == last,
+                _ => false,
+            };
+            match is_told && waited < timeout / 2 {
+                true => Ok(()),
+                false => Err(format!("rank {me} after {waited:?}: {fault}")),
+            }
+        }
+        other => Err(format!("rank {me}: {other:?}")),
+    }
+}
+
+/// Every variant, with another size, element type, root or variant on the last rank: as
+/// [`different_calls_are_told`], whether the ranks meet by packets or at barriers.
+pub fn every_variant_tells_other_calls<B: CollectiveKernels>(
+    rank: &Rank<B>,
+    timeout: std::time::Duration,
+) -> Played {
+    let last = rank.world() - 1;
+    for (operation, variant) in every_variant() {
+        let alike = Case::new(operation, variant, DType::F32, 480, Reach::BOTH);
+        let longer = Case {
+            count: 484,
+            ..alike
+        };
+        let retyped = Case {
+            dtype: DType::Bf16,
+            count: 960,
+            ..alike
+        };
+        let rerooted = Case { root: 1, ..alike };
+        let transported = Case {
+            // One that meets at the same barriers.
+            variant: match variant {
+                Variant::Push if !alike.reduces() => Variant::Pull,
+                Variant::Pull => Variant::PullTma,
+                Variant::TwoShot => Variant::TwoShotTma,
+                Variant::PushCopyEngine if !alike.reduces() => Variant::PullCopyEngine,
+                same => same,
+            },
+            ..alike
+        };
+        for odd in [longer, retyped, rerooted, transported] {
+            let is_other = odd != alike && (odd.root == 0 || operation == Operation::Broadcast);
+            if !is_other || !alike.applies(&rank.limits()) {
+                continue;
+            }
+            let case = if rank.rank() == last { odd } else { alike };
+            let story = |why| format!("{alike:?}, and {odd:?}: {why}");
+            let place = rank.place(&case).map_err(told)?;
+            rank.meet()?;
+            let start = std::time::Instant::now();
+            // SAFETY: both places are live, and nobody uses what they hold afterwards.
+            let called = unsafe {
+                rank.collectives
+                    .enqueue(&rank.stream, &place.call, case.variant)
+            };
+            called.map_err(told)?;
+            rank.backend.synchronize(&rank.stream).map_err(told)?;
+            is_told(rank, start.elapsed(), timeout).map_err(story)?;
+            rank.meet()?;
+            rank.collectives
+                .recover(&rank.stream, rank.exchange.as_ref())
+                .map_err(told)?;
+            if let Some(error) = rank.call(&alike, 2, 9500).map_err(story)? {
+                return Err(story(told(error)));
+            }
+        }
     }
     Ok(())
 }

@@ -293,7 +293,8 @@ fn a_hundred_thousand_replays_on_two_streams() {
 fn ranks_that_make_different_calls_are_told() {
     for world in worlds().skip(1) {
         on(world, sizes(world), TIMEOUT, |rank| {
-            calls::different_calls_are_told(rank, TIMEOUT)
+            calls::different_calls_are_told(rank, TIMEOUT)?;
+            calls::every_variant_tells_other_calls(rank, TIMEOUT)
         });
     }
 }

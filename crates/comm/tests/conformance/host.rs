@@ -308,7 +308,8 @@ fn ten_thousand_replays_on_two_streams() {
 fn ranks_that_make_different_calls_are_told() {
     for world in [2, 4] {
         on_threads(world, TIMEOUT, |rank| {
-            calls::different_calls_are_told(rank, TIMEOUT)
+            calls::different_calls_are_told(rank, TIMEOUT)?;
+            calls::every_variant_tells_other_calls(rank, TIMEOUT)
         })
         .unwrap_or_else(|why| panic!("{why}"));
     }

@@ -319,8 +319,8 @@ impl<B: CollectiveKernels> Rank<B> {
                     .zip(&wanted)
                     .filter(|(got, wanted)| got != wanted);
                 Err(format!(
-                    "rank {rank} of {}: {case:?}: {} bytes differ, the first {} bytes after the output's start ({} \
-                     bytes): {:02x?}, not {:02x?}",
+                    "rank {rank} of {}: {case:?}: {} bytes differ, the first {} bytes after the output's \
+                     start ({} bytes): {:02x?}, not {:02x?}",
                     self.world(),
                     differ.count(),
                     at as i64 - place.output_at as i64,

@@ -99,8 +99,8 @@ impl<B: CollectiveKernels> Rank<B> {
         self.exchange.rank()
     }
 
-    /// Waits for the other ranks. Stands between what allocates, frees or captures and the next call: on a device
-    /// that ranks share it may wait for all work, and so for a peer that waits for this rank.
+    /// Waits for the other ranks. Stands between what allocates, frees or captures and the next call: on a
+    /// device that ranks share it may wait for all work, and so for a peer that waits for this rank.
     pub fn meet(&self) -> Result<(), String> {
         let met = self.exchange.barrier("meet");
         met.map_err(|error| error.to_string())

@@ -1,5 +1,10 @@
 //! The twin of `group.cuh`: the barrier of a collective's ranks.
 //!
+//! The device stores a flag with the signature of its call in one access. The host stores the signature and
+//! then, with release, the flag. A flag may go on to the next epoch before its reader looks at the signature,
+//! but not to the one after, for which its writer has to hear from the reader: so there are two signatures,
+//! one for each parity of the epoch.
+//!
 //! The protocol is generic over the memory: loom explores the code that runs.
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,6 +16,30 @@ use warpweave_symm_mem::pad::flag::{self, Flag};
 use warpweave_symm_mem::sync::Instant;
 
 use crate::collective::launch::{Group, MAX_BLOCKS};
+
+/// What a fault record has for the epoch seen, if it was the expected one with another signature: as far
+/// ahead as no epoch is. `of_other_call` in `group.cuh` too.
+pub(in crate::collective) const fn of_other_call(expected: u32) -> u32 {
+    expected ^ 1 << 31
+}
+
+/// A u32 that several ranks access.
+pub(super) trait Atomic {
+    /// The value.
+    fn load(&self, order: Ordering) -> u32;
+    /// Sets the value.
+    fn store(&self, value: u32, order: Ordering);
+}
+
+impl Atomic for AtomicU32 {
+    fn load(&self, order: Ordering) -> u32 {
+        self.load(order)
+    }
+
+    fn store(&self, value: u32, order: Ordering) {
+        self.store(value, order);
+    }
+}
 
 /// A rank of a group, and how its waits fail.
 pub(super) trait Member {
@@ -29,6 +58,9 @@ pub(super) trait Member {
     /// True once this rank or a peer has given up on this pad: what was read from peers before may be
     /// invalid.
     fn is_noticed(&self) -> bool;
+
+    /// That of the call, which all ranks' flags and packets carry.
+    fn signature(&self) -> u32;
 
     /// Fails a wait: stops this rank, notifies all ranks, and records that `peer` did not bring `wanted` in
     /// `slot`, unless another fault is recorded.
@@ -57,8 +89,20 @@ pub(super) trait Barrier: Member {
     /// The type of a flag.
     type Flag: Flag;
 
+    /// The type of a signature.
+    type Signature: Atomic;
+
     /// The flag that `source` writes on `owner` in `slot`.
     fn flag(&self, owner: usize, slot: usize, source: usize) -> &Self::Flag;
+
+    /// The signature that `source` writes before that flag, for epochs of this parity.
+    fn signature_of(
+        &self,
+        owner: usize,
+        slot: usize,
+        source: usize,
+        parity: u32,
+    ) -> &Self::Signature;
 }
 
 /// The two barriers of a launch.
@@ -76,25 +120,34 @@ impl Phase {
 }
 
 /// A barrier of this rank's only block with that of each peer: what the peers did before is visible
-/// afterwards. Returns false if one did not arrive in time, or if this rank or a peer has given up.
+/// afterwards. Returns false if one did not arrive in time or makes another call, or if this rank or a peer
+/// has given up.
 pub(super) fn barrier(group: &impl Barrier, phase: Phase, epoch: u32) -> bool {
     let rank = group.rank();
     if !group.is_sound(phase.slot(0)) {
         return false;
     }
+    let (slot, parity) = (phase.slot(0), epoch & 1);
     for peer in group.peers() {
-        group.flag(peer, phase.slot(0), rank).publish(epoch);
+        let signature = group.signature_of(peer, slot, rank, parity);
+        signature.store(group.signature(), Ordering::Relaxed);
+        group.flag(peer, slot, rank).publish(epoch);
     }
     let mut arrived = true;
     for peer in group.peers() {
         let start = Instant::now();
-        let flag = group.flag(rank, phase.slot(0), peer);
+        let flag = group.flag(rank, slot, peer);
         let (noticed, stopped) = (|| group.is_noticed(), || group.is_stopped());
         let waited = flag::wait(flag, epoch, group.timeout(), noticed, stopped);
-        if let Err(seen) = waited {
-            group.record(phase.slot(0), peer, epoch, seen, start.elapsed());
-            arrived = false;
-        }
+        let signature = group.signature_of(rank, slot, peer, parity);
+        let (seen, waited) = match waited {
+            Err(seen) => (seen, start.elapsed()),
+            Ok(()) if signature.load(Ordering::Relaxed) == group.signature() => continue,
+            // A wait that ends before its deadline would pass for one that was stopped.
+            Ok(()) => (of_other_call(epoch), start.elapsed().max(group.timeout())),
+        };
+        group.record(slot, peer, epoch, seen, waited);
+        arrived = false;
     }
     // A flag that is not written for 2³¹ launches would look as if it were ahead. So the flags of absent
     // blocks are published too, one in each launch.
@@ -162,20 +215,37 @@ impl Member for HostGroup {
         unsafe { host::is_noticed(&self.0.pad) }
     }
 
+    fn signature(&self) -> u32 {
+        self.0.signature
+    }
+
     fn record(&self, slot: usize, peer: usize, wanted: u32, seen: u32, waited: Duration) {
         // SAFETY: as above.
         unsafe { host::record_fault(&self.0.pad, slot, peer, wanted, seen, waited) }
     }
 }
 
-impl Barrier for HostGroup {
-    type Flag = AtomicU32;
-
-    fn flag(&self, owner: usize, slot: usize, source: usize) -> &AtomicU32 {
+impl HostGroup {
+    /// A word of the flag that `source` writes on `owner` in `slot`: the epoch, then the signatures.
+    fn word(&self, owner: usize, slot: usize, source: usize, word: usize) -> &AtomicU32 {
+        const { assert!(3 * size_of::<u32>() <= FLAG_STRIDE) };
         let index = slot * self.world() + source;
         let flag = self.0.flags.0[owner].add(index * FLAG_STRIDE);
-        // SAFETY: every rank's pad has flags for all slots and sources, accessed by atomics only; the pad
-        // lives, as `new` was promised.
-        unsafe { AtomicU32::from_ptr(flag.as_host()) }
+        // SAFETY: every rank's pad has flags for all slots and sources, of three words at least, accessed by
+        // atomics only; the pad lives, as `new` was promised.
+        unsafe { AtomicU32::from_ptr(flag.add(word * size_of::<u32>()).as_host()) }
+    }
+}
+
+impl Barrier for HostGroup {
+    type Flag = AtomicU32;
+    type Signature = AtomicU32;
+
+    fn flag(&self, owner: usize, slot: usize, source: usize) -> &AtomicU32 {
+        self.word(owner, slot, source, 0)
+    }
+
+    fn signature_of(&self, owner: usize, slot: usize, source: usize, parity: u32) -> &AtomicU32 {
+        self.word(owner, slot, source, 1 + parity as usize)
     }
 }

@@ -21,7 +21,7 @@ use super::launch::{
     UnevenPackets,
 };
 use crate::collective::norm::launch::{ReducedNorm, RowNorm, Shots};
-pub(super) use packet::of_other_call;
+pub(super) use group::of_other_call;
 
 impl CollectiveKernels for Host {
     fn preload_collectives(&self) -> Result<()> {

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use warpweave_symm_mem::sync::{Instant, thread};
 
-use super::group::{HostGroup, Member};
+use super::group::{Atomic, HostGroup, Member, of_other_call};
 use crate::collective::launch::{EPOCH_BITS, PACKET, PACKET_SLOT, PAYLOAD, Packets};
 
 /// Polls of a packet between two checks of the clock and the fault record.
@@ -24,12 +24,6 @@ const SCRUBBED: usize = 32;
 /// The bits of a flag without the signature.
 const EPOCH: u32 = (2 << EPOCH_BITS) - 1;
 
-/// What a fault record has for the epoch seen, if it was the expected one with another signature: as far
-/// ahead as no epoch is. `Sections::take` in `packet.cuh` too.
-pub(in crate::collective) const fn of_other_call(expected: u32) -> u32 {
-    expected ^ 1 << 31
-}
-
 /// The data of a packet.
 pub(super) type Payload = [u32; PAYLOAD / 4];
 
@@ -39,24 +33,6 @@ pub(super) const fn packets_of(bytes: usize) -> usize {
         1
     } else {
         bytes.div_ceil(PAYLOAD)
-    }
-}
-
-/// A u32 that several ranks access.
-pub(super) trait Atomic {
-    /// The value.
-    fn load(&self, order: Ordering) -> u32;
-    /// Sets the value.
-    fn store(&self, value: u32, order: Ordering);
-}
-
-impl Atomic for AtomicU32 {
-    fn load(&self, order: Ordering) -> u32 {
-        self.load(order)
-    }
-
-    fn store(&self, value: u32, order: Ordering) {
-        self.store(value, order);
     }
 }
 
@@ -102,11 +78,6 @@ pub(super) trait Areas: Member {
     /// Packets of a section.
     fn capacity(&self) -> usize;
 
-    /// Eleven bits of the call, which all ranks' packets carry.
-    fn signature(&self) -> u32 {
-        0
-    }
-
     /// Backs off after so many polls.
     fn pause(&self, polls: u32);
 }
@@ -125,7 +96,7 @@ impl<'a, A: Areas> Sections<'a, A> {
         Self {
             areas,
             epoch,
-            flag: areas.signature() << (EPOCH_BITS + 1) | (epoch << 1 | 1) & EPOCH,
+            flag: areas.signature() & !EPOCH | (epoch << 1 | 1) & EPOCH,
         }
     }
 
@@ -228,6 +199,10 @@ impl Member for HostAreas<'_> {
         self.group.is_noticed()
     }
 
+    fn signature(&self) -> u32 {
+        self.group.signature()
+    }
+
     fn record(&self, slot: usize, peer: usize, wanted: u32, seen: u32, waited: Duration) {
         self.group.record(slot, peer, wanted, seen, waited);
     }
@@ -246,10 +221,6 @@ impl Areas for HostAreas<'_> {
 
     fn capacity(&self) -> usize {
         self.launch.capacity as usize
-    }
-
-    fn signature(&self) -> u32 {
-        self.launch.signature
     }
 
     // Nobody wakes a receiver: a wake for each packet would cost more than the packets.

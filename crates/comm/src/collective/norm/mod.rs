@@ -29,7 +29,7 @@ use super::Collectives;
 use super::backend::CollectiveKernels;
 use super::call::{Call, Operand, Operation};
 use super::calls::overlap;
-use super::launch::{Addresses, PAYLOAD, Packets, signature};
+use super::launch::{PAYLOAD, signature};
 use super::variant::Variant;
 use launch::{MAX_SEGMENTS, ReducedNorm, RowNorm, SEGMENT, Shots, UNIT, UNIT_PACKETS};
 
@@ -368,18 +368,10 @@ impl<B: CollectiveKernels> Collectives<B> {
         )
         .entered();
         let launch = ReducedNorm {
-            packets: Packets {
-                group: self.barriers[0].group(),
-                areas: Addresses::by_rank(self.world(), |rank| self.areas.peer(rank)),
-                input: rows.input,
-                output: DevicePtr::NULL,
-                bytes: 0,
-                total: 0,
-                capacity: self.capacity as u32,
-                root: 0,
-                aligned: 1,
-                signature: signature((shots, norm.dtype), &[norm.hidden, norm.input.bytes()]),
-            },
+            packets: self.packets(signature(
+                (shots, norm.dtype),
+                &[norm.hidden, norm.input.bytes()],
+            )),
             norm: *rows,
             chunk: self.chunk_of_rows(rows) as u32,
             reserved: 0,

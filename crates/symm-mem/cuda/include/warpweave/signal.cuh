@@ -78,14 +78,28 @@ __device__ __forceinline__ void store_release_sys(uint32_t* to, uint32_t value) 
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
 }
 
+__device__ __forceinline__ void store_release_sys(uint64_t* to, uint64_t value) {
+  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
+}
+
 // Orders nothing before it.
 __device__ __forceinline__ void store_relaxed_sys(uint32_t* to, uint32_t value) {
   asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
 }
 
+__device__ __forceinline__ void store_relaxed_sys(uint64_t* to, uint64_t value) {
+  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
+}
+
 __device__ __forceinline__ uint32_t load_acquire_sys(const uint32_t* from) {
   uint32_t value;
   asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+  return value;
+}
+
+__device__ __forceinline__ uint64_t load_acquire_sys(const uint64_t* from) {
+  uint64_t value;
+  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
   return value;
 }
 
@@ -218,16 +232,17 @@ inline __device__ __noinline__ void record_fault(const PadView& pad, uint32_t sl
 // live across it in few registers; a kernel whose registers are all in use spills then.
 enum class FaultCode { kCalled, kInline };
 
-// Polls `flag` until `is_enough` accepts its epoch. `peer` writes the flag in `slot` of this rank's pad.
+// Polls `flag`, an epoch or 64 bits of which the low ones are an epoch, until `is_enough` accepts it. `peer`
+// writes the flag in `slot` of this rank's pad.
 // False if the epoch did not come within `kDeadlines` deadlines, or if this rank or a peer has given up. The
 // fault is then recorded: the caller leaves the peer's data alone and ends as it would have. A notice fails
 // the wait even if the epoch is there. The notice is read after everything that the caller read before, and
 // its load overlaps that of the flag.
-template <FaultCode kFault, uint32_t kDeadlines, typename IsEnough>
-__device__ __forceinline__ bool wait_until(const PadView& pad, const uint32_t* flag, uint32_t slot,
-                                           uint32_t peer, uint32_t wanted, IsEnough is_enough) {
+template <FaultCode kFault, uint32_t kDeadlines, typename Flag, typename IsEnough>
+__device__ __forceinline__ bool wait_until(const PadView& pad, const Flag* flag, uint32_t slot, uint32_t peer,
+                                           uint32_t wanted, IsEnough is_enough) {
   uint32_t notice = load_relaxed_sys(&pad.fault->notice);
-  uint32_t seen = load_acquire_sys(flag);
+  Flag seen = load_acquire_sys(flag);
   if (notice == 0 && is_enough(seen)) return true;
   const uint64_t start = global_time();
   for (uint32_t polls = 1;; ++polls) {
@@ -241,9 +256,9 @@ __device__ __forceinline__ bool wait_until(const PadView& pad, const uint32_t* f
     const bool late = waited > kDeadlines * pad.timeout_ns;
     if (late || notice != 0 || stopped(pad) || load_relaxed_sys(pad.stopped_on_host) != 0) {
       if constexpr (kFault == FaultCode::kCalled) {
-        record_fault(pad, slot, peer, wanted, seen, late ? waited : 0);
+        record_fault(pad, slot, peer, wanted, uint32_t(seen), late ? waited : 0);
       } else {
-        record_fault_inline(pad, slot, peer, wanted, seen, late ? waited : 0);
+        record_fault_inline(pad, slot, peer, wanted, uint32_t(seen), late ? waited : 0);
       }
       return false;
     }
@@ -264,13 +279,6 @@ __device__ __forceinline__ bool wait_flag(const PadView& pad, const uint32_t* fl
 __device__ __forceinline__ bool wait_after_waits(const PadView& pad, const uint32_t* counter, uint32_t slot,
                                                  uint32_t peer, uint32_t wanted) {
   return wait_flag<FaultCode::kCalled, 2>(pad, counter, slot, peer, wanted);
-}
-
-// Waits until `flag` is `wanted`. Its writer cannot have gone further.
-__device__ __forceinline__ bool wait_equal(const PadView& pad, const uint32_t* flag, uint32_t slot,
-                                           uint32_t peer, uint32_t wanted) {
-  return wait_until<FaultCode::kCalled, 1>(pad, flag, slot, peer, wanted,
-                                           [&](uint32_t seen) { return seen == wanted; });
 }
 
 // As `wait_flag`, for the flag of (`slot`, `peer`).

@@ -6,8 +6,8 @@ use loom::sync::Arc;
 use loom::sync::atomic::fence;
 use loom::thread;
 
-use super::{Memory, Rank, Rules, barrier, value};
-use crate::collective::host::group::{Member, Phase};
+use super::{Memory, Rank, Rules, value};
+use crate::collective::host::group::{Member, Phase, barrier};
 
 /// A call in which each of two ranks reads the other's row between the barriers, and changes its own once the
 /// call has ended for it, with or without an error. The deadline of rank 0 passes at any time.
@@ -24,6 +24,7 @@ fn reads_between(rules: Rules) {
             memory: memory.clone(),
             rank,
             rules,
+            signature: 0,
         };
         let call = |place: &Rank| {
             let peer = 1 - place.rank;
