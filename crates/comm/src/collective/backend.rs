@@ -165,7 +165,7 @@ pub trait CollectiveKernels: Backend {
         blocks: u32,
     ) -> Result<()>;
 
-    /// Adds rows to a residual and normalizes them, in up to `blocks` blocks. Not collective.
+    /// Adds rows to a residual and normalizes them. Not collective.
     ///
     /// # Safety
     /// See [the trait](CollectiveKernels), for memory.
@@ -174,7 +174,6 @@ pub trait CollectiveKernels: Backend {
         stream: &Self::Stream,
         dtype: DType,
         norm: &RowNorm,
-        blocks: u32,
     ) -> Result<()>;
 
     /// Stores this rank's data to the memory of all ranks through a multicast address; what is not aligned to

@@ -336,15 +336,9 @@ impl CollectiveKernels for Cuda {
         unsafe { norm::reduced_norm(self, stream, shots, dtype, launch, blocks) }
     }
 
-    unsafe fn add_rms_norm(
-        &self,
-        stream: &CudaStream,
-        dtype: DType,
-        norm: &RowNorm,
-        blocks: u32,
-    ) -> Result<()> {
+    unsafe fn add_rms_norm(&self, stream: &CudaStream, dtype: DType, norm: &RowNorm) -> Result<()> {
         // SAFETY: the caller's obligation.
-        unsafe { norm::add_rms_norm(self, stream, dtype, norm, blocks) }
+        unsafe { norm::add_rms_norm(self, stream, dtype, norm) }
     }
 
     unsafe fn multimem_spread(

@@ -19,6 +19,10 @@ const MAX_CLUSTER: u32 = 8;
 /// however clusters lie on the device.
 const DIVIDED: u32 = 64;
 
+/// Blocks of an SM that compute rows without communication. None waits for another rank, so there may be more
+/// than are resident.
+const RESIDENT: u32 = 8;
+
 fn local_kernel(dtype: DType) -> &'static str {
     kernel_name!(dtype, "add_rms_norm", "")
 }
@@ -71,9 +75,8 @@ pub(super) unsafe fn add_rms_norm(
     stream: &CudaStream,
     dtype: DType,
     norm: &RowNorm,
-    blocks: u32,
 ) -> Result<()> {
-    let config = grid(norm, dtype, blocks, is_hopper(cuda));
+    let config = grid(norm, dtype, cuda.sms() * RESIDENT, is_hopper(cuda));
     // SAFETY: the kernel takes the structure by value; the rest is the caller's obligation.
     unsafe { launch_shared(cuda, stream, &NORM, local_kernel(dtype), config, *norm) }
 }

@@ -181,13 +181,7 @@ impl CollectiveKernels for Host {
         self.launch(stream, "reduced_norm", work)
     }
 
-    unsafe fn add_rms_norm(
-        &self,
-        stream: &HostStream,
-        dtype: DType,
-        norm: &RowNorm,
-        _blocks: u32,
-    ) -> Result<()> {
+    unsafe fn add_rms_norm(&self, stream: &HostStream, dtype: DType, norm: &RowNorm) -> Result<()> {
         use norm::add_rms_norm;
         let norm = *norm;
         // SAFETY: the caller's obligation, kept until the work has ended.

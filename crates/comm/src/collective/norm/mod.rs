@@ -276,7 +276,7 @@ impl<B: CollectiveKernels> Collectives<B> {
         match rows.rows {
             0 => Ok(()),
             // SAFETY: `rows` has checked the operands, which live as `DeviceSlice` promises.
-            _ => unsafe { self.backend.add_rms_norm(stream, dtype, rows, self.blocks) },
+            _ => unsafe { self.backend.add_rms_norm(stream, dtype, rows) },
         }
     }
 
