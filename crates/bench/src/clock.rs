@@ -1,4 +1,7 @@
-//! The one clock: events on the device, after an alignment of all ranks on the device.
+//! The one clock: events on the device, after an alignment of the ranks of a node on the device.
+//!
+//! Nodes are not aligned with each other: no signal reaches from one to another. A call that spans nodes is
+//! timed on the slowest rank, which includes what it waits for the other nodes.
 
 use std::time::Duration;
 
@@ -14,8 +17,8 @@ const EMPTY_CALLS: usize = 20;
 /// Times work on a session's stream.
 ///
 /// A single call is timed like this: the stream is kept busy for as long as the host needs to enqueue what
-/// follows, so that no launch is waited for; then each rank signals every other and waits for all, so that no
-/// rank is late; then an event, the call, and an event. The time of a call is that of the slowest rank.
+/// follows, so that no launch is waited for; then each rank signals every other of its node and waits for all,
+/// so that none is late; then an event, the call, and an event. The time of a call is that of the slowest rank.
 #[derive(Debug)]
 pub struct Clock<B: Backend> {
     pad: SignalPad<B>,
@@ -32,7 +35,7 @@ impl<B: ExecuteBackend> Clock<B> {
         let backend = &session.backend;
         let marks = (0..calls).map(|_| Ok((backend.event()?, backend.event()?)));
         Ok(Self {
-            pad: SignalPad::new(backend, &session.exchange, "clock", 1)?,
+            pad: SignalPad::new(backend, &session.node, "clock", 1)?,
             peers: session.peers(),
             marks: marks.collect::<Result<_>>()?,
         })

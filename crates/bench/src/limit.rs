@@ -34,7 +34,8 @@ pub struct Links {
     pub transport: String,
 }
 
-/// The speed of all-gather traffic by copy-engine pushes; `None` for a rank alone. Collective.
+/// The speed of all-gather traffic by copy-engine pushes; `None` for a rank alone, and for ranks in several
+/// nodes, where no copy engine reaches all. Collective.
 ///
 /// # Errors
 /// What binding and running report.
@@ -43,7 +44,7 @@ pub fn push_bandwidth<B: ExecuteBackend>(
     clock: &Clock<B>,
 ) -> Result<Option<Links>> {
     let world = session.world();
-    if world == 1 {
+    if world == 1 || session.nodes.count() > 1 {
         return Ok(None);
     }
     let (push, piece) = (Probe::Push { streams: false }, piece(B::KIND));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use warpweave_comm::exchange::LocalExchange;
 use warpweave_comm::{Job, Store};
-use warpweave_symm_mem::{Exchange, ExchangeError, Priority};
+use warpweave_symm_mem::{Exchange, ExchangeError, Nodes, Priority, SubExchange};
 
 use crate::error::{BenchError, Result};
 use crate::inject::Injection;
@@ -18,6 +18,10 @@ pub struct Session<B: ExecuteBackend> {
     pub backend: B,
     /// The peers.
     pub exchange: Arc<dyn Exchange>,
+    /// The peers with whom this rank shares memory.
+    pub node: Arc<dyn Exchange>,
+    /// The nodes of the job.
+    pub nodes: Nodes,
     /// Binds plans.
     pub executor: Executor<B>,
     /// The stream on which everything is timed.
@@ -38,19 +42,24 @@ impl<B: ExecuteBackend> Session<B> {
         Self::new(Store::join(job)?, backend, injection)
     }
 
-    /// As [`Session::join`], with a store that this rank has joined.
+    /// As [`Session::join`], with a store that this rank has joined. Collective.
     ///
     /// # Errors
-    /// The device has no stream.
+    /// A rank did not come; the device has no stream.
     pub fn new(store: Store, backend: B, injection: Injection) -> Result<Self> {
         let store = Arc::new(store);
         let local = Arc::new(LocalExchange::new(store.clone(), "bench"));
         let exchange: Arc<dyn Exchange> = local.clone();
+        let nodes = exchange.nodes()?;
+        let near = nodes.ranks_of(nodes.node_of(exchange.rank()));
+        let node = SubExchange::new(exchange.clone(), near)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Ok(Self {
+            threads: (cores / node.world().max(1)).max(1),
+            node: Arc::new(node),
+            nodes,
             executor: Executor::new(&backend, &exchange)?,
             stream: backend.stream(Priority::Normal)?,
-            threads: (cores / exchange.world().max(1)).max(1),
             backend,
             exchange,
             injection,
@@ -69,10 +78,10 @@ impl<B: ExecuteBackend> Session<B> {
         self.exchange.world()
     }
 
-    /// The other ranks.
+    /// The other ranks of this rank's node, as the node numbers them.
     pub fn peers(&self) -> Vec<usize> {
-        (0..self.world())
-            .filter(|&rank| rank != self.rank())
+        (0..self.node.world())
+            .filter(|&rank| rank != self.node.rank())
             .collect()
     }
 

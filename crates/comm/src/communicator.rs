@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cudarc::driver::CudaContext;
 use serde::Serialize;
-use warpweave_symm_mem::Exchange;
+use warpweave_symm_mem::{Exchange, Nodes, SubExchange};
 
 use crate::error::{CommError, Result, agree, as_comm_error};
 use crate::exchange::LocalExchange;
@@ -80,6 +80,25 @@ impl Communicator {
     /// Rank among the ranks of this host: the index of the device to use.
     pub fn local_rank(&self) -> usize {
         self.job.local_rank()
+    }
+
+    /// The nodes of the job: which ranks share memory. Collective the first time.
+    ///
+    /// # Errors
+    /// As [`Communicator::barrier`].
+    pub fn nodes(&self) -> Result<Nodes> {
+        self.store().nodes()
+    }
+
+    /// The exchange among the ranks of this rank's node. All ranks use theirs at the same time: see
+    /// [`SubExchange`]. Collective the first time.
+    ///
+    /// # Errors
+    /// As [`Communicator::barrier`].
+    pub fn node(&self) -> Result<SubExchange> {
+        let nodes = self.nodes()?;
+        let ranks = nodes.ranks_of(nodes.node_of(self.rank()));
+        Ok(SubExchange::new(self.exchange.clone(), ranks)?)
     }
 
     /// This rank's place in its job.

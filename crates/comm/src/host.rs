@@ -1,13 +1,16 @@
-//! Collectives of the host backend, among processes or threads of one machine: what NCCL is on GPUs.
+//! Collectives of the host backend: what NCCL is on GPUs.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use warpweave_symm_mem::host::{Element, HostStream, expect_signal, send_signal};
 use warpweave_symm_mem::{
-    DType, DevicePtr, Error, Exchange, Host, Result, SignalPad, SymmetricBuffer, with_element,
+    Backend, DType, DevicePtr, Error, Exchange, Host, Result, SignalPad, SymmetricBuffer,
+    with_element,
 };
 
 use crate::collective::host::elements::{BATCH, reduce};
+use crate::network::{Network, Transfer};
 
 /// "My bytes can be read."
 const READY: usize = 0;
@@ -16,11 +19,9 @@ const FREE: usize = 1;
 
 /// What NCCL is on GPUs: collectives on any memory, in equal shards or not, each one work item on a stream.
 ///
-/// Each rank copies its input to a symmetric buffer, signals, and reads from the buffers of all. No rank
-/// leaves before every rank has entered. Credits guard the buffer, so calls may follow each other with no
-/// other synchronization. Reductions are computed in f32, in the order of ranks, and rounded once. A peer
-/// that does not arrive in time is recorded in [`HostCollectives::pad`], and the call then leaves its
-/// destination unchanged.
+/// No rank leaves a call before every rank has entered it, and calls may follow each other with no other
+/// synchronization. Reductions are computed in f32, in the order of ranks, and rounded once. A peer that does
+/// not arrive in time is recorded, and the call then leaves its destination unchanged.
 ///
 /// # What the unsafe calls ask for
 /// - Source and destination hold what the call reads and writes, mapped until the work has ended; no
@@ -30,13 +31,35 @@ const FREE: usize = 1;
 #[derive(Debug)]
 pub struct HostCollectives {
     device: Host,
-    inputs: SymmetricBuffer<Host>,
-    pad: SignalPad<Host>,
+    rank: usize,
+    world: usize,
+    bytes: usize,
+    medium: Medium,
+}
+
+/// How the input of a rank comes to the others.
+#[derive(Debug)]
+enum Medium {
+    /// Each rank copies its input to a symmetric buffer, signals, and reads from the buffers of all. Credits
+    /// guard the buffer.
+    Memory {
+        inputs: SymmetricBuffer<Host>,
+        pad: SignalPad<Host>,
+    },
+    /// Each rank sends its input to those that read it.
+    Network(Arc<Network>),
+}
+
+/// The input of a call: its bytes, what each rank reads of them, and what this rank reads of each rank's.
+struct Input {
+    bytes: usize,
+    given: Vec<Range<usize>>,
+    wanted: Vec<Range<usize>>,
 }
 
 impl HostCollectives {
-    /// Prepares collectives with at most `bytes` bytes of input on each rank. Collective: all ranks pass the
-    /// same `name` and `bytes`.
+    /// Prepares collectives with at most `bytes` bytes of input on each rank, of ranks that share memory.
+    /// Collective: all ranks pass the same `name` and `bytes`.
     ///
     /// # Errors
     /// Errors of the allocation of symmetric memory.
@@ -46,21 +69,66 @@ impl HostCollectives {
         name: &str,
         bytes: usize,
     ) -> Result<Self> {
-        Ok(Self {
-            device: device.clone(),
+        let medium = Medium::Memory {
             inputs: SymmetricBuffer::new(device, exchange, &format!("{name}.inputs"), bytes)?,
             pad: SignalPad::new(device, exchange, name, 2)?,
-        })
+        };
+        Ok(Self::by(medium, device, exchange.as_ref(), bytes))
+    }
+
+    /// As [`HostCollectives::new`] by TCP, for ranks in several nodes.
+    ///
+    /// # Errors
+    /// A peer that cannot be reached; what the exchange reports.
+    pub fn over_network(
+        device: &Host,
+        exchange: &Arc<dyn Exchange>,
+        name: &str,
+        bytes: usize,
+    ) -> Result<Self> {
+        let network = Network::open(exchange.as_ref(), name, device.timeout())?;
+        let medium = Medium::Network(Arc::new(network));
+        Ok(Self::by(medium, device, exchange.as_ref(), bytes))
+    }
+
+    fn by(medium: Medium, device: &Host, exchange: &dyn Exchange, bytes: usize) -> Self {
+        Self {
+            device: device.clone(),
+            rank: exchange.rank(),
+            world: exchange.world(),
+            bytes,
+            medium,
+        }
     }
 
     /// Most bytes of a rank's input.
     pub fn bytes(&self) -> usize {
-        self.inputs.bytes()
+        self.bytes
     }
 
-    /// The pad that the ranks signal, with the record of the first failed wait.
-    pub fn pad(&self) -> &SignalPad<Host> {
-        &self.pad
+    /// Reports the first call that failed, after `stream` was synchronised.
+    ///
+    /// # Errors
+    /// [`Error::SignalFault`] naming the peer that did not come.
+    pub fn check(&self, stream: &HostStream) -> Result<()> {
+        match &self.medium {
+            Medium::Memory { pad, .. } => pad.check(stream),
+            Medium::Network(network) => network.check(),
+        }
+    }
+
+    /// Makes the group usable again after a fault. Collective; no rank may have calls under way.
+    ///
+    /// # Errors
+    /// [`Error::SignalFault`] if a rank is lost; errors of the exchange.
+    pub fn recover(&self, stream: &HostStream, exchange: &dyn Exchange) -> Result<()> {
+        match &self.medium {
+            Medium::Memory { pad, .. } => pad.recover(stream, exchange).map(drop),
+            Medium::Network(network) => {
+                network.recover(exchange)?;
+                self.device.resume_waits(stream)
+            }
+        }
     }
 
     /// Gathers `bytes[r]` bytes at `src` of each rank `r`, contiguously at `dst` of every rank.
@@ -77,10 +145,16 @@ impl HostCollectives {
         bytes: &[usize],
     ) -> Result<()> {
         let starts = self.starts(bytes)?;
-        let (given, bytes) = (bytes[self.inputs.rank()], bytes.to_vec());
+        let bytes = bytes.to_vec();
+        let given = bytes[self.rank];
+        let input = Input {
+            bytes: given,
+            given: vec![0..given; self.world],
+            wanted: bytes.iter().map(|&bytes| 0..bytes).collect(),
+        };
         // SAFETY: the caller's obligations.
         unsafe {
-            self.enqueue(stream, "all_gather", (src, given), move |inputs| {
+            self.enqueue(stream, "all_gather", src, input, move |inputs| {
                 for ((input, &bytes), start) in inputs.iter().zip(&bytes).zip(&starts) {
                     copy(dst.add(*start), *input, bytes);
                 }
@@ -105,12 +179,19 @@ impl HostCollectives {
         counts: &[usize],
     ) -> Result<()> {
         let starts = self.starts(counts)?;
-        let rank = self.inputs.rank();
-        let (mine, count) = (starts[rank] * dtype.size(), counts[rank]);
-        let given = counts.iter().sum::<usize>() * dtype.size();
+        let size = dtype.size();
+        let (mine, count) = (starts[self.rank] * size, counts[self.rank]);
+        let segments = starts.iter().zip(counts);
+        let input = Input {
+            bytes: counts.iter().sum::<usize>() * size,
+            given: segments
+                .map(|(start, n)| start * size..(start + n) * size)
+                .collect(),
+            wanted: vec![mine..mine + count * size; self.world],
+        };
         // SAFETY: the caller's obligations.
         unsafe {
-            self.enqueue(stream, "reduce_scatter", (src, given), move |inputs| {
+            self.enqueue(stream, "reduce_scatter", src, input, move |inputs| {
                 let from: Vec<_> = inputs.iter().map(|part| part.add(mine)).collect();
                 reduce_elements(dtype, &from, dst, count)
             })
@@ -131,10 +212,15 @@ impl HostCollectives {
         (src, dst): (DevicePtr, DevicePtr),
         count: usize,
     ) -> Result<()> {
-        let given = count * dtype.size();
+        let bytes = count * dtype.size();
+        let input = Input {
+            bytes,
+            given: vec![0..bytes; self.world],
+            wanted: vec![0..bytes; self.world],
+        };
         // SAFETY: the caller's obligations.
         unsafe {
-            self.enqueue(stream, "all_reduce", (src, given), move |inputs| {
+            self.enqueue(stream, "all_reduce", src, input, move |inputs| {
                 reduce_elements(dtype, inputs, dst, count)
             })
         }
@@ -142,10 +228,10 @@ impl HostCollectives {
 
     /// Start of each rank's segment.
     fn starts(&self, sizes: &[usize]) -> Result<Vec<usize>> {
-        if sizes.len() != self.inputs.world() {
+        if sizes.len() != self.world {
             return Err(Error::InvalidArgument {
                 what: "segments of a collective",
-                why: format!("{} sizes for {} ranks", sizes.len(), self.inputs.world()),
+                why: format!("{} sizes for {} ranks", sizes.len(), self.world),
             });
         }
         let mut end = 0;
@@ -156,26 +242,53 @@ impl HostCollectives {
         Ok(sizes.iter().map(start).collect())
     }
 
-    /// Publishes `bytes` at `src` to the peers and calls `take` once all ranks have published.
+    /// Brings the `input` at `src` to the peers, and calls `take` with the addresses of all ranks' inputs once
+    /// what this rank reads of them is there.
     ///
     /// # Safety
-    /// As [`HostCollectives`] says; `take` keeps to what all ranks gave.
+    /// As [`HostCollectives`] says; `take` keeps to what the input says that this rank reads.
     unsafe fn enqueue(
         &self,
         stream: &HostStream,
         name: &'static str,
-        (src, bytes): (DevicePtr, usize),
+        src: DevicePtr,
+        input: Input,
         take: impl Fn(&[DevicePtr]) -> Result<()> + Send + Sync + 'static,
     ) -> Result<()> {
-        if bytes > self.bytes() {
+        if input.bytes > self.bytes {
             return Err(Error::InvalidArgument {
                 what: "size of a collective",
-                why: format!("{bytes} bytes of a rank, and {} at most", self.bytes()),
+                why: format!(
+                    "{} bytes of a rank, and {} at most",
+                    input.bytes, self.bytes
+                ),
             });
         }
-        let pad = self.pad.view();
-        let inputs = self.inputs.addresses();
-        let (rank, world) = (self.inputs.rank(), self.inputs.world());
+        // SAFETY: the caller's obligations.
+        unsafe {
+            match &self.medium {
+                Medium::Memory { inputs, pad } => {
+                    self.by_memory(stream, name, (src, input.bytes), (inputs, pad), take)
+                }
+                Medium::Network(network) => {
+                    self.by_network(stream, name, (src, input), network.clone(), take)
+                }
+            }
+        }
+    }
+
+    /// # Safety
+    /// As for [`HostCollectives::enqueue`].
+    unsafe fn by_memory(
+        &self,
+        stream: &HostStream,
+        name: &'static str,
+        (src, bytes): (DevicePtr, usize),
+        (inputs, pad): (&SymmetricBuffer<Host>, &SignalPad<Host>),
+        take: impl Fn(&[DevicePtr]) -> Result<()> + Send + Sync + 'static,
+    ) -> Result<()> {
+        let (pad, inputs) = (pad.view(), inputs.addresses());
+        let (rank, world) = (self.rank, self.world);
         self.device.launch(stream, name, move || {
             let peers = || (1..world).map(|step| (rank + step) % world);
             // SAFETY: the pad is the object's own, with two slots, and its drop waits for this work; calls of
@@ -202,6 +315,49 @@ impl HostCollectives {
                 }
                 taken
             }
+        })
+    }
+
+    /// # Safety
+    /// As for [`HostCollectives::enqueue`].
+    unsafe fn by_network(
+        &self,
+        stream: &HostStream,
+        name: &'static str,
+        (src, input): (DevicePtr, Input),
+        network: Arc<Network>,
+        take: impl Fn(&[DevicePtr]) -> Result<()> + Send + Sync + 'static,
+    ) -> Result<()> {
+        let (rank, device) = (self.rank, self.device.clone());
+        self.device.launch(stream, name, move || {
+            // SAFETY: the caller vouches for the source, which nothing writes meanwhile.
+            let own = match input.bytes {
+                0 => &[],
+                bytes => unsafe { std::slice::from_raw_parts(src.as_host::<u8>(), bytes) },
+            };
+            let transfer = Transfer {
+                name,
+                given: input
+                    .given
+                    .iter()
+                    .map(|range| &own[range.clone()])
+                    .collect(),
+                wanted: input.wanted.iter().map(Range::len).collect(),
+            };
+            let Some(mut received) = network.transfer(&transfer, || device.is_stopped()) else {
+                // Peers in this node, whose data this call was to bring, must not wait for it.
+                device.stop_waits();
+                return Ok(());
+            };
+            // The destination may overlap it.
+            received[rank] = own[input.wanted[rank].clone()].to_vec();
+            // As if each input were all there: `take` reads no more of it than has come.
+            let parts = received.iter().zip(&input.wanted);
+            let whole = |(bytes, range): (&Vec<u8>, &Range<usize>)| {
+                DevicePtr((bytes.as_ptr() as u64).wrapping_sub(range.start as u64))
+            };
+            let inputs: Vec<_> = parts.map(whole).collect();
+            take(&inputs)
         })
     }
 }
@@ -307,7 +463,7 @@ mod tests {
                 let mut all = vec![0; 4 * total];
                 // SAFETY: the whole of `dst`.
                 unsafe { device.download(&stream, dst.address(), &mut all)? };
-                gather.pad().check(&stream)?;
+                gather.check(&stream)?;
                 exchange.barrier("end")?;
                 Ok(all)
             });
@@ -330,7 +486,7 @@ mod tests {
                 // SAFETY: eight bytes and sixteen after them.
                 unsafe { gather.all_gather(&stream, (src, dst), &[8, 8])? };
                 device.synchronize(&stream)?;
-                fault = gather.pad().check(&stream).err();
+                fault = gather.check(&stream).err();
             }
             exchange.barrier("end")?;
             Ok(fault.map(|error| error.to_string()))
@@ -368,7 +524,7 @@ mod tests {
                 sums.all_reduce(&stream, DType::F32, in_place, 7)?;
                 device.download(&stream, memory.address(), &mut all)?;
             }
-            sums.pad().check(&stream)?;
+            sums.check(&stream)?;
             exchange.barrier("end")?;
             Ok((first, shard, all))
         });

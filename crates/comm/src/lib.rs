@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod auth;
 pub mod collective;
 pub mod communicator;
 pub mod error;
@@ -12,6 +13,7 @@ pub mod host;
 pub mod job;
 pub mod measured;
 pub mod nccl;
+mod network;
 pub mod p2p;
 pub mod store;
 

@@ -3,15 +3,18 @@
 //! `warpweave-comm` implements [`Exchange`] over its store and Unix sockets. [`ThreadExchange`] is for ranks
 //! that are threads of one process, in tests and small examples.
 
+mod nodes;
 mod sub;
 mod threads;
 
 use std::any::Any;
 use std::fmt;
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+pub use nodes::Nodes;
 pub use sub::SubExchange;
 pub use threads::ThreadExchange;
 
@@ -29,8 +32,25 @@ pub trait Exchange: Send + Sync {
     /// Returns the bytes of every rank, by rank.
     fn all_gather(&self, tag: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>, ExchangeError>;
 
-    /// Sends `fds` to every peer and returns those of every rank, by rank; this rank's own entry holds
-    /// duplicates. Ranks may send different numbers of descriptors.
+    /// The nodes of the group. The first call may be collective.
+    ///
+    /// # Errors
+    /// As [`Exchange::all_gather`].
+    fn nodes(&self) -> Result<Nodes, ExchangeError> {
+        Ok(Nodes::one(self.world()))
+    }
+
+    /// The address at which this rank reaches each rank, by rank. The first call may be collective.
+    ///
+    /// # Errors
+    /// As [`Exchange::all_gather`].
+    fn addresses(&self) -> Result<Vec<IpAddr>, ExchangeError> {
+        Ok(vec![Ipv4Addr::LOCALHOST.into(); self.world()])
+    }
+
+    /// Sends `fds` to every peer of this rank's [node](Exchange::nodes) and returns those of every rank, by
+    /// rank; this rank's own entry holds duplicates, and those of other nodes are empty. Ranks may send
+    /// different numbers of descriptors.
     fn all_gather_fds(
         &self,
         tag: &str,

@@ -26,7 +26,7 @@ pub use backend::{Backend, BackendKind, DeviceInfo, Mapping, Memory, Priority, S
 pub use cuda::Cuda;
 pub use dtype::DType;
 pub use error::{Error, FaultCause, Result, SignalFault};
-pub use exchange::{Exchange, ExchangeError, LossWatcher, SubExchange, ThreadExchange};
+pub use exchange::{Exchange, ExchangeError, LossWatcher, Nodes, SubExchange, ThreadExchange};
 pub use host::Host;
 pub use ipc::{IpcCache, Registration};
 pub use multicast::MulticastCache;

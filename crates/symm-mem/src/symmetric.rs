@@ -36,6 +36,7 @@ impl<B: Backend> SymmetricBuffer<B> {
     /// `name` and `bytes`. The memory is zeroed.
     ///
     /// # Errors
+    /// [`Error::Unavailable`] if the ranks are in several [nodes](Exchange::nodes);
     /// [`Error::Disagreement`] if a rank passes another size or name; errors of the backend and the exchange.
     /// An error on one rank is an error on all.
     pub fn new(
@@ -45,6 +46,8 @@ impl<B: Backend> SymmetricBuffer<B> {
         bytes: usize,
     ) -> Result<Self> {
         let (rank, world) = (exchange.rank(), exchange.world());
+        let nodes = exchange.nodes()?;
+        nodes.require_one(0..world, &format!("the symmetric buffer `{name}`"))?;
         let mine = format!("{name}: {bytes} bytes");
         require_same(exchange.as_ref(), "symm.alloc", &mine)?;
         let span = tracing::info_span!("symm.alloc", name, bytes, world);

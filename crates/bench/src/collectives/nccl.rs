@@ -94,7 +94,7 @@ impl NcclBackend for Cuda {
     type Window = NcclWindow;
 
     fn nccl(&self, exchange: &Arc<dyn Exchange>) -> Result<NcclGroup> {
-        Ok(self.group(exchange, 0)?)
+        Ok(self.group(exchange, false, 0)?)
     }
 
     fn attach_nccl(&self, ends: &PointToPoint<Self>, exchange: &dyn Exchange) -> Result<()> {

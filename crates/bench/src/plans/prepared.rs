@@ -180,7 +180,7 @@ impl<'a, B: ExecuteBackend> Calls<'a, B> {
                 Placement::Local => Held::Local(session.backend.allocate(bytes)?),
                 _ => Held::Symmetric(SymmetricBuffer::new(
                     &session.backend,
-                    &session.exchange,
+                    prepared.node(),
                     &buffer.name,
                     bytes,
                 )?),
@@ -209,7 +209,7 @@ impl<'a, B: ExecuteBackend> Calls<'a, B> {
     pub fn buffer(&self, name: &str) -> Result<(&Buffer, DevicePtr)> {
         let buffer = self.plan.buffers.iter().find(|buffer| buffer.name == name);
         match (buffer, self.slice(name)) {
-            (Some(buffer), Some(slice)) => Ok((buffer, slice.address(self.session.rank()))),
+            (Some(buffer), Some(slice)) => Ok((buffer, slice.address(self.prepared.node().rank()))),
             _ => Err(ExecuteError::Buffer {
                 plan: self.plan.name.clone(),
                 buffer: name.into(),

@@ -179,33 +179,49 @@ pub fn run_with(
 ) -> Outcome {
     let patience = patience.into();
     let store = free_address();
+    let ranks = args.iter().enumerate().map(|(rank, own)| {
+        let mut command = rank_of((rank, args.len()), &store, patience);
+        command.args(own).envs(environment.iter().copied());
+        command
+    });
+    run_commands(ranks.collect(), limit, meanwhile)
+}
+
+/// The binary as a rank among so many.
+pub fn rank_of(
+    (rank, world): (usize, usize),
+    store: &str,
+    patience: impl Into<Patience>,
+) -> Command {
+    let Patience { device, exchange } = patience.into();
+    let mut command = warpweave();
+    command
+        .env("WARPWEAVE_RANK", rank.to_string())
+        .env("WARPWEAVE_WORLD_SIZE", world.to_string())
+        .env("WARPWEAVE_STORE", store)
+        .env("WARPWEAVE_JOB_TOKEN", "a token of the bench's tests")
+        .env("WARPWEAVE_TIMEOUT_MS", device.as_millis().to_string())
+        .env("WARPWEAVE_TIMEOUT", exchange.as_secs_f64().to_string());
+    command
+}
+
+/// Runs the command of each rank. Ranks that have not ended within `limit` are killed; `meanwhile` does
+/// something to the ranks.
+pub fn run_commands(
+    commands: Vec<Command>,
+    limit: Duration,
+    meanwhile: impl FnOnce(&mut [Child]),
+) -> Outcome {
     let started = Instant::now();
-    let mut ranks: Vec<Child> = args
-        .iter()
-        .enumerate()
-        .map(|(rank, own)| {
-            warpweave()
-                .args(own)
-                .envs(environment.iter().copied())
-                .env("WARPWEAVE_RANK", rank.to_string())
-                .env("WARPWEAVE_WORLD_SIZE", args.len().to_string())
-                .env("WARPWEAVE_STORE", &store)
-                .env("WARPWEAVE_JOB_TOKEN", "a token of the bench's tests")
-                .env(
-                    "WARPWEAVE_TIMEOUT_MS",
-                    patience.device.as_millis().to_string(),
-                )
-                .env(
-                    "WARPWEAVE_TIMEOUT",
-                    patience.exchange.as_secs_f64().to_string(),
-                )
-                .stdin(Stdio::null())
-                .stdout(Stdio::piped())
-                .stderr(Stdio::piped())
-                .spawn()
-                .unwrap()
-        })
-        .collect();
+    let start = |mut command: Command| {
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+    };
+    let mut ranks: Vec<Child> = commands.into_iter().map(start).collect();
     meanwhile(&mut ranks);
     let mut ends = vec![None; ranks.len()];
     let mut look = |ranks: &mut Vec<Child>| {

@@ -2,9 +2,11 @@
 
 mod bench;
 mod browser;
+mod cable;
 mod collectives;
 mod decode;
 mod faults;
+mod hosts;
 mod job;
 mod logging;
 mod measure;

@@ -1,4 +1,4 @@
-//! A Unix socket between every two ranks of a host.
+//! A Unix socket between every two ranks of a node that are on one host.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use warpweave_symm_mem::ExchangeError;
 use super::link::{FLAGS, Greeting, LARGEST_PACKET, Link, LinkError, PER_PACKET, ready, same_user};
 use super::pending::PendingConnections;
 use crate::error::{CommError, Result};
-use crate::job::random_bytes;
+use crate::job::{host_identity, random_bytes};
 use crate::store::Store;
 
 pub(super) struct Mesh {
@@ -57,33 +57,29 @@ impl Mesh {
             .enumerate()
             .map(|(peer, bytes)| decode::<Contact>(peer, bytes))
             .collect::<Result<Vec<_>>>()?;
-        if let Some(peer) = contacts.iter().position(|c| c.host != contacts[0].host) {
-            return Err(CommError::Exchange(ExchangeError::Protocol {
-                rank: peer,
-                tag: "warpweave.mesh.contacts".into(),
-                what: "it is on another host or in another network namespace than rank 0, and descriptors \
-                       cannot cross"
-                    .into(),
-            }));
-        }
+        let nodes = store.nodes()?;
+        let is_near = |&peer: &usize| {
+            nodes.share_one([rank, peer]) && contacts[peer].host == contacts[rank].host
+        };
         let secret = contacts[0].secret;
         let mut links: Vec<Option<Link>> = (0..world).map(|_| None).collect();
         let greeting = encode(&Greeting {
             secret,
             rank: rank as u32,
         })?;
-        for (peer, contact) in contacts.iter().enumerate().take(rank) {
-            let link = connect_to(store, peer, &contact.name, deadline)?;
+        for peer in (0..rank).filter(is_near) {
+            let link = connect_to(store, peer, &contacts[peer].name, deadline)?;
             link.send(&greeting, &[], store.failed(), deadline)
                 .map_err(|t| link_error(store, peer, "warpweave.mesh.greet", t))?;
             links[peer] = Some(link);
         }
         let mut pending = PendingConnections::new(listener, secret);
-        while let Some(missing) = (rank + 1..world).find(|&r| links[r].is_none()) {
+        let later: Vec<usize> = (rank + 1..world).filter(is_near).collect();
+        while let Some(missing) = later.iter().copied().find(|&r| links[r].is_none()) {
             let (peer, link) = pending
                 .next(store.failed(), deadline)
                 .map_err(|t| link_error(store, missing, "warpweave.mesh.accept", t))?;
-            if (rank + 1..world).contains(&peer) && links[peer].is_none() {
+            if later.contains(&peer) && links[peer].is_none() {
                 links[peer] = Some(link);
             }
         }
@@ -93,7 +89,7 @@ impl Mesh {
         Ok(Self { rank, links })
     }
 
-    /// Sends `fds` to every peer and receives `counts[peer]` descriptors from each.
+    /// Sends `fds` to every peer that has a link and receives `counts[peer]` descriptors from each of them.
     pub(super) fn transfer(
         &self,
         store: &Store,
@@ -240,14 +236,6 @@ fn connect_to(store: &Store, peer: usize, name: &[u8; 16], deadline: Instant) ->
         }));
     }
     Ok(Link { socket })
-}
-
-/// What two ranks must share to reach each other's abstract sockets: the running kernel and the network
-/// namespace.
-fn host_identity() -> String {
-    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let net = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
-    format!("{} {}", boot.trim(), net.display())
 }
 
 /// The store sees a death at the same time as the sockets do, and knows why: its error takes precedence.

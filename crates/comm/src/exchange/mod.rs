@@ -1,8 +1,8 @@
 //! The [`Exchange`] of ranks that are processes: bytes through the job's store, descriptors through Unix
 //! sockets.
 //!
-//! Descriptors cannot cross hosts, so [`LocalExchange::all_gather_fds`] needs all ranks on one host and in
-//! one network namespace; the other calls do not. The first call that needs the sockets opens them: abstract
+//! Descriptors do not cross hosts: [`LocalExchange::all_gather_fds`] passes them among the ranks of a node that
+//! are on one host and in one network namespace. The first call that needs the sockets opens them: abstract
 //! addresses with 128 random bits, both ends of the same user (`SO_PEERCRED`), and a greeting with a secret
 //! that goes through the store.
 
@@ -10,13 +10,14 @@ mod link;
 mod mesh;
 mod pending;
 
+use std::net::IpAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use warpweave_symm_mem::{Exchange, ExchangeError, LossWatcher};
+use warpweave_symm_mem::{Exchange, ExchangeError, LossWatcher, Nodes};
 
 use crate::error::{CommError, Result, as_exchange_error};
 use crate::store::Store;
@@ -208,6 +209,18 @@ impl Exchange for LocalExchange {
         let mut calls = self.calls.lock();
         self.gather(&mut calls, tag, bytes)
             .map_err(|e| as_exchange_error(e, tag))
+    }
+
+    /// Collective the first time.
+    fn nodes(&self) -> Result<Nodes, ExchangeError> {
+        let nodes = self.store.nodes();
+        nodes.map_err(|e| as_exchange_error(e, "nodes"))
+    }
+
+    /// Collective the first time.
+    fn addresses(&self) -> Result<Vec<IpAddr>, ExchangeError> {
+        let addresses = self.store.addresses();
+        addresses.map_err(|e| as_exchange_error(e, "addresses"))
     }
 
     fn all_gather_fds(

@@ -21,6 +21,9 @@
 //! from the launcher's job id, which keeps jobs apart but is not secret. The store then refuses other users
 //! of its host, and warns if it listens to other hosts. `WARPWEAVE_TIMEOUT` (seconds, default 60) bounds
 //! every wait for peers.
+//!
+//! Ranks of one host and one network namespace share a *node*, unless `WARPWEAVE_NODE` gives another identity
+//! (as `NCCL_HOSTID` does for NCCL): a host divided in two for a test, or the hosts of one NVLink domain.
 
 mod address;
 mod launcher;
@@ -49,6 +52,7 @@ pub struct Job {
     launcher: Launcher,
     store: String,
     token: JobToken,
+    node: String,
     timeout: Duration,
 }
 
@@ -99,6 +103,7 @@ impl Job {
             launcher: vars.launcher,
             store,
             token,
+            node: lookup("WARPWEAVE_NODE").unwrap_or_else(host_identity),
             timeout,
         })
     }
@@ -141,6 +146,7 @@ impl Job {
             },
             store: store.into(),
             token,
+            node: host_identity(),
             timeout: DEFAULT_TIMEOUT,
         })
     }
@@ -149,6 +155,17 @@ impl Job {
     pub fn with_timeout(self, timeout: Duration) -> Self {
         let timeout = timeout.min(LONGEST_TIMEOUT);
         Self { timeout, ..self }
+    }
+
+    /// The same job with this rank in another node: ranks with the same `identity` share one.
+    pub fn with_node(self, identity: impl Into<String>) -> Self {
+        let node = identity.into();
+        Self { node, ..self }
+    }
+
+    /// What identifies this rank's node.
+    pub fn node(&self) -> &str {
+        &self.node
     }
 
     /// The same job with its store elsewhere.
@@ -296,6 +313,13 @@ impl<L: Fn(&str) -> Option<String>> Found<'_, L> {
             why,
         }
     }
+}
+
+/// What two ranks must share to pass each other descriptors: the running kernel and the network namespace.
+pub(crate) fn host_identity() -> String {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let net = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
+    format!("{} {}", boot.trim(), net.display())
 }
 
 fn timeout(lookup: &impl Fn(&str) -> Option<String>) -> Result<Duration> {

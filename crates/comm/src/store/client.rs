@@ -1,7 +1,7 @@
 //! A rank's connection to the store: requests from any thread, answers sorted by one reader thread.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -154,6 +154,14 @@ impl Client {
             }),
             answer => Ok(answer),
         }
+    }
+
+    /// The addresses of both ends of the connection: this rank's, and the store's.
+    pub(super) fn ends(&self) -> Result<[SocketAddr; 2]> {
+        let stream = &self.shared.stream;
+        let failed = |e| CommError::io("asking for the ends of the connection to the store", e);
+        let own = stream.local_addr().map_err(failed)?;
+        Ok([own, stream.peer_addr().map_err(failed)?])
     }
 
     pub(super) fn failure(&self) -> Option<Failure> {

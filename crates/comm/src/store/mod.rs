@@ -32,8 +32,9 @@ mod sync;
 pub(crate) mod wake;
 pub(crate) mod wire;
 
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub use refusal::Refusal;
@@ -43,7 +44,9 @@ pub use wire::{Failure, FailureKind, LARGEST_VALUE, LONGEST_KEY};
 use crate::error::{CommError, Result};
 use crate::job::{Job, JobToken};
 use client::Client;
-use warpweave_symm_mem::LossWatcher;
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use warpweave_symm_mem::{LossWatcher, Nodes};
 use wire::{Answer, Op};
 
 /// How long an aborting rank waits for the store, which may itself be what is stuck.
@@ -59,7 +62,16 @@ pub struct Store {
     server: Option<StoreServer>,
     rank: usize,
     world: usize,
+    node: String,
+    places: Mutex<Option<Arc<[Place]>>>,
     timeout: Duration,
+}
+
+/// Where a rank is.
+#[derive(Serialize, Deserialize)]
+struct Place {
+    node: String,
+    address: IpAddr,
 }
 
 impl Store {
@@ -118,6 +130,8 @@ impl Store {
             server,
             rank: job.rank(),
             world: job.world(),
+            node: job.node().into(),
+            places: Mutex::default(),
             timeout: job.timeout(),
         })
     }
@@ -130,6 +144,56 @@ impl Store {
     /// Number of ranks.
     pub fn world(&self) -> usize {
         self.world
+    }
+
+    /// The nodes of the job. Collective the first time.
+    ///
+    /// # Errors
+    /// As [`Store::gather`].
+    pub fn nodes(&self) -> Result<Nodes> {
+        let places = self.places()?;
+        let identities: Vec<_> = places.iter().map(|place| &place.node).collect();
+        Ok(Nodes::by_identity(&identities))
+    }
+
+    /// The address of each rank's host: that by which it reaches the store. For a rank that does so by
+    /// loopback it is the store's, as this rank knows it. Collective the first time.
+    ///
+    /// # Errors
+    /// As [`Store::gather`].
+    pub fn addresses(&self) -> Result<Vec<IpAddr>> {
+        let [_, store] = self.client.ends()?;
+        let places = self.places()?;
+        let reached = places.iter().map(|place| match place.address {
+            address if address.is_loopback() => store.ip(),
+            address => address,
+        });
+        Ok(reached.collect())
+    }
+
+    /// Collective the first time.
+    fn places(&self) -> Result<Arc<[Place]>> {
+        const SCOPE: &str = "warpweave.places";
+        let mut known = self.places.lock();
+        if let Some(places) = &*known {
+            return Ok(places.clone());
+        }
+        let malformed = |rank: usize| CommError::Protocol {
+            what: format!("rank {rank}: its place cannot be encoded or decoded"),
+        };
+        let [own, _] = self.client.ends()?;
+        let mine = Place {
+            node: self.node.clone(),
+            address: own.ip().to_canonical(),
+        };
+        let mine = postcard::to_stdvec(&mine).map_err(|_| malformed(self.rank))?;
+        // A scope of its own: it may come between any other calls.
+        let all = self.gather(SCOPE, 1, SCOPE, &mine)?;
+        let all = all.iter().enumerate();
+        let places =
+            all.map(|(rank, bytes)| postcard::from_bytes(bytes).map_err(|_| malformed(rank)));
+        let places: Arc<[Place]> = places.collect::<Result<_>>()?;
+        Ok(known.insert(places).clone())
     }
 
     /// The default timeout of every wait.

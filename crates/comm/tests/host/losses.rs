@@ -149,7 +149,7 @@ fn library(backend: Host, exchange: Peers) -> Turn {
             made.all_reduce(&stream, DType::F32, (own, own), ELEMENTS)?;
         }
         backend.synchronize(&stream)?;
-        Ok(made.pad().check(&stream)?)
+        Ok(made.check(&stream)?)
     })
 }
 
@@ -312,7 +312,7 @@ impl Calls {
         let checks = [
             self.collectives.check(stream).map_err(CommError::from),
             self.p2p.check(stream),
-            self.library.pad().check(stream).map_err(CommError::from),
+            self.library.check(stream).map_err(CommError::from),
         ];
         Ok(checks.into_iter().filter_map(Result::err).collect())
     }
@@ -340,7 +340,7 @@ impl Calls {
         let (stream, exchange) = (&self.stream, self.exchange.as_ref());
         self.collectives.recover(stream, exchange)?;
         self.p2p.recover(stream, exchange)?;
-        self.library.pad().recover(stream, exchange)?;
+        self.library.recover(stream, exchange)?;
         Ok(())
     }
 }

@@ -10,6 +10,7 @@ use super::addresses::Location;
 use super::buffers::Buffers;
 use super::collective::{ProcessGroup, drain};
 use super::error::{ExecuteError, Result};
+use super::faults::most_informative;
 use super::program::Program;
 use super::step::Resources;
 use super::{ExecuteBackend, Executor};
@@ -157,12 +158,12 @@ impl<B: ExecuteBackend> Bound<B> {
     /// As [`Bound::synchronize`].
     pub fn check(&self) -> Result<()> {
         let stream = &self.stream;
-        if let Some(pad) = &self.pad {
+        let pad = self.pad.iter().map(|pad| {
             let ranks: Vec<usize> = self.plan().node_of(self.plan().rank).collect();
             let checked = pad.check(stream).map_err(ExecuteError::from);
-            checked.map_err(|error| error.with_ranks(&ranks))?;
-        }
-        self.groups.iter().try_for_each(|group| group.check(stream))
+            checked.map_err(|error| error.with_ranks(&ranks))
+        });
+        most_informative(pad.chain(self.groups.iter().map(|group| group.check(stream))))
     }
 
     /// Makes the plan usable again after a fault. Collective: all ranks of the world call it, with none of

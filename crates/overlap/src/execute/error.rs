@@ -166,7 +166,7 @@ fn name_rank(rank: &mut usize, ranks: &[usize]) {
 }
 
 /// Makes an error of a group of `ranks` name them as the world does.
-pub(super) fn name_ranks(error: &mut warpweave_symm_mem::Error, ranks: &[usize]) {
+fn name_ranks(error: &mut warpweave_symm_mem::Error, ranks: &[usize]) {
     let name = |rank: &mut usize| name_rank(rank, ranks);
     if let warpweave_symm_mem::Error::SignalFault(fault) = error {
         name(&mut fault.rank);

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use warpweave_symm_mem::{Exchange, SignalFault, SignalPad};
 
 use super::collective::{ProcessGroup, drain};
-use super::error::{Result, name_ranks};
+use super::error::{ExecuteError, Result};
 use super::{ExecuteBackend, Executor};
 
 /// Pads of what an executor has prepared, in the order in which all ranks did.
@@ -47,15 +47,12 @@ impl<B: ExecuteBackend> Executor<B> {
     pub fn check(&self, stream: &B::Stream) -> Result<()> {
         let pads = self.0.pads.lock();
         let pads: Vec<_> = pads.iter().filter_map(Weak::upgrade).collect();
-        SignalFault::of_several(pads.iter().map(|pad| {
-            let checked = pad.pad.check(stream);
-            checked.map_err(|mut error| {
-                name_ranks(&mut error, &pad.ranks);
-                error
-            })
-        }))?;
+        let pads = pads.iter().map(|pad| {
+            let checked = pad.pad.check(stream).map_err(ExecuteError::from);
+            checked.map_err(|error| error.with_ranks(&pad.ranks))
+        });
         let groups = self.all_groups();
-        groups.iter().try_for_each(|group| group.check(stream))
+        most_informative(pads.chain(groups.iter().map(|group| group.check(stream))))
     }
 
     /// Makes everything that was prepared usable again after a fault. Collective: all ranks call it, with
@@ -97,4 +94,17 @@ impl<B: ExecuteBackend> Executor<B> {
     fn all_groups(&self) -> Vec<Arc<ProcessGroup<B>>> {
         self.0.groups.lock().values().cloned().collect()
     }
+}
+
+/// Of the checks of pads and groups, the error that says most: a wait that failed in one of them ends those in
+/// the others.
+pub(super) fn most_informative(checks: impl IntoIterator<Item = Result<()>>) -> Result<()> {
+    let mut faults = Vec::new();
+    for check in checks {
+        match check {
+            Err(ExecuteError::Memory(error)) => faults.push(Err(error)),
+            other => other?,
+        }
+    }
+    Ok(SignalFault::of_several(faults)?)
 }

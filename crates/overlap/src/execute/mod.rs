@@ -283,8 +283,7 @@ impl<B: ExecuteBackend> Executor<B> {
             events,
         } = own;
 
-        let node: Vec<usize> = plan.node_of(plan.rank).collect();
-        let node = bind::part_of(&self.0.exchange, &node)?;
+        let node = bind::node_of(&self.0.exchange, &plan)?;
         let buffers = Buffers::new(&self.0.backend, &node, &plan, local)?;
         let pad = match plan.slots.len() {
             0 => None,

@@ -5,11 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use warpweave_symm_mem::sync::Mutex;
-use warpweave_symm_mem::{DevicePtr, Memory, SignalPad, SymmetricBuffer, agree, require_same};
+use warpweave_symm_mem::{
+    DevicePtr, Exchange, Memory, SignalPad, SymmetricBuffer, agree, require_same,
+};
 
 use super::addresses::{Addresses, Location};
 use super::arena::{ArenaSize, Spot, layout};
-use super::bind::{Binder, ProcessGroups, gemms, part_of};
+use super::bind::{Binder, ProcessGroups, gemms, node_of};
 use super::error::{ExecuteError, Result};
 use super::faults::NodePad;
 use super::interface::Interface;
@@ -35,9 +37,9 @@ const MOST_PROGRAMS: usize = 1024;
 pub struct Prepared<B: ExecuteBackend> {
     executor: Executor<B>,
     schedule: Schedule,
-    /// The first of the ranks of the node, and this rank among them.
+    /// The ranks of the plans' node, and the first of them in the world.
+    node: Arc<dyn Exchange>,
     first_rank: usize,
-    rank_in_node: usize,
     node_size: usize,
     pad: Option<Arc<NodePad<B>>>,
     groups: ProcessGroups<B>,
@@ -108,7 +110,7 @@ impl<B: ExecuteBackend> Executor<B> {
         if world != plan.world {
             return Err(validate::wrong_ranks(&plan, rank, world));
         }
-        let node = part_of(&exchange, &plan.node_of(rank).collect::<Vec<_>>())?;
+        let node = node_of(&exchange, &plan)?;
 
         let (mut half, mut slots) = (0, 0);
         let mut groups = ProcessGroups::new();
@@ -152,8 +154,8 @@ impl<B: ExecuteBackend> Executor<B> {
         let prepared = Prepared {
             executor: self.clone(),
             schedule: schedule.clone(),
+            node: node.clone(),
             first_rank: plan.node_of(rank).start,
-            rank_in_node: rank - plan.node_of(rank).start,
             node_size: plan.node_size,
             pad,
             groups,
@@ -243,6 +245,11 @@ impl<B: ExecuteBackend> Prepared<B> {
     /// The schedule.
     pub fn schedule(&self) -> &Schedule {
         &self.schedule
+    }
+
+    /// The ranks that share memory in its plans: those among which symmetric operands are allocated.
+    pub fn node(&self) -> &Arc<dyn Exchange> {
+        &self.node
     }
 
     /// What prepared it.
@@ -532,7 +539,7 @@ impl<B: ExecuteBackend> Prepared<B> {
         // Of symmetric memory that peers do not reach, this rank's is local.
         Ok(match needs.symmetric {
             true => Location::of(&given),
-            false => Location::local(given.address(self.rank_in_node)),
+            false => Location::local(given.address(self.node.rank())),
         })
     }
 
@@ -542,7 +549,7 @@ impl<B: ExecuteBackend> Prepared<B> {
             let all = bound.operands.iter().zip(locations).enumerate();
             all.filter_map(|(index, (needs, location))| {
                 let needs = (*needs)?;
-                let start = location.first.0 + (self.rank_in_node * location.stride) as u64;
+                let start = location.first.0 + (self.node.rank() * location.stride) as u64;
                 Some((index, needs.written, start..start + needs.bytes as u64))
             })
         };

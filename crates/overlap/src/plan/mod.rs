@@ -105,6 +105,12 @@ impl Plan {
             .map(BufferId)
     }
 
+    /// Whether ranks of a node reach each other's memory, or signal each other.
+    pub fn shares_memory(&self) -> bool {
+        let shared = |buffer: &Buffer| buffer.placement != Placement::Local;
+        !self.slots.is_empty() || self.buffers.iter().any(shared)
+    }
+
     /// The ranks of the node of `rank`.
     pub fn node_of(&self, rank: usize) -> Range<usize> {
         let size = self.node_size.max(1);

@@ -1,9 +1,10 @@
 //! [`Exchange`] among some ranks of a larger group.
 
+use std::net::IpAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use super::{Exchange, ExchangeError, LossWatcher};
+use super::{Exchange, ExchangeError, LossWatcher, Nodes};
 use crate::error::{Error, Result};
 
 /// Some ranks of a group as a process group of their own, ranked by their position in a list.
@@ -84,6 +85,14 @@ impl Exchange for SubExchange {
 
     fn all_gather(&self, tag: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>, ExchangeError> {
         self.own(tag, self.parent.all_gather(tag, bytes)?)
+    }
+
+    fn nodes(&self) -> Result<Nodes, ExchangeError> {
+        Ok(self.parent.nodes()?.of_ranks(&self.ranks))
+    }
+
+    fn addresses(&self) -> Result<Vec<IpAddr>, ExchangeError> {
+        self.own("addresses", self.parent.addresses()?)
     }
 
     fn all_gather_fds(

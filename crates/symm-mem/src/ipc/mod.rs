@@ -121,15 +121,17 @@ impl<B: Backend> IpcCache<B> {
     /// A hit costs one small exchange. A miss evicts, opens and exchanges as needed.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the range is empty or not within one allocation; [`Error::Disagreement`]
-    /// if the ranks differ in `bytes` or in their earlier calls; [`Error::PeerMemory`] if a peer's memory
-    /// cannot be opened; errors of the backend and the exchange. An error on one rank is an error on all.
+    /// [`Error::Unavailable`] if the ranks are in several nodes; [`Error::InvalidArgument`] if the range is
+    /// empty or not within one allocation; [`Error::Disagreement`] if the ranks differ in `bytes` or in their
+    /// earlier calls; [`Error::PeerMemory`] if a peer's memory cannot be opened; errors of the backend and the exchange. An error on one rank is an error on all.
     pub fn register(
         &self,
         exchange: &dyn Exchange,
         at: DevicePtr,
         bytes: usize,
     ) -> Result<Arc<Registration<B>>> {
+        let nodes = exchange.nodes()?;
+        nodes.require_one(0..exchange.world(), "registered memory")?;
         let mut state = self.state.lock();
         let State { entries, opened } = &mut *state;
         let rank = exchange.rank();

@@ -1,4 +1,4 @@
-//! What C must be: computed once, by all ranks on their hosts, and shared. What Y must be is X.
+//! What C must be: computed once in each node, by all its ranks, and shared. What Y must be is X.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -44,7 +44,7 @@ impl References {
                 numbers,
                 set,
             };
-            let reference = Reference::compute(&session.exchange, of, session.threads())?;
+            let reference = Reference::compute(&session.node, of, session.threads())?;
             Ok(((numbers, set), reference))
         });
         Ok(Rc::new(Self(each.collect::<Result<_>>()?)))

@@ -30,7 +30,7 @@ impl<B: ExecuteBackend> Executor<B> {
     ) -> Result<ProcessGroups<B>> {
         let collectives = || all.iter().flat_map(|rank| &rank.collectives);
         let sets = collectives().map(|c| (c.transport, c.ranks.clone()));
-        let size = plan.node_size;
+        let (exchange, size) = (&self.0.exchange, plan.node_size);
         let nodes: Vec<_> = (0..plan.world)
             .step_by(size)
             .map(|rank| plan.node_of(rank))
@@ -44,6 +44,13 @@ impl<B: ExecuteBackend> Executor<B> {
                     why: format!("they serve {MAX_WORLD} ranks at most: use NCCL"),
                 }
                 .into());
+            }
+            if round.transport == Transport::SymmetricMemory {
+                let what = "a collective over symmetric memory";
+                round.groups.iter().try_for_each(|group| {
+                    let nodes = exchange.nodes()?.of_ranks(group);
+                    nodes.require_one(0..group.len(), what)
+                })?;
             }
             let in_round = |c: &&SharedCollective| {
                 c.transport == round.transport && round.groups.contains(&c.ranks)
@@ -64,9 +71,9 @@ impl<B: ExecuteBackend> Executor<B> {
             return Ok(group.clone());
         }
         let exchange = &self.0.exchange;
-        let ranks = round.group_of(exchange.rank());
-        let made = part_of(exchange, ranks).and_then(|part| {
-            ProcessGroup::new(&self.0.backend, &part, ranks, round.transport, bytes)
+        let (nodes, rank) = (exchange.nodes()?, exchange.rank());
+        let made = part_of(exchange, round.group_of(rank)).and_then(|part| {
+            ProcessGroup::new(&self.0.backend, &part, round, (&nodes, rank), bytes)
         });
         let group = Arc::new(agree(exchange.as_ref(), "collectives", made)?);
         self.0.groups.lock().insert(round.clone(), group.clone());
@@ -74,11 +81,24 @@ impl<B: ExecuteBackend> Executor<B> {
     }
 }
 
-/// The exchange of `ranks`, in their order. All ranks of `exchange` ask for the part that they belong to.
-pub(in crate::execute) fn part_of(
+/// The exchange of the ranks of this rank's node of `plan`. Collective; an error is one on all ranks.
+///
+/// # Errors
+/// Unavailable where ranks of a node of the plan are in different nodes of the job, naming two.
+pub(in crate::execute) fn node_of(
     exchange: &Arc<dyn Exchange>,
-    ranks: &[usize],
+    plan: &Plan,
 ) -> Result<Arc<dyn Exchange>> {
+    if plan.shares_memory() {
+        let (nodes, what) = (exchange.nodes()?, format!("the memory of `{}`", plan.name));
+        let mut firsts = (0..plan.world).step_by(plan.node_size.max(1));
+        firsts.try_for_each(|first| nodes.require_one(plan.node_of(first), &what))?;
+    }
+    part_of(exchange, &plan.node_of(plan.rank).collect::<Vec<_>>())
+}
+
+/// The exchange of `ranks`, in their order. All ranks of `exchange` ask for the part that they belong to.
+fn part_of(exchange: &Arc<dyn Exchange>, ranks: &[usize]) -> Result<Arc<dyn Exchange>> {
     if ranks.iter().copied().eq(0..exchange.world()) {
         return Ok(exchange.clone());
     }

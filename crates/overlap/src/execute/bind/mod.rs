@@ -14,7 +14,7 @@ use super::step::{Action, Gemm, Step};
 use super::{ExecuteBackend, Executor};
 use crate::plan::{Op, OpKind, Plan, Region};
 
-pub(super) use collectives::{ProcessGroups, part_of};
+pub(super) use collectives::{ProcessGroups, node_of};
 pub(super) use gemms::{Gemms, gemms};
 pub(crate) use kernels::without_peers;
 pub use kernels::{Binding, BoxedLaunch, Launch};

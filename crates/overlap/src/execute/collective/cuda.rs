@@ -67,7 +67,12 @@ impl CollectiveBackend for Cuda {
         usize::MAX
     }
 
-    fn group(&self, exchange: &Arc<dyn Exchange>, _bytes: usize) -> Result<NcclGroup> {
+    fn group(
+        &self,
+        exchange: &Arc<dyn Exchange>,
+        _spans_nodes: bool,
+        _bytes: usize,
+    ) -> Result<NcclGroup> {
         let exchange = exchange.as_ref();
         // A rank without the library would leave the others waiting in NCCL.
         let library = NcclLibrary::load().map_err(ExecuteError::from);

@@ -16,8 +16,17 @@ impl CollectiveBackend for Host {
         bytes
     }
 
-    fn group(&self, exchange: &Arc<dyn Exchange>, bytes: usize) -> Result<HostCollectives> {
-        Ok(HostCollectives::new(self, exchange, "nccl", bytes)?)
+    fn group(
+        &self,
+        exchange: &Arc<dyn Exchange>,
+        spans_nodes: bool,
+        bytes: usize,
+    ) -> Result<HostCollectives> {
+        let made = match spans_nodes {
+            true => HostCollectives::over_network,
+            false => HostCollectives::new,
+        };
+        Ok(made(self, exchange, "nccl", bytes)?)
     }
 
     unsafe fn collective(
@@ -51,7 +60,7 @@ impl CollectiveBackend for Host {
         stream: &<Host as Backend>::Stream,
         group: &HostCollectives,
     ) -> Result<()> {
-        Ok(group.pad().check(stream)?)
+        Ok(group.check(stream)?)
     }
 
     fn recover_group(
@@ -60,7 +69,6 @@ impl CollectiveBackend for Host {
         group: &HostCollectives,
         exchange: &Arc<dyn Exchange>,
     ) -> Result<()> {
-        group.pad().recover(stream, exchange.as_ref())?;
-        Ok(())
+        Ok(group.recover(stream, exchange.as_ref())?)
     }
 }

@@ -43,11 +43,17 @@ pub trait CollectiveBackend: CollectiveKernels {
     /// collectives are no larger share it.
     fn group_capacity(bytes: usize) -> usize;
 
-    /// Prepares the ranks of `exchange` for collectives of up to `bytes` bytes. Collective.
+    /// Prepares the ranks of `exchange` for collectives of up to `bytes` bytes. Collective. `spans_nodes` says
+    /// whether ranks of any of the groups that are made at the same time are in several nodes.
     ///
     /// # Errors
     /// What NCCL needs and is not there, on all ranks; what the communicator reports.
-    fn group(&self, exchange: &Arc<dyn Exchange>, bytes: usize) -> Result<Self::Group>;
+    fn group(
+        &self,
+        exchange: &Arc<dyn Exchange>,
+        spans_nodes: bool,
+        bytes: usize,
+    ) -> Result<Self::Group>;
 
     /// Enqueues one collective from one operand, `src`, to the other, `dst`. Waits for nothing and may be
     /// captured in a graph.

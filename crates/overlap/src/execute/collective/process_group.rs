@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use warpweave_comm::collective::launch::MAX_WORLD;
 use warpweave_comm::collective::{Call, CollectiveOptions, Operation, Variant};
 use warpweave_comm::{Collectives, Operand};
-use warpweave_symm_mem::{DType, DevicePtr, Exchange};
+use warpweave_symm_mem::{DType, DevicePtr, Exchange, Nodes};
 
-use super::{CollectiveBackend, NcclCall};
+use super::{CollectiveBackend, NcclCall, Round};
 use crate::execute::addresses::{Addresses, Place};
 use crate::execute::error::Result;
 use crate::plan::Transport;
@@ -113,14 +113,16 @@ impl<B: CollectiveBackend> std::fmt::Debug for ProcessGroup<B> {
 }
 
 impl<B: CollectiveBackend> ProcessGroup<B> {
-    /// Makes the group of `ranks`, which are those of `exchange`. Collective.
+    /// Makes this rank's group of `round`, whose ranks are those of `exchange`. Collective.
     pub fn new(
         backend: &B,
         exchange: &Arc<dyn Exchange>,
-        ranks: &[usize],
-        transport: Transport,
+        round: &Round,
+        (nodes, rank): (&Nodes, usize),
         bytes: usize,
     ) -> Result<Self> {
+        let transport = round.transport;
+        let ranks = round.group_of(rank);
         let bytes = prepared(bytes);
         let engine = match transport {
             Transport::SymmetricMemory => {
@@ -135,7 +137,11 @@ impl<B: CollectiveBackend> ProcessGroup<B> {
                 let collectives = Collectives::new(backend, exchange, name, options)?;
                 Engine::Symmetric(Box::new(collectives))
             }
-            _ => Engine::Nccl(backend.group(exchange, bytes)?),
+            _ => {
+                let in_one = |group: &Vec<usize>| nodes.share_one(group.iter().copied());
+                let spans_nodes = !round.groups.iter().all(in_one);
+                Engine::Nccl(backend.group(exchange, spans_nodes, bytes)?)
+            }
         };
         Ok(Self {
             backend: backend.clone(),

@@ -1,0 +1,87 @@
+//! Jobs over two hosts, which are network namespaces with a cable between them.
+
+use crate::cable::{ADDRESSES, Hosts};
+use crate::job::{self, Outcome, Patience, has};
+
+use std::process::Child;
+use std::time::Duration;
+
+use serde_json::Value;
+
+/// Runs the words of `line` on four ranks, two a host.
+fn run_on(
+    hosts: &Hosts,
+    line: &str,
+    patience: impl Into<Patience>,
+    meanwhile: impl FnOnce(&mut [Child]),
+) -> Outcome {
+    let (patience, store) = (patience.into(), format!("{}:4000", ADDRESSES[0]));
+    let ranks = (0..4).map(|rank| {
+        let mut command = job::rank_of((rank, 4), &store, patience);
+        command.args(job::args(line));
+        hosts.on(rank / 2, &command)
+    });
+    job::run_commands(ranks.collect(), Duration::from_secs(120), meanwhile)
+}
+
+/// Runs a suite, and gives what it reports.
+fn measured(hosts: &Hosts, suite: &str, more: &str) -> (Outcome, Value) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("report.json");
+    let bench = format!("bench --device host --suite {suite} --iterations 1 --shape 64x48x40");
+    let line = format!("{bench} --json {}{more}", file.display());
+    let outcome = run_on(hosts, &line, job::PATIENT, |_| ());
+    let text = std::fs::read_to_string(&file);
+    let text = text.unwrap_or_else(|_| panic!("{suite}: {}", outcome.errors(0)));
+    (outcome, serde_json::from_str(&text).unwrap())
+}
+
+#[test]
+fn plans_over_nodes_run_on_two_hosts_and_are_exact() {
+    let Some(hosts) = Hosts::new() else { return };
+    let (outcome, report) = measured(&hosts, "recipes", " --impl hierarchical");
+    outcome.succeeded();
+    let row = &report["results"][0]["rows"][0];
+    assert_eq!(row["status"], "ok", "{}", row["reason"]);
+    assert_eq!(row["verification"]["wrong"], 0);
+}
+
+#[test]
+fn every_suite_runs_on_two_hosts_what_spans_them_and_says_why_not_the_rest() {
+    let Some(hosts) = Hosts::new() else { return };
+    let suites = [
+        ("recipes", ""),
+        (
+            "row-parallel",
+            " --impl rowParallelLinear,rowParallelLinear:reduce=symmetric,rowParallelLinearPipeline",
+        ),
+        ("column-parallel", ""),
+        ("matmul-reduce-scatter", ""),
+        ("matmul-all-reduce", ""),
+        ("overlap-allgather", ""),
+        ("gemm", ""),
+    ];
+    for (suite, wanted) in suites {
+        let (outcome, report) = measured(&hosts, suite, wanted);
+        outcome.succeeded();
+        let results = report["results"].as_array().unwrap();
+        let rows = results
+            .iter()
+            .flat_map(|result| result["rows"].as_array().unwrap());
+        let mut ran = 0;
+        for row in rows {
+            let name = format!("{suite}: {}", row["implementation"]);
+            if row["status"] == "ok" {
+                assert_eq!(row["verification"]["wrong"], 0, "{name}");
+                ran += 1;
+                continue;
+            }
+            assert_eq!(row["status"], "not-run", "{name}: {}", row["reason"]);
+            has(
+                row["reason"].as_str().unwrap(),
+                &["rank 0 is in node 0 and rank 2 in node 1"],
+            );
+        }
+        assert!(ran > 0, "{suite}: {report}");
+    }
+}
