@@ -11,6 +11,7 @@
 namespace {
 
 using warpweave::for_units;
+using warpweave::kLocalThreads;
 using warpweave::kNormThreads;
 using warpweave::kUnitWords;
 using warpweave::norm_row;
@@ -217,19 +218,19 @@ __device__ __forceinline__ void local(const RowNorm& n) {
 
 }  // namespace
 
-#define KERNEL(name, Parameter, body)                                                                       \
-  extern "C" __global__ void __launch_bounds__(kNormThreads) name(const __grid_constant__ Parameter p) { \
-    body(p);                                                                                                \
+#define KERNEL(name, Parameter, threads, body)                                                      \
+  extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ Parameter p) { \
+    body(p);                                                                                        \
   }
 
-#define FOR_WORLD(T, suffix, W)                                               \
-  KERNEL(packet_norm_one_shot_##suffix##_##W, ReducedNorm, (one_shot<T, W>)) \
-  KERNEL(packet_norm_two_shot_##suffix##_##W, ReducedNorm, (two_shot<T, W>))
+#define FOR_WORLD(T, suffix, W)                                                            \
+  KERNEL(packet_norm_one_shot_##suffix##_##W, ReducedNorm, kNormThreads, (one_shot<T, W>)) \
+  KERNEL(packet_norm_two_shot_##suffix##_##W, ReducedNorm, kNormThreads, (two_shot<T, W>))
 
-#define FOR_TYPE(T, suffix)                         \
-  KERNEL(add_rms_norm_##suffix, RowNorm, (local<T>)) \
-  FOR_WORLD(T, suffix, 2)                           \
-  FOR_WORLD(T, suffix, 4)                           \
+#define FOR_TYPE(T, suffix)                                         \
+  KERNEL(add_rms_norm_##suffix, RowNorm, kLocalThreads, (local<T>)) \
+  FOR_WORLD(T, suffix, 2)                                           \
+  FOR_WORLD(T, suffix, 4)                                           \
   FOR_WORLD(T, suffix, 8)
 
 FOR_TYPE(float, f32)

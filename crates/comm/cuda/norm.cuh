@@ -26,7 +26,9 @@ namespace warpweave {
 constexpr uint32_t kUnitWords = 12;
 constexpr uint32_t kUnitBytes = 4 * kUnitWords;
 constexpr uint32_t kMaxSegments = 128;
+// Threads of a block, at most. Without packets a thread has registers to spare.
 constexpr uint32_t kNormThreads = 256;
+constexpr uint32_t kLocalThreads = 512;
 
 // The layout of `RowNorm` in `norm/launch.rs`. Rows are contiguous; addresses of what is not wanted are null.
 struct RowNorm {

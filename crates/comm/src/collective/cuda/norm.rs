@@ -5,7 +5,9 @@ use warpweave_symm_mem::{Cuda, DType, Result, device_image, kernel_name};
 
 use super::{DTYPES, WORLDS, launch_shared, unknown};
 use crate::collective::launch::MAX_WORLD;
-use crate::collective::norm::launch::{NORM_THREADS, ReducedNorm, RowNorm, SEGMENT, Shots};
+use crate::collective::norm::launch::{
+    LOCAL_THREADS, NORM_THREADS, ReducedNorm, RowNorm, SEGMENT, Shots,
+};
 
 static NORM: Image = device_image!("norm", sm_90a, compute_80);
 
@@ -21,7 +23,7 @@ const DIVIDED: u32 = 64;
 
 /// Blocks of an SM that compute rows without communication. None waits for another rank, so there may be more
 /// than are resident.
-const RESIDENT: u32 = 8;
+const BLOCKS_PER_SM: u32 = 8;
 
 fn local_kernel(dtype: DType) -> &'static str {
     kernel_name!(dtype, "add_rms_norm", "")
@@ -48,8 +50,13 @@ pub(super) fn all() -> impl Iterator<Item = (&'static Image, &'static str)> {
 }
 
 /// A cluster of blocks for each row, as large as the grid allows: one block stores less to the links than
-/// they carry.
-fn grid(norm: &RowNorm, dtype: DType, most: u32, clusters: bool) -> LaunchConfig {
+/// they carry. At most `most` blocks of at most `threads` threads.
+fn grid(
+    norm: &RowNorm,
+    dtype: DType,
+    (most, threads): (u32, usize),
+    clusters: bool,
+) -> LaunchConfig {
     let segments = norm.units(dtype.size()).div_ceil(SEGMENT) as u32;
     let most = most.max(1);
     let mut cluster = 1;
@@ -59,7 +66,7 @@ fn grid(norm: &RowNorm, dtype: DType, most: u32, clusters: bool) -> LaunchConfig
     {
         cluster *= 2;
     }
-    let warps = segments.div_ceil(cluster).min((NORM_THREADS / WARP) as u32);
+    let warps = segments.div_ceil(cluster).min((threads / WARP) as u32);
     let rows = norm.rows.clamp(1, most / cluster);
     let config = LaunchConfig::linear(rows * cluster, warps * WARP as u32);
     LaunchConfig {
@@ -76,7 +83,8 @@ pub(super) unsafe fn add_rms_norm(
     dtype: DType,
     norm: &RowNorm,
 ) -> Result<()> {
-    let config = grid(norm, dtype, cuda.sms() * RESIDENT, is_hopper(cuda));
+    let most = (cuda.sms() * BLOCKS_PER_SM, LOCAL_THREADS);
+    let config = grid(norm, dtype, most, is_hopper(cuda));
     // SAFETY: the kernel takes the structure by value; the rest is the caller's obligation.
     unsafe { launch_shared(cuda, stream, &NORM, local_kernel(dtype), config, *norm) }
 }
@@ -94,7 +102,8 @@ pub(super) unsafe fn reduced_norm(
     let world = launch.packets.group.pad.world as usize;
     debug_assert!(world <= MAX_WORLD);
     let name = reduced_kernel(shots, dtype, world).ok_or_else(|| unknown(dtype))?;
-    let config = grid(&launch.norm, dtype, blocks, is_hopper(cuda));
+    let most = (blocks, NORM_THREADS);
+    let config = grid(&launch.norm, dtype, most, is_hopper(cuda));
     // SAFETY: the kernel takes the structure by value; the rest is the caller's obligation.
     unsafe { launch_shared(cuda, stream, &NORM, name, config, *launch) }
 }

@@ -18,6 +18,8 @@ pub(crate) const MAX_SEGMENTS: usize = 128;
 
 /// Most threads of a block: `kNormThreads`.
 pub(crate) const NORM_THREADS: usize = 256;
+/// The same of a block that computes without packets: `kLocalThreads`.
+pub(crate) const LOCAL_THREADS: usize = 512;
 
 /// Parameter of `add_rms_norm_*`: rows that are contiguous. Addresses of what is not wanted are null.
 #[derive(Clone, Copy, Debug)]
