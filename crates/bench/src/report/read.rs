@@ -1,4 +1,4 @@
-//! What earlier runs wrote: reports of every suite and of every layout there has been, and timelines.
+//! What earlier runs wrote: reports of every suite, and timelines.
 
 use std::path::Path;
 
@@ -18,8 +18,8 @@ pub enum Document {
     Timelines(Trace),
 }
 
-/// Layouts of reports; what the first did not have is absent.
-const LAYOUTS: [&str; 3] = ["warpweave-bench/1", PLANS, COLLECTIVES];
+/// Layouts of reports.
+const LAYOUTS: [&str; 2] = [PLANS, COLLECTIVES];
 
 impl Document {
     /// Reads a file.
@@ -77,7 +77,6 @@ fn report(text: &str) -> Result<Report, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::{Kind, Status};
     use crate::verification::Verdict;
 
     fn read(text: &str) -> Report {
@@ -102,21 +101,6 @@ mod tests {
 
         let text = Report::sample_of_collectives().to_json().to_string();
         assert_eq!(read(&text).to_json().to_string(), text);
-    }
-
-    #[test]
-    fn the_first_layout_lacks_what_came_later() {
-        let report = read(include_str!("first_layout.json"));
-        assert_eq!(
-            (report.schema.as_ref(), report.results.len()),
-            (LAYOUTS[0], 3)
-        );
-        let result = &report.results[0];
-        assert_eq!((result.operation.as_ref(), result.groups.len()), (None, 0));
-        assert_eq!(result.rows[0].single_ms.unwrap().median, 0.029232);
-        let of = |status| result.rows.iter().filter(move |row| row.status == status);
-        assert_eq!((of(Status::Ok).count(), of(Status::NotRun).count()), (5, 2));
-        assert!(result.rows.iter().all(|row| row.kind == Kind::Ours));
     }
 
     #[test]
