@@ -44,7 +44,7 @@ enum Medium {
     /// guard the buffer.
     Memory {
         inputs: SymmetricBuffer<Host>,
-        pad: SignalPad<Host>,
+        pad: Box<SignalPad<Host>>,
     },
     /// Each rank sends its input to those that read it.
     Network(Arc<Network>),
@@ -71,7 +71,7 @@ impl HostCollectives {
     ) -> Result<Self> {
         let medium = Medium::Memory {
             inputs: SymmetricBuffer::new(device, exchange, &format!("{name}.inputs"), bytes)?,
-            pad: SignalPad::new(device, exchange, name, 2)?,
+            pad: Box::new(SignalPad::new(device, exchange, name, 2)?),
         };
         Ok(Self::by(medium, device, exchange.as_ref(), bytes))
     }
@@ -330,9 +330,9 @@ impl HostCollectives {
     ) -> Result<()> {
         let (rank, device) = (self.rank, self.device.clone());
         self.device.launch(stream, name, move || {
-            // SAFETY: the caller vouches for the source, which nothing writes meanwhile.
             let own = match input.bytes {
                 0 => &[],
+                // SAFETY: the caller vouches for the source, which nothing writes meanwhile.
                 bytes => unsafe { std::slice::from_raw_parts(src.as_host::<u8>(), bytes) },
             };
             let transfer = Transfer {
