@@ -28,14 +28,7 @@ pub fn warpweave(place: &Place, cuda: bool) -> Result<PathBuf> {
             }
             let mut args = match std::env::var(PROFILE).is_ok_and(|profile| profile == "dev") {
                 // The bench has cargo choose the features of dependencies as it does for tests.
-                true => vec![
-                    "build",
-                    "--workspace",
-                    "--bin",
-                    "warpweave",
-                    "--bench",
-                    "layers",
-                ],
+                true => vec!["build", "--bin", "warpweave", "--bench", "layers"],
                 false => vec![
                     "build",
                     "--release",

@@ -81,7 +81,7 @@ fn environment(chosen: Chosen, ranks: Option<usize>) -> Vec<(String, String)> {
 /// the programs with tests for GPUs.
 fn workspace(root: &Path, chosen: Chosen, conditions: &Conditions) -> Result<Counts> {
     let cargo = Cargo::new(root);
-    let mut args = vec!["test", "--workspace"];
+    let mut args = vec!["test"];
     if chosen.cuda {
         program::provide_toolchain(root)?;
         args.extend(["--features", CUDA_FEATURES]);

@@ -1,8 +1,8 @@
 //! The steps: their commands, their order, and what they need.
 //!
 //! They share two builds of the dependencies: one for clippy and the documentation, one in the profile `dev`
-//! with the features of the whole workspace. So every step selects the workspace, no step sets RUSTFLAGS, and
-//! no step builds in release.
+//! with the features of all default members. So every step selects these, no step sets RUSTFLAGS, and no step
+//! builds in release. `examples/llama`, which has candle, is no default member and has steps of its own.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -140,22 +140,22 @@ pub fn steps() -> Vec<Step> {
             .needs("cargo deny --version", "cargo-deny is not installed; tests check the rules of \
                 deny.toml too"),
         // Without device code and without tests: `device-clippy` has both.
-        step("clippy", "cargo clippy --workspace --lib --bins --examples --benches -- -D warnings"),
+        step("clippy", "cargo clippy --lib --bins --examples --benches -- -D warnings"),
         // Only where the other steps use a newer toolchain. Without the old one there are two weaker checks:
         // clippy's `incompatible_msrv`, which knows the library but not the language, and the test that no
         // dependency asks for more.
-        step("msrv", concat!("rustup run ", msrv!(), " cargo check --workspace")).needs(
+        step("msrv", concat!("rustup run ", msrv!(), " cargo check")).needs(
             concat!("! rustc -V | grep -q ' ", msrv!(), " ' && rustup run ", msrv!(), " cargo -V"),
             concat!("all steps use ", msrv!(), ", or it is missing: rustup toolchain install ", msrv!()),
         ),
-        step("doc", "cargo doc --workspace --no-deps").env("RUSTDOCFLAGS", "-D warnings"),
+        step("doc", "cargo doc --no-deps").env("RUSTDOCFLAGS", "-D warnings"),
         Step { counts: true, ..step("test", "xtask test --device host") },
         dev("plans", "xtask plan check all"),
         dev("bench", "xtask bench --device host --suite quick --iterations 3 --timeout 300"),
         dev("collectives",
             "xtask bench --device host --suite collectives --sizes 1K,64K --iterations 2 --timeout 300"),
         // Every bench of criterion once, by the processes that it starts itself.
-        step("criterion", "cargo test --workspace --bench layers"),
+        step("criterion", "cargo test --bench layers"),
         // And as they are used: kept under a name, then compared with it. Whatever `cargo bench` runs gets
         // these options.
         step("criterion-save", "cargo bench --profile dev -- --quick --save-baseline ci ^exchange/"),
@@ -163,19 +163,21 @@ pub fn steps() -> Vec<Step> {
         // Its longest models have one thread each: meanwhile cargo builds for shuttle.
         step("loom", "cargo test --lib -p warpweave-symm-mem -p warpweave-comm -p warpweave-gemm loom_")
             .env(WRAPPER, "./.ci/rustc-loom").with_next(),
-        step("shuttle", "cargo test --workspace --test shuttle").env(WRAPPER, "./.ci/rustc-shuttle"),
+        step("shuttle", "cargo test --test shuttle").env(WRAPPER, "./.ci/rustc-shuttle"),
         // Against the release of the workspace's version.
         step("semver", concat!("cargo semver-checks --workspace --baseline-rev ", version!())).needs(
             concat!("cargo semver-checks --version && git rev-parse --verify --quiet ", version!()),
             "cargo-semver-checks is not installed, or this version has not been released",
         ),
+        step("llama-clippy", "cargo clippy -p warpweave-example-llama --all-targets -- -D warnings"),
+        step("llama", "cargo test -p warpweave-example-llama"),
         cudarc("cudarc-12.8", "12080"),
         cudarc("cudarc-13.0", "13000"),
         step("setup", "xtask setup"),
         device("device-clippy",
-            "cargo clippy --workspace --all-targets --features nvcc,cutlass -- -D warnings"),
+            "cargo clippy --all-targets --features nvcc,cutlass -- -D warnings"),
         // Clippy does not see a symbol that the static library lacks.
-        device("device-link", "cargo build --workspace --example gemm_sweep --features nvcc,cutlass"),
+        device("device-link", "cargo build --example gemm_sweep --features nvcc,cutlass"),
         Step { by_name: true, ..step("candle", "xtask candle") },
     ]
 }

@@ -1,0 +1,311 @@
+//! The command line, and what each command does.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use candle_core::{DType, Device};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use tokenizers::Tokenizer;
+use warpweave_comm::Communicator;
+use warpweave_symm_mem::{Backend, Host};
+
+use crate::checkpoint::{Checkpoint, random};
+use crate::config::Config;
+use crate::error::{Error, Result};
+use crate::generate::{Generated, Request, generate};
+use crate::job::{self, Interrupts, Watch};
+use crate::model::Model;
+use crate::parallel::{Limits, Parallel, Plain, Warpweave};
+use crate::sampler::Sampling;
+use crate::show::shown;
+use crate::weights::Weights;
+
+/// Tensor-parallel Llama and Qwen in candle, over Warpweave. Without a command: a small random model on one
+/// rank by candle alone and on four host ranks, which must give the same tokens.
+#[derive(Debug, Parser)]
+#[command(version, args_conflicts_with_subcommands = true)]
+pub struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
+    /// Ranks, where there is no command
+    #[arg(long, default_value_t = 4)]
+    ranks: usize,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Continue prompts with a model, on ranks of this machine
+    Run(Run),
+    /// What each rank of `run` does
+    #[command(hide = true)]
+    Rank(Run),
+    /// Write a small random checkpoint to a folder
+    Make {
+        folder: PathBuf,
+        #[arg(long, default_value = "llama")]
+        family: Family,
+    },
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Family {
+    Llama,
+    Qwen2,
+    Qwen3,
+}
+
+#[derive(Clone, Debug, Args)]
+struct Run {
+    /// Folder with config.json, safetensors and tokenizer.json
+    #[arg(long)]
+    checkpoint: PathBuf,
+    /// Number of ranks; 0 is one rank by candle alone
+    #[arg(long, default_value_t = 4)]
+    ranks: usize,
+    /// A prompt; several are one batch
+    #[arg(long = "prompt", required = true)]
+    prompts: Vec<String>,
+    /// The most tokens to generate for each prompt
+    #[arg(long, default_value_t = 64)]
+    tokens: usize,
+    /// The most rows of a step: what the layers are made for
+    #[arg(long, default_value_t = 512)]
+    rows: usize,
+    /// Element type of weights and activations
+    #[arg(long, default_value = "f32")]
+    dtype: Element,
+    /// 0 takes the most probable token
+    #[arg(long, default_value_t = 0.0)]
+    temperature: f64,
+    /// Sample from the most probable tokens, whose probabilities add up to this
+    #[arg(long, default_value_t = 1.0)]
+    top_p: f64,
+    /// Of the first request's random numbers; the others count on
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Write the tokens to this file, as JSON
+    #[arg(long)]
+    json: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
+enum Element {
+    F32,
+    F16,
+    Bf16,
+}
+
+impl Element {
+    fn dtype(self) -> DType {
+        match self {
+            Element::F32 => DType::F32,
+            Element::F16 => DType::F16,
+            Element::Bf16 => DType::BF16,
+        }
+    }
+}
+
+impl Arguments {
+    /// Does what the command says.
+    ///
+    /// # Errors
+    /// Whatever fails.
+    pub fn execute(self) -> Result<()> {
+        match self.command {
+            None => demonstrate(self.ranks),
+            Some(Command::Run(run)) => {
+                let interrupts = Interrupts::catch()?;
+                match run.ranks {
+                    0 => run.alone(&interrupts).map(drop),
+                    ranks => job::run(ranks, &rank_arguments(None), &interrupts),
+                }
+            }
+            Some(Command::Rank(run)) => {
+                let comm = job::join()?;
+                run.rank(&comm).map_err(|error| job::cause(&comm, error))
+            }
+            Some(Command::Make { folder, family }) => {
+                fs::create_dir_all(&folder).map_err(Error::file(&folder))?;
+                let config = match family {
+                    Family::Llama => random::small_llama(),
+                    Family::Qwen2 => random::small_qwen2(),
+                    Family::Qwen3 => random::small_qwen3(),
+                };
+                random::write(&folder, &config, 1)
+            }
+        }
+    }
+}
+
+/// The arguments of a rank: those of `run`, with which this program was started, or these.
+fn rank_arguments(run: Option<Vec<OsString>>) -> Vec<OsString> {
+    let rest = run.unwrap_or_else(|| std::env::args_os().skip(2).collect());
+    [OsString::from("rank")].into_iter().chain(rest).collect()
+}
+
+/// The same small model on one rank and on several.
+fn demonstrate(ranks: usize) -> Result<()> {
+    let interrupts = Interrupts::catch()?;
+    let folder = tempfile::tempdir().map_err(Error::file(std::env::temp_dir()))?;
+    random::write(folder.path(), &random::small_llama(), 1)?;
+    let tokens = folder.path().join("tokens.json");
+    let run = |temperature: f64| Run {
+        checkpoint: folder.path().to_owned(),
+        ranks,
+        prompts: [
+            "a",
+            "we weave rows",
+            "one two three four five six seven",
+            "so",
+        ]
+        .map(String::from)
+        .into(),
+        tokens: 48,
+        rows: 512,
+        dtype: Element::F32,
+        temperature,
+        top_p: 0.9,
+        seed: 7,
+        json: Some(tokens.clone()),
+    };
+    for (how, run) in [("greedy", run(0.0)), ("sampled", run(0.8))] {
+        println!("== {how}");
+        let alone = run.alone(&interrupts)?;
+        job::run(ranks, &rank_arguments(Some(run.arguments())), &interrupts)?;
+        let text = fs::read_to_string(&tokens).map_err(Error::file(&tokens))?;
+        let parallel: Vec<Vec<u32>> = serde_json::from_str(&text).map_err(Error::file(&tokens))?;
+        for (request, (one, several)) in alone.tokens.iter().zip(&parallel).enumerate() {
+            if let Some(at) =
+                (0..one.len().max(several.len())).find(|at| one.get(*at) != several.get(*at))
+            {
+                let what = format!(
+                    "{how}: request {request} differs at token {at} between candle and {ranks} ranks"
+                );
+                return Err(Error::Differs(what));
+            }
+        }
+    }
+    println!("the same tokens");
+    Ok(())
+}
+
+impl Run {
+    fn arguments(&self) -> Vec<OsString> {
+        let mut all: Vec<OsString> = vec!["--checkpoint".into(), self.checkpoint.clone().into()];
+        let element = self
+            .dtype
+            .to_possible_value()
+            .expect("no element type is hidden");
+        let mut add =
+            |name: &str, value: String| all.extend([format!("--{name}").into(), value.into()]);
+        self.prompts
+            .iter()
+            .for_each(|prompt| add("prompt", prompt.clone()));
+        add("ranks", self.ranks.to_string());
+        add("tokens", self.tokens.to_string());
+        add("rows", self.rows.to_string());
+        add("dtype", element.get_name().to_owned());
+        add("temperature", self.temperature.to_string());
+        add("top-p", self.top_p.to_string());
+        add("seed", self.seed.to_string());
+        if let Some(json) = &self.json {
+            all.extend(["--json".into(), json.clone().into()]);
+        }
+        all
+    }
+
+    /// One rank, by candle alone.
+    fn alone(&self, interrupts: &Interrupts) -> Result<Generated> {
+        let model = self.model((0, 1), |_| Ok(Plain))?;
+        let (tokenizer, requests) = self.requests()?;
+        shown("candle, 1 rank", &tokenizer, &requests, |show| {
+            generate(&model, &requests, self.rows, &mut |request, token| {
+                interrupts.check()?;
+                show(request, token)
+            })
+        })
+    }
+
+    /// This rank of a job on the host backend.
+    fn rank(&self, comm: &Arc<Communicator>) -> Result<()> {
+        let device = Host::new();
+        let _watch = Watch::new(comm, &device);
+        let exchange = comm.shared_exchange();
+        let model = self.model((comm.rank(), comm.world()), |config| {
+            let stream = device.stream(Default::default())?;
+            Warpweave::new(
+                &device,
+                stream,
+                &exchange,
+                config,
+                self.dtype.dtype(),
+                Limits::of_rows(self.rows),
+            )
+        })?;
+        let (tokenizer, requests) = self.requests()?;
+        let mut ignore = |_, _| Ok(());
+        let generated = match comm.rank() {
+            0 => {
+                let title = format!("Warpweave, {} ranks", comm.world());
+                shown(&title, &tokenizer, &requests, |show| {
+                    generate(&model, &requests, self.rows, show)
+                })?
+            }
+            _ => generate(&model, &requests, self.rows, &mut ignore)?,
+        };
+        comm.agree("tokens", &generated.tokens)?;
+        if let (0, Some(path)) = (comm.rank(), &self.json) {
+            let text = serde_json::to_string(&generated.tokens).map_err(Error::file(path))?;
+            fs::write(path, text).map_err(Error::file(path))?;
+        }
+        model.into_parallel().close(exchange.as_ref())?;
+        Ok(comm.barrier_at("done")?)
+    }
+
+    /// The model with this rank's weights.
+    fn model<P: Parallel>(
+        &self,
+        (rank, world): (usize, usize),
+        parallel: impl FnOnce(&Config) -> Result<P>,
+    ) -> Result<Model<P>> {
+        let config = Config::read(&self.checkpoint)?;
+        let checkpoint = Checkpoint::open(&self.checkpoint, config.dtype()?)?;
+        let weights = Weights::read(
+            &checkpoint,
+            &config,
+            (rank, world),
+            self.dtype.dtype(),
+            &Device::Cpu,
+        )?;
+        let parallel = parallel(&config)?;
+        let positions = config.max_position_embeddings;
+        Model::new(config, weights, parallel, positions)
+    }
+
+    fn requests(&self) -> Result<(Tokenizer, Vec<Request>)> {
+        let tokenizer = tokenizer(&self.checkpoint)?;
+        let mut requests = Vec::new();
+        for (prompt, index) in self.prompts.iter().zip(0..) {
+            let failed = |why: tokenizers::Error| Error::Tokenizer(why.to_string());
+            let encoded = tokenizer.encode(prompt.as_str(), true).map_err(failed)?;
+            let sampling = Sampling {
+                temperature: self.temperature,
+                top_p: self.top_p,
+                seed: self.seed.wrapping_add(index),
+            };
+            requests.push(Request {
+                prompt: encoded.get_ids().to_vec(),
+                most: self.tokens,
+                sampling,
+            });
+        }
+        Ok((tokenizer, requests))
+    }
+}
+
+fn tokenizer(folder: &Path) -> Result<Tokenizer> {
+    Tokenizer::from_file(folder.join("tokenizer.json"))
+        .map_err(|why| Error::Tokenizer(why.to_string()))
+}

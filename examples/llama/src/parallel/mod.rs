@@ -1,0 +1,53 @@
+//! What a transformer asks of tensor parallelism, and who does it.
+
+pub mod operand;
+pub mod plain;
+pub mod warpweave;
+
+use candle_core::Tensor;
+
+pub use plain::Plain;
+pub use warpweave::{Limits, Warpweave};
+
+use crate::error::Result;
+
+/// An RMSNorm.
+#[derive(Clone, Copy, Debug)]
+pub struct Norm<'a> {
+    /// `[hidden]`.
+    pub weight: &'a Tensor,
+    /// Added to the mean of squares.
+    pub epsilon: f32,
+}
+
+/// The linear layers and norms of a transformer over ranks. Matrices are row-major; weights are `[out, in]`,
+/// as safetensors stores them. All ranks make the same calls with the same number of rows.
+///
+/// # Errors
+/// A rank that did not come in time, by its number; errors of the device.
+pub trait Parallel {
+    /// Number of ranks.
+    fn world(&self) -> usize;
+
+    /// x · weightᵀ + bias, where each rank has its rows of the weight, and gets its columns.
+    fn column(&self, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor>;
+
+    /// r = residual + Σ x · weightᵀ over the ranks, each of which has its columns of x and of the weight; and
+    /// the norm of r. Gives both, the same bits on all ranks.
+    fn row_add_norm(
+        &self,
+        x: &Tensor,
+        weight: &Tensor,
+        residual: &Tensor,
+        norm: &Norm<'_>,
+    ) -> Result<(Tensor, Tensor)>;
+
+    /// The norm of x, which all ranks have.
+    fn norm(&self, x: &Tensor, norm: &Norm<'_>) -> Result<Tensor>;
+
+    /// All columns, of which each rank has its part, by rank.
+    fn all_gather(&self, columns: &Tensor) -> Result<Tensor>;
+
+    /// Waits until the work so far has ended, and reports what went wrong in it.
+    fn finish(&self) -> Result<()>;
+}

@@ -1,0 +1,285 @@
+//! Tensor parallelism by Warpweave's layers and collectives.
+//!
+//! A row-parallel layer, the residual addition and the norm that follows it are done in one of two ways, with
+//! the same bits: for few rows, the GEMM of this rank's partial, then one launch that reduces, adds and
+//! normalizes; for many, a GEMM that overlaps with its reduction, then the addition and the norm.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use candle_core::{Shape, Tensor};
+use warpweave_comm::{AddRmsNorm, CollectiveKernels, CollectiveOptions, Collectives};
+use warpweave_overlap::execute::{DeviceSlice, ExecuteBackend, Executor};
+use warpweave_overlap::layers::{
+    ColumnParallelLinear, Input, Layers, Options, Output, RowParallelLinear,
+};
+use warpweave_overlap::plan::Problem;
+use warpweave_symm_mem::{BackendKind, Exchange};
+
+use super::operand::{self, Op};
+use super::{Norm, Parallel};
+use crate::config::Config;
+use crate::error::{Error, Result};
+
+/// How large batches are.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// The most rows of a batch.
+    pub rows: usize,
+    /// The most bytes of a batch's activations that one launch reduces, adds and normalizes. More are reduced
+    /// by the GEMM that computes them. Only the time depends on it.
+    pub fused_bytes: usize,
+}
+
+impl Limits {
+    /// Up to `rows` rows; one launch takes what travels by packets.
+    pub fn of_rows(rows: usize) -> Self {
+        Limits {
+            rows,
+            fused_bytes: CollectiveOptions::default().packet_bytes,
+        }
+    }
+}
+
+/// A rank's layers, by shape: all layers of the transformer share them.
+pub struct Warpweave<B: ExecuteBackend + CollectiveKernels> {
+    backend: B,
+    stream: B::Stream,
+    executor: Executor<B>,
+    collectives: Collectives<B>,
+    world: usize,
+    limits: Limits,
+    /// Of each (out, in) and whether there is a bias; a row-parallel layer's partials among them.
+    columns: HashMap<(usize, usize, bool), ColumnParallelLinear<B>>,
+    /// Of each (out, in), in being this rank's.
+    rows: HashMap<(usize, usize), RowParallelLinear<B>>,
+}
+
+impl<B: ExecuteBackend + CollectiveKernels> Warpweave<B> {
+    /// The layers of a model for batches within `limits`, enqueued on `stream`. Collective: all ranks
+    /// make the same.
+    ///
+    /// # Errors
+    /// What the layers and the collectives report; an error on one rank is one on all.
+    pub fn new(
+        backend: &B,
+        stream: B::Stream,
+        exchange: &Arc<dyn Exchange>,
+        config: &Config,
+        dtype: candle_core::DType,
+        limits: Limits,
+    ) -> Result<Self> {
+        let world = exchange.world();
+        let dtype = operand::dtype(dtype)?;
+        let executor = Executor::new(backend, exchange)?;
+        let layers = Layers::new(&executor)?;
+        // Staging for the longest message.
+        let options = CollectiveOptions {
+            staging_bytes: limits.rows * config.hidden_size * dtype.size(),
+            ..CollectiveOptions::default()
+        };
+        let collectives = Collectives::new(backend, exchange, "llama", options)?;
+
+        let (hidden, head) = (config.hidden_size, config.head_dim());
+        let heads = (config.num_attention_heads + 2 * config.kv_heads()) / world * head;
+        let attended = config.num_attention_heads / world * head;
+        let width = config.intermediate_size / world;
+        let mut columns = HashMap::new();
+        for shape in [
+            (heads, hidden, config.has_qkv_bias()),
+            (hidden, attended, false),
+            (2 * width, hidden, false),
+            (hidden, width, false),
+            (config.vocab_size / world, hidden, false),
+        ] {
+            let (out, from, bias) = shape;
+            let problem = Problem::new(limits.rows, out, from, dtype);
+            let options = if bias {
+                Options::default().with_bias()
+            } else {
+                Options::default()
+            };
+            let layer = ColumnParallelLinear::new(&layers, &problem, Input::Replicated, &options)?;
+            columns.insert(shape, layer);
+        }
+        let mut rows = HashMap::new();
+        for from in [attended, width] {
+            let problem = Problem::new(limits.rows, hidden, from * world, dtype);
+            let layer =
+                RowParallelLinear::new(&layers, &problem, Output::Reduced, &Options::default())?;
+            rows.insert((hidden, from), layer);
+        }
+        Ok(Warpweave {
+            backend: backend.clone(),
+            stream,
+            executor,
+            collectives,
+            world,
+            limits,
+            columns,
+            rows,
+        })
+    }
+
+    /// Frees what the ranks share. Collective, with no work under way.
+    ///
+    /// # Errors
+    /// A rank that did not come.
+    pub fn close(self, exchange: &dyn Exchange) -> Result<()> {
+        Ok(self.collectives.close(&self.stream, exchange)?)
+    }
+
+    /// A new tensor of `shape` that `call` computes of `operands`.
+    fn compute(
+        &self,
+        name: &'static str,
+        shape: impl Into<Shape>,
+        operands: &[&Tensor],
+        call: &dyn Fn(&[DeviceSlice<'_>], DeviceSlice<'_>) -> Result<()>,
+    ) -> Result<Tensor> {
+        // candle's operations on the CPU have ended when they return. On a GPU all are on one stream.
+        let call = |operands: &[DeviceSlice<'_>], result: DeviceSlice<'_>| {
+            let called = call(operands, result);
+            match B::KIND {
+                BackendKind::Host => self.finish().and(called),
+                BackendKind::Cuda => called,
+            }
+        };
+        let op = Op {
+            name,
+            kind: B::KIND,
+            shape: shape.into(),
+            call: &call,
+        };
+        Ok(op.apply(operands)?)
+    }
+
+    /// r = residual + `added`, reduced over the ranks if it is `partial`; then the norm of r. Both in one
+    /// tensor.
+    fn add_norm(
+        &self,
+        added: &Tensor,
+        partial: bool,
+        residual: &Tensor,
+        norm: &Norm<'_>,
+    ) -> Result<Tensor> {
+        let (rows, hidden) = added.dims2()?;
+        let dtype = operand::dtype(added.dtype())?;
+        let call = |operands: &[DeviceSlice<'_>], result: DeviceSlice<'_>| {
+            let [residual_out, normalized] = halves(result);
+            let norm = AddRmsNorm {
+                dtype,
+                hidden,
+                epsilon: norm.epsilon,
+                input: operands[0],
+                residual: operands[1],
+                weight: operands[2],
+                residual_out,
+                normalized: Some(normalized),
+                quantized: None,
+            };
+            match partial {
+                true => self
+                    .collectives
+                    .all_reduce_add_rms_norm(&self.stream, &norm)
+                    .map(drop)?,
+                false => self.collectives.add_rms_norm(&self.stream, &norm)?,
+            }
+            Ok(())
+        };
+        self.compute(
+            "add-rms-norm",
+            (2, rows, hidden),
+            &[added, residual, norm.weight],
+            &call,
+        )
+    }
+}
+
+fn halves(slice: DeviceSlice<'_>) -> [DeviceSlice<'_>; 2] {
+    let half = slice.bytes() / 2;
+    [0, half].map(|offset| slice.slice(offset, half).expect("half of a slice is in it"))
+}
+
+fn no_layer(weight: &Tensor) -> Error {
+    Error::Differs(format!(
+        "the model has no layer of shape {:?}",
+        weight.dims()
+    ))
+}
+
+impl<B: ExecuteBackend + CollectiveKernels> Parallel for Warpweave<B> {
+    fn world(&self) -> usize {
+        self.world
+    }
+
+    fn column(&self, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+        let ((rows, _), (out, from)) = (x.dims2()?, weight.dims2()?);
+        let layer = self
+            .columns
+            .get(&(out, from, bias.is_some()))
+            .ok_or_else(|| no_layer(weight))?;
+        let call = |operands: &[DeviceSlice<'_>], y: DeviceSlice<'_>| {
+            let bias = operands.get(2).copied();
+            Ok(layer.forward(&self.stream, operands[0], operands[1], bias, y, rows)?)
+        };
+        let operands: Vec<&Tensor> = [x, weight].into_iter().chain(bias).collect();
+        self.compute("column-parallel-linear", (rows, out), &operands, &call)
+    }
+
+    fn row_add_norm(
+        &self,
+        x: &Tensor,
+        weight: &Tensor,
+        residual: &Tensor,
+        norm: &Norm<'_>,
+    ) -> Result<(Tensor, Tensor)> {
+        let ((rows, _), (out, from)) = (x.dims2()?, weight.dims2()?);
+        let fused = rows * out * x.dtype().size_in_bytes() <= self.limits.fused_bytes;
+        let y = if fused {
+            self.column(x, weight, None)?
+        } else {
+            let layer = self
+                .rows
+                .get(&(out, from))
+                .ok_or_else(|| no_layer(weight))?;
+            let call = |operands: &[DeviceSlice<'_>], y: DeviceSlice<'_>| {
+                Ok(layer.forward(&self.stream, operands[0], operands[1], None, y, rows)?)
+            };
+            self.compute("row-parallel-linear", (rows, out), &[x, weight], &call)?
+        };
+        let both = self.add_norm(&y, fused, residual, norm)?;
+        Ok((both.get(0)?, both.get(1)?))
+    }
+
+    fn norm(&self, x: &Tensor, norm: &Norm<'_>) -> Result<Tensor> {
+        Ok(self.add_norm(x, false, &x.zeros_like()?, norm)?.get(1)?)
+    }
+
+    fn all_gather(&self, columns: &Tensor) -> Result<Tensor> {
+        let (rows, each) = columns.dims2()?;
+        let call = |operands: &[DeviceSlice<'_>], result: DeviceSlice<'_>| {
+            self.collectives
+                .all_gather(&self.stream, operands[0], result)?;
+            Ok(())
+        };
+        let by_rank = self.compute("all-gather", (self.world, rows, each), &[columns], &call)?;
+        Ok(by_rank
+            .transpose(0, 1)?
+            .reshape((rows, self.world * each))?)
+    }
+
+    fn finish(&self) -> Result<()> {
+        let synchronized = self.executor.synchronize(&self.stream);
+        // Which peer was late comes before what that led to.
+        self.collectives.check(&self.stream)?;
+        Ok(synchronized?)
+    }
+}
+
+impl<B: ExecuteBackend + CollectiveKernels> std::fmt::Debug for Warpweave<B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let device = self.backend.device();
+        write!(f, "Warpweave on {} of {} ranks", device.name, self.world)
+    }
+}

@@ -1,0 +1,96 @@
+//! The next token of a request, from its logits.
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+/// How tokens are chosen.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sampling {
+    /// 0 takes the most probable token; else logits are divided by it.
+    pub temperature: f64,
+    /// Only the most probable tokens, whose probabilities add up to this.
+    pub top_p: f64,
+    /// Of the random numbers of a request.
+    pub seed: u64,
+}
+
+/// Chooses the tokens of one request. It has random numbers of its own, so that its tokens do not depend on
+/// other requests; and every rank has the same, so that all choose alike.
+#[derive(Debug)]
+pub struct Sampler {
+    sampling: Sampling,
+    random: StdRng,
+}
+
+impl Sampler {
+    /// For one request.
+    pub fn new(sampling: Sampling) -> Self {
+        Sampler {
+            sampling,
+            random: StdRng::seed_from_u64(sampling.seed),
+        }
+    }
+
+    /// The next token. Of equal logits the first counts.
+    pub fn choose(&mut self, logits: &[f32]) -> u32 {
+        let mut order: Vec<usize> = (0..logits.len()).collect();
+        if self.sampling.temperature <= 0.0 {
+            let best = order
+                .into_iter()
+                .reduce(|a, b| if logits[b] > logits[a] { b } else { a });
+            return best.unwrap_or_default() as u32;
+        }
+        order.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]));
+        let largest = order.first().map_or(0.0, |first| logits[*first]);
+        let weight =
+            |token: usize| (f64::from(logits[token] - largest) / self.sampling.temperature).exp();
+        let limit = self.sampling.top_p * order.iter().map(|token| weight(*token)).sum::<f64>();
+        let mut total = 0.0;
+        let mut nucleus = Vec::new();
+        for token in order {
+            total += weight(token);
+            nucleus.push((token, total));
+            if total >= limit {
+                break;
+            }
+        }
+        let drawn = self.random.random::<f64>() * total;
+        let chosen = nucleus
+            .iter()
+            .find(|(_, upto)| drawn < *upto)
+            .or(nucleus.last());
+        chosen.map_or(0, |(token, _)| *token as u32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tokens(temperature: f64, top_p: f64, seed: u64) -> Vec<u32> {
+        let mut sampler = Sampler::new(Sampling {
+            temperature,
+            top_p,
+            seed,
+        });
+        (0..200)
+            .map(|_| sampler.choose(&[0.0, 3.0, 2.0, 3.0, -1.0]))
+            .collect()
+    }
+
+    #[test]
+    fn greedy_takes_the_first_of_the_largest() {
+        assert_eq!(tokens(0.0, 1.0, 7), [1; 200]);
+    }
+
+    #[test]
+    fn top_p_cuts_the_tail_and_seeds_repeat() {
+        // 1 and 3 have 0.41 of the probability each.
+        let some = tokens(1.0, 0.8, 7);
+        assert!(some.iter().all(|token| [1, 3].contains(token)));
+        assert!(some.contains(&1) && some.contains(&3));
+        assert_eq!(some, tokens(1.0, 0.8, 7));
+        assert_ne!(some, tokens(1.0, 0.8, 8));
+        assert!(tokens(1.0, 1.0, 7).contains(&2));
+    }
+}

@@ -1,0 +1,181 @@
+//! Which rank has what of the weights.
+//!
+//! | weight | a rank's part |
+//! |---|---|
+//! | q, k, v; gate and up | its heads; its part of the width: rows, one matrix of them all |
+//! | o; down | the columns that multiply those |
+//! | output layer | its part of the vocabulary: rows |
+//! | embedding, norms | all of it |
+
+use std::ops::Range;
+
+use candle_core::{DType, Device, Tensor};
+
+use crate::checkpoint::{Checkpoint, Part};
+use crate::config::Config;
+use crate::error::{Error, Result};
+
+/// The weights of a rank.
+#[derive(Debug)]
+pub struct Weights {
+    /// `[vocabulary, hidden]`.
+    pub embedding: Tensor,
+    /// In the order of the forward pass.
+    pub layers: Vec<Layer>,
+    /// `[hidden]`: the last norm.
+    pub norm: Tensor,
+    /// `[vocabulary / world, hidden]`: the output layer.
+    pub head: Tensor,
+}
+
+/// The weights of a transformer layer.
+#[derive(Debug)]
+pub struct Layer {
+    /// `[hidden]`: before the attention.
+    pub input_norm: Tensor,
+    /// `[(query heads + 2 · key heads) / world · head, hidden]`: q, k and v.
+    pub qkv: Tensor,
+    /// As many elements as `qkv` has rows.
+    pub qkv_bias: Option<Tensor>,
+    /// `[head]` each: norms of the heads of q and k.
+    pub qk_norm: Option<(Tensor, Tensor)>,
+    /// `[hidden, query heads / world · head]`.
+    pub o: Tensor,
+    /// `[hidden]`: before the MLP.
+    pub mlp_norm: Tensor,
+    /// `[2 · intermediate / world, hidden]`: gate, then up.
+    pub gate_up: Tensor,
+    /// `[hidden, intermediate / world]`.
+    pub down: Tensor,
+}
+
+/// Reads a rank's weights.
+struct Reader<'a> {
+    checkpoint: &'a Checkpoint,
+    rank: usize,
+    world: usize,
+    dtype: DType,
+    device: &'a Device,
+}
+
+impl Weights {
+    /// Reads the part of `rank` of `world`, to `device`, in `dtype`.
+    ///
+    /// # Errors
+    /// A tensor that does not divide over the ranks, and what [`Checkpoint::read`] reports.
+    pub fn read(
+        checkpoint: &Checkpoint,
+        config: &Config,
+        (rank, world): (usize, usize),
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Self> {
+        let reader = Reader {
+            checkpoint,
+            rank,
+            world,
+            dtype,
+            device,
+        };
+        let (vocabulary, hidden) = (config.vocab_size, config.hidden_size);
+        let layers = (0..config.num_hidden_layers).map(|index| reader.layer(config, index));
+        let layers = layers.collect::<Result<Vec<_>>>()?;
+        const EMBEDDING: &str = "model.embed_tokens.weight";
+        let tied = config.tie_word_embeddings || !checkpoint.contains("lm_head.weight");
+        let head = if tied { EMBEDDING } else { "lm_head.weight" };
+        Ok(Weights {
+            embedding: reader.read(EMBEDDING, &[vocabulary, hidden], &Part::All)?,
+            layers,
+            norm: reader.read("model.norm.weight", &[hidden], &Part::All)?,
+            head: reader.rows(head, &[vocabulary, hidden], 1)?,
+        })
+    }
+}
+
+impl Reader<'_> {
+    fn layer(&self, config: &Config, index: usize) -> Result<Layer> {
+        let name = |what: &str| format!("model.layers.{index}.{what}");
+        let (hidden, width, head) = (
+            config.hidden_size,
+            config.intermediate_size,
+            config.head_dim(),
+        );
+        let projections = [
+            ("q", config.num_attention_heads * head),
+            ("k", config.kv_heads() * head),
+            ("v", config.kv_heads() * head),
+        ];
+        let stack = |suffix: &str, columns: &[usize]| {
+            let parts = projections.iter().map(|(which, rows)| {
+                let shape = [&[*rows], columns].concat();
+                self.rows(
+                    &name(&format!("self_attn.{which}_proj.{suffix}")),
+                    &shape,
+                    head,
+                )
+            });
+            Ok::<_, Error>(Tensor::cat(&parts.collect::<Result<Vec<_>>>()?, 0)?)
+        };
+        let qk_norm = || {
+            let norm = |which: &str| {
+                self.read(
+                    &name(&format!("self_attn.{which}_norm.weight")),
+                    &[head],
+                    &Part::All,
+                )
+            };
+            Ok::<_, Error>((norm("q")?, norm("k")?))
+        };
+        let norm = |which: &str| self.read(&name(which), &[hidden], &Part::All);
+        let gate = self.rows(&name("mlp.gate_proj.weight"), &[width, hidden], 1)?;
+        let up = self.rows(&name("mlp.up_proj.weight"), &[width, hidden], 1)?;
+        Ok(Layer {
+            input_norm: norm("input_layernorm.weight")?,
+            qkv: stack("weight", &[hidden])?,
+            qkv_bias: config
+                .has_qkv_bias()
+                .then(|| stack("bias", &[]))
+                .transpose()?,
+            qk_norm: config.has_qk_norm().then(qk_norm).transpose()?,
+            o: self.columns(
+                &name("self_attn.o_proj.weight"),
+                &[hidden, projections[0].1],
+                head,
+            )?,
+            mlp_norm: norm("post_attention_layernorm.weight")?,
+            gate_up: Tensor::cat(&[gate, up], 0)?,
+            down: self.columns(&name("mlp.down_proj.weight"), &[hidden, width], 1)?,
+        })
+    }
+
+    /// This rank's rows, in whole units such as heads.
+    fn rows(&self, name: &str, shape: &[usize], unit: usize) -> Result<Tensor> {
+        let rows = self.shard(name, "rows", shape[0], unit)?;
+        self.read(name, shape, &Part::Rows(rows))
+    }
+
+    fn columns(&self, name: &str, shape: &[usize], unit: usize) -> Result<Tensor> {
+        let columns = self.shard(name, "columns", shape[1], unit)?;
+        self.read(name, shape, &Part::Columns(columns))
+    }
+
+    fn shard(&self, name: &str, what: &str, length: usize, unit: usize) -> Result<Range<usize>> {
+        if !length.is_multiple_of(self.world * unit) {
+            let units = match unit {
+                1 => format!("{length} {what}"),
+                _ => format!("{} heads of {unit} {what}", length / unit),
+            };
+            let why = format!("its {units} do not divide over {} ranks", self.world);
+            return Err(Error::tensor(name, why));
+        }
+        let each = length / self.world;
+        Ok(self.rank * each..(self.rank + 1) * each)
+    }
+
+    fn read(&self, name: &str, shape: &[usize], part: &Part) -> Result<Tensor> {
+        Ok(self
+            .checkpoint
+            .read(name, shape, part, self.device)?
+            .to_dtype(self.dtype)?)
+    }
+}

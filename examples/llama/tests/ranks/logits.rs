@@ -1,0 +1,171 @@
+//! The logits of several ranks against those of one, at every position.
+//!
+//! # The bound
+//! Between the embedding and a logit a run rounds to the element type [`roundings`] times. Each moves a row
+//! by at most u in relative norm, u = 2⁻⁹ for bf16 and 2⁻²⁴ for f32; and a sum of K elements in f32 by about
+//! √K · 2⁻²⁴. These errors are independent, so they add in squares, over the roundings and over the two runs.
+//! What one of them has grown to at the logits is the condition κ of this model, which a perturbation of the
+//! embedding measures. So the two runs differ by about κ · √(2 · roundings) · (u + √K · 2⁻²⁴) in relative
+//! norm. The roundings of a row have a standard deviation of u / √3 and less: the bound is more than √3 of
+//! these. [`a_lost_partial_exceeds_the_bound`] shows that it is not too wide.
+
+use candle_core::{DType, Tensor};
+use warpweave_example_llama::attention::Segment;
+use warpweave_example_llama::checkpoint::random::{small_llama, small_qwen2, small_qwen3};
+use warpweave_example_llama::config::Config;
+use warpweave_example_llama::model::{Batch, Model, Rows};
+use warpweave_example_llama::parallel::{Parallel, Plain};
+
+use super::{ROWS, on_ranks, plain, weights, written};
+
+/// Residual, norm, q and k and v, their rotation, weights and sum of the attention, partials and their sum;
+/// residual, norm, gate and up, silu and its GEMM's input, partials and their sum. Then norm and logits.
+fn roundings(config: &Config) -> usize {
+    15 * config.num_hidden_layers + 2
+}
+
+fn bound(config: &Config, dtype: DType, condition: f64) -> f64 {
+    let single = 2f64.powi(-24);
+    let unit = match dtype {
+        DType::F32 => single,
+        _ => 2f64.powi(-9),
+    };
+    let k = config.intermediate_size.max(config.hidden_size) as f64;
+    condition * (2.0 * roundings(config) as f64).sqrt() * (unit + k.sqrt() * single)
+}
+
+/// Three sequences of other lengths, then two more tokens of each.
+fn all_logits<P: Parallel>(model: &Model<P>) -> Vec<Vec<f32>> {
+    let lengths = [9, 40, 1];
+    let mut cache = model.cache(&lengths.map(|length| length + 2)).unwrap();
+    let mut rows = Vec::new();
+    for (step, count) in [0, 1, 2].into_iter().zip([None, Some(1), Some(1)]) {
+        let mut batch = Batch::default();
+        for (request, length) in lengths.into_iter().enumerate() {
+            let (past, count) = match count {
+                None => (0, length),
+                Some(count) => (length + step - 1, count),
+            };
+            let start = batch.tokens.len();
+            batch.segments.push(Segment {
+                request,
+                start,
+                rows: count,
+                past,
+            });
+            batch
+                .tokens
+                .extend((past..past + count).map(|at| ((at * 37 + request * 11) % 320) as u32));
+        }
+        let logits = model.forward(&batch, &mut cache, Rows::All).unwrap();
+        rows.extend(logits.to_vec2::<f32>().unwrap());
+    }
+    rows
+}
+
+/// The largest difference of a row, in relative norm.
+fn distance(one: &[Vec<f32>], other: &[Vec<f32>]) -> f64 {
+    assert_eq!(one.len(), other.len());
+    let norm = |row: &mut dyn Iterator<Item = f64>| row.map(|x| x * x).sum::<f64>().sqrt();
+    let rows = one.iter().zip(other).map(|(one, other)| {
+        let differences = &mut one.iter().zip(other).map(|(a, b)| f64::from(a - b));
+        norm(differences) / norm(&mut one.iter().map(|x| f64::from(*x)))
+    });
+    rows.fold(0.0, |largest, distance| {
+        if distance > largest || distance.is_nan() {
+            distance
+        } else {
+            largest
+        }
+    })
+}
+
+/// How much a relative change of the embedding changes the logits.
+fn condition(config: &Config, folder: &std::path::Path, base: &[Vec<f32>]) -> f64 {
+    const CHANGE: f64 = 1e-3;
+    let (_, mut weights) = weights(folder, (0, 1), DType::F32).unwrap();
+    let shape = weights.embedding.shape().clone();
+    let signs = (0..shape.elem_count()).map(|at| {
+        if at * 2_654_435_761 % 7 < 3 {
+            -1f32
+        } else {
+            1.0
+        }
+    });
+    let signs =
+        Tensor::from_vec(signs.collect::<Vec<_>>(), shape, weights.embedding.device()).unwrap();
+    let change = ((signs * &weights.embedding).unwrap() * CHANGE).unwrap();
+    weights.embedding = (&weights.embedding + change).unwrap();
+    let model = Model::new(config.clone(), weights, Plain, ROWS).unwrap();
+    // The part of an error that comes from the input of a layer is not all of it: at least what it was.
+    (distance(base, &all_logits(&model)) / CHANGE).max(1.0)
+}
+
+fn compare(config: Config, world: usize, dtype: DType) {
+    let folder = written(&config);
+    let one = all_logits(&plain(folder.path()));
+    let condition = condition(&config, folder.path(), &one);
+    let bound = bound(&config, dtype, condition);
+    let ranks = on_ranks(world, folder.path(), dtype, |model| all_logits(model));
+    for (rank, logits) in ranks.iter().enumerate() {
+        assert!(
+            *logits == ranks[0],
+            "rank {rank} has other bits than rank 0"
+        );
+    }
+    let distance = distance(&one, &ranks[0]);
+    println!(
+        "{} {dtype:?} on {world}: {distance:.2e} of {bound:.2e}, κ = {condition:.1}",
+        config.model_type
+    );
+    assert!(distance <= bound, "{distance:.2e} > {bound:.2e}");
+}
+
+#[test]
+fn llama_in_f32() {
+    for world in [1, 2, 4] {
+        compare(small_llama(), world, DType::F32);
+    }
+}
+
+#[test]
+fn llama_in_bf16() {
+    for world in [1, 2, 4] {
+        compare(small_llama(), world, DType::BF16);
+    }
+}
+
+#[test]
+fn qwen2_has_biases_and_tied_embeddings() {
+    compare(small_qwen2(), 4, DType::F32);
+    compare(small_qwen2(), 2, DType::BF16);
+}
+
+#[test]
+fn qwen3_has_norms_of_heads() {
+    compare(small_qwen3(), 4, DType::F32);
+    compare(small_qwen3(), 2, DType::BF16);
+}
+
+/// As if one of four ranks' partials of one layer's attention had not come.
+#[test]
+fn a_lost_partial_exceeds_the_bound() {
+    let config = small_llama();
+    let folder = written(&config);
+    let one = all_logits(&plain(folder.path()));
+    let condition = condition(&config, folder.path(), &one);
+    let (_, mut weights) = weights(folder.path(), (0, 1), DType::F32).unwrap();
+    let o = &mut weights.layers[2].o;
+    let columns = o.dim(1).unwrap();
+    let lost = o.narrow(1, 0, columns / 4).unwrap().zeros_like().unwrap();
+    *o = Tensor::cat(
+        &[&lost, &o.narrow(1, columns / 4, columns / 4 * 3).unwrap()],
+        1,
+    )
+    .unwrap();
+    let model = Model::new(config.clone(), weights, Plain, ROWS).unwrap();
+    let distance = distance(&one, &all_logits(&model));
+    let bound = bound(&config, DType::BF16, condition);
+    println!("{distance:.2e}, bound of bf16 {bound:.2e}");
+    assert!(distance > bound);
+}

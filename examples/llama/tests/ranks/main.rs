@@ -1,0 +1,82 @@
+//! The model on ranks that are threads, compared with candle alone.
+
+mod checkpoint;
+mod logits;
+mod tokens;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use candle_core::{DType, Device};
+use tempfile::TempDir;
+use warpweave_comm::Communicator;
+use warpweave_example_llama::Result;
+use warpweave_example_llama::checkpoint::{Checkpoint, random};
+use warpweave_example_llama::config::Config;
+use warpweave_example_llama::model::Model;
+use warpweave_example_llama::parallel::{Limits, Plain, Warpweave};
+use warpweave_example_llama::weights::Weights;
+use warpweave_symm_mem::{Backend, Exchange, Host};
+
+/// The most rows of a step.
+const ROWS: usize = 256;
+
+/// Batches of more rows than this take the other way to reduce: prompts do, single tokens do not.
+const FUSED_ROWS: usize = 16;
+
+fn written(config: &Config) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    random::write(folder.path(), config, 1).unwrap();
+    folder
+}
+
+fn weights(folder: &Path, place: (usize, usize), dtype: DType) -> Result<(Config, Weights)> {
+    let config = Config::read(folder)?;
+    let checkpoint = Checkpoint::open(folder, config.dtype()?)?;
+    let weights = Weights::read(&checkpoint, &config, place, dtype, &Device::Cpu)?;
+    Ok((config, weights))
+}
+
+/// By candle alone, in f32.
+fn plain(folder: &Path) -> Model<Plain> {
+    let (config, weights) = weights(folder, (0, 1), DType::F32).unwrap();
+    Model::new(config, weights, Plain, ROWS).unwrap()
+}
+
+/// What `work` gives on each of `world` ranks.
+fn on_ranks<T: Send>(
+    world: usize,
+    folder: &Path,
+    dtype: DType,
+    work: impl Fn(&Model<Warpweave<Host>>) -> T + Sync,
+) -> Vec<T> {
+    let rank = |comm: Communicator| {
+        let exchange: Arc<dyn Exchange> = comm.shared_exchange();
+        let device = Host::new();
+        let (config, weights) = weights(folder, (comm.rank(), comm.world()), dtype).unwrap();
+        let stream = device.stream(Default::default()).unwrap();
+        let row = config.hidden_size * dtype.size_in_bytes();
+        let limits = Limits {
+            rows: ROWS,
+            fused_bytes: FUSED_ROWS * row,
+        };
+        let parallel = Warpweave::new(&device, stream, &exchange, &config, dtype, limits).unwrap();
+        let model = Model::new(config, weights, parallel, ROWS).unwrap();
+        let result = work(&model);
+        model.into_parallel().close(exchange.as_ref()).unwrap();
+        comm.barrier().unwrap();
+        result
+    };
+    let ranks = Communicator::threads(world).unwrap();
+    std::thread::scope(|scope| {
+        let rank = &rank;
+        let threads: Vec<_> = ranks
+            .into_iter()
+            .map(|comm| scope.spawn(move || rank(comm)))
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .collect()
+    })
+}

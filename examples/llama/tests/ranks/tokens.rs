@@ -1,0 +1,75 @@
+//! The tokens of requests that share a batch.
+
+use candle_core::DType;
+use warpweave_example_llama::checkpoint::random::small_llama;
+use warpweave_example_llama::generate::{Request, generate};
+use warpweave_example_llama::model::Model;
+use warpweave_example_llama::parallel::Parallel;
+use warpweave_example_llama::sampler::Sampling;
+
+use super::{ROWS, on_ranks, plain, written};
+
+/// Requests of other lengths; every other one is sampled.
+fn requests() -> Vec<Request> {
+    let request = |index: usize| Request {
+        prompt: (0..1 + 13 * index % 29)
+            .map(|at| ((at * 7 + index * 31) % 320) as u32)
+            .collect(),
+        most: 8 + index,
+        sampling: Sampling {
+            temperature: (index % 2) as f64,
+            top_p: 0.9,
+            seed: index as u64,
+        },
+    };
+    (0..7).map(request).collect()
+}
+
+fn tokens<P: Parallel>(model: &Model<P>, requests: &[Request], rows: usize) -> Vec<Vec<u32>> {
+    generate(model, requests, rows, &mut |_, _| Ok(()))
+        .unwrap()
+        .tokens
+}
+
+/// Together, one by one, and in an engine so small that some wait until others have ended a step.
+#[test]
+fn tokens_do_not_depend_on_what_shares_the_batch() {
+    let folder = written(&small_llama());
+    let expected = tokens(&plain(folder.path()), &requests(), ROWS);
+    for dtype in [DType::F32, DType::BF16] {
+        let ranks = on_ranks(4, folder.path(), dtype, |model| {
+            let requests = requests();
+            let alone = requests
+                .iter()
+                .flat_map(|one| tokens(model, std::slice::from_ref(one), ROWS));
+            let waiting = tokens(model, &requests, 40);
+            [tokens(model, &requests, ROWS), alone.collect(), waiting]
+        });
+        for [together, alone, waiting] in ranks {
+            assert_eq!(together, alone);
+            assert_eq!(together, waiting);
+            if dtype == DType::F32 {
+                assert_eq!(together, expected);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_request_that_does_not_fit_is_named() {
+    let folder = written(&small_llama());
+    let model = plain(folder.path());
+    let mut requests = requests();
+    requests[3].prompt = vec![5; 50];
+    let error = generate(&model, &requests, 50, &mut |_, _| Ok(())).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "request 3: a prompt has 1 to 43 tokens here, not 50"
+    );
+    requests[3].prompt = vec![320];
+    let error = generate(&model, &requests, 50, &mut |_, _| Ok(())).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "request 3: token 320 is not in the vocabulary"
+    );
+}
