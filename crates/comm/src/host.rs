@@ -43,7 +43,7 @@ enum Medium {
     /// Each rank copies its input to a symmetric buffer, signals, and reads from the buffers of all. Credits
     /// guard the buffer.
     Memory {
-        inputs: SymmetricBuffer<Host>,
+        inputs: Box<SymmetricBuffer<Host>>,
         pad: Box<SignalPad<Host>>,
     },
     /// Each rank sends its input to those that read it.
@@ -70,8 +70,9 @@ impl HostCollectives {
         bytes: usize,
     ) -> Result<Self> {
         let medium = Medium::Memory {
-            inputs: SymmetricBuffer::new(device, exchange, &format!("{name}.inputs"), bytes)?,
-            pad: Box::new(SignalPad::new(device, exchange, name, 2)?),
+            inputs: SymmetricBuffer::new(device, exchange, &format!("{name}.inputs"), bytes)?
+                .into(),
+            pad: SignalPad::new(device, exchange, name, 2)?.into(),
         };
         Ok(Self::by(medium, device, exchange.as_ref(), bytes))
     }

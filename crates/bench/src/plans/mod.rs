@@ -71,6 +71,19 @@ impl Implementation {
     }
 }
 
+impl Implementation {
+    /// The same in a job of so many nodes: see [`Configuration::over_nodes`].
+    pub fn over_nodes(self, nodes: usize) -> Self {
+        match &self.scheduled {
+            None => self,
+            Some(scheduled) => Self::from(Scheduled {
+                configuration: scheduled.configuration.clone().over_nodes(nodes),
+                ..scheduled.clone()
+            }),
+        }
+    }
+}
+
 impl From<Configuration> for Implementation {
     fn from(configuration: Configuration) -> Self {
         Scheduled::new(configuration).into()

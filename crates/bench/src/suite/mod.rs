@@ -128,6 +128,22 @@ pub struct Case {
     pub baseline: String,
 }
 
+impl Case {
+    /// The same in a job of so many nodes: what can span nodes spans these.
+    pub fn over_nodes(&mut self, nodes: usize) {
+        let all = std::mem::take(&mut self.implementations).into_iter();
+        for implementation in all.map(|one| one.over_nodes(nodes)) {
+            if !self
+                .implementations
+                .iter()
+                .any(|own| own.name == implementation.name)
+            {
+                self.implementations.push(implementation);
+            }
+        }
+    }
+}
+
 impl Suite {
     /// What its table is made of, each with a sentence: algorithms once, with their parameters.
     pub fn catalogue(&self) -> Vec<(String, String)> {

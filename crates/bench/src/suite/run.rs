@@ -107,7 +107,11 @@ pub fn run<B: NcclBackend>(
 ) -> Result<Report> {
     let (suite, kind) = (settings.suite, B::KIND);
     let is_of_collectives = suite.is_of_collectives();
-    let cases = suite.cases(&settings.implementations)?;
+    let mut cases = suite.cases(&settings.implementations)?;
+    if session.nodes.count() > 1 {
+        let nodes = session.nodes.count();
+        cases.iter_mut().for_each(|case| case.over_nodes(nodes));
+    }
     let has_own_problems = settings.problems.is_empty();
     let mut settings = settings.clone();
     settings.problems = settings.problems_on(kind, session.world());

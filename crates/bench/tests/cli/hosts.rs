@@ -50,30 +50,40 @@ fn plans_over_nodes_run_on_two_hosts_and_are_exact() {
 fn every_suite_runs_on_two_hosts_what_spans_them_and_says_why_not_the_rest() {
     let Some(hosts) = Hosts::new() else { return };
     let suites = [
-        ("recipes", ""),
+        (
+            "recipes",
+            " --impl baselineNcclAllgatherMatmul,hierarchical,hierarchical:chunks=2,ringPut",
+            "hierarchical:chunks=2",
+        ),
         (
             "row-parallel",
             " --impl rowParallelLinear,rowParallelLinear:reduce=symmetric,rowParallelLinearPipeline",
+            "rowParallelLinearPipeline:nodes=2",
         ),
-        ("column-parallel", ""),
-        ("matmul-reduce-scatter", ""),
-        ("matmul-all-reduce", ""),
-        ("overlap-allgather", ""),
-        ("gemm", ""),
+        ("column-parallel", "", "hierarchicalColumnParallelLinear"),
+        ("matmul-reduce-scatter", "", "reduceScatterPipeline:nodes=2"),
+        ("matmul-all-reduce", "", "allReducePipeline:nodes=2"),
+        ("overlap-allgather", "", "overlappedAllGather"),
+        (
+            "layers",
+            " --impl columnParallelLinear,rowParallelLinearPipeline",
+            "rowParallelLinearPipeline:nodes=2",
+        ),
+        ("gemm", "", "cublasLt"),
     ];
-    for (suite, wanted) in suites {
-        let (outcome, report) = measured(&hosts, suite, wanted);
+    for (suite, more, spans) in suites {
+        let (outcome, report) = measured(&hosts, suite, more);
         outcome.succeeded();
         let results = report["results"].as_array().unwrap();
         let rows = results
             .iter()
             .flat_map(|result| result["rows"].as_array().unwrap());
-        let mut ran = 0;
+        let mut ran = Vec::new();
         for row in rows {
             let name = format!("{suite}: {}", row["implementation"]);
             if row["status"] == "ok" {
                 assert_eq!(row["verification"]["wrong"], 0, "{name}");
-                ran += 1;
+                ran.push(row["implementation"].as_str().unwrap());
                 continue;
             }
             assert_eq!(row["status"], "not-run", "{name}: {}", row["reason"]);
@@ -82,6 +92,6 @@ fn every_suite_runs_on_two_hosts_what_spans_them_and_says_why_not_the_rest() {
                 &["rank 0 is in node 0 and rank 2 in node 1"],
             );
         }
-        assert!(ran > 0, "{suite}: {report}");
+        assert!(ran.contains(&spans), "{suite}: {ran:?}");
     }
 }

@@ -146,17 +146,30 @@ impl Configuration {
     /// Whether the bits of a row of C depend on nothing but the row and the weight, for problems that
     /// [ask for it](Problem::batch_invariant): not on M, the row's place, or which of these configurations of
     /// an operation runs. Their GEMMs are so by their provider; reductions add partials that were rounded to
-    /// the element type, in the order of ranks, in f32, and round once.
+    /// the element type, in the order of ranks, in f32, and round once. Over nodes, NCCL adds what each node
+    /// has rounded, in an order of its own.
     pub fn is_batch_invariant(&self) -> bool {
-        matches!(
-            self.algorithm.name,
+        match self.algorithm.name {
             "columnParallelLinear"
-                | "fusedColumnParallelLinear"
-                | "rowParallelLinearPipeline"
-                | "fusedRowParallelLinear"
-                | "linearReduceScatterPipeline"
-                | "fusedLinearReduceScatter"
-        )
+            | "fusedColumnParallelLinear"
+            | "hierarchicalColumnParallelLinear"
+            | "fusedRowParallelLinear"
+            | "fusedLinearReduceScatter" => true,
+            "rowParallelLinearPipeline" | "linearReduceScatterPipeline" => {
+                self.options.count("nodes") == 1
+            }
+            _ => false,
+        }
+    }
+
+    /// This configuration over so many nodes, if its plans can span several and no number was chosen.
+    #[must_use]
+    pub fn over_nodes(self, nodes: usize) -> Self {
+        let default = Self::with_defaults(self.algorithm);
+        match self.options.value("nodes") == default.options.value("nodes") {
+            true => self.clone().with(&format!("nodes={nodes}")).unwrap_or(self),
+            false => self,
+        }
     }
 
     /// The plans of all ranks.

@@ -7,6 +7,7 @@ pub mod linear_reduce_scatter;
 pub mod matmul_all_reduce;
 pub mod matmul_overlapping_all_gather;
 pub mod matmul_reduce_scatter;
+mod nodes;
 mod parameter;
 mod reduction;
 pub mod row_parallel_linear;
@@ -123,6 +124,21 @@ pub fn candidates(operation: Operation) -> Vec<Configuration> {
         .filter(|algorithm| algorithm.operation == operation)
         .flat_map(Configuration::combinations)
         .collect()
+}
+
+/// The same in a job of so many nodes: what can span nodes spans these.
+pub fn candidates_over(operation: Operation, nodes: usize) -> Vec<Configuration> {
+    let mut all = candidates(operation);
+    if nodes > 1 {
+        let over = all.into_iter().map(|candidate| candidate.over_nodes(nodes));
+        all = Vec::new();
+        over.for_each(|candidate| {
+            if !all.contains(&candidate) {
+                all.push(candidate);
+            }
+        });
+    }
+    all
 }
 
 /// The algorithm of this name, followed by the parameters that differ from their defaults:

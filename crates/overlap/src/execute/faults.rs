@@ -30,7 +30,7 @@ impl<B: ExecuteBackend> Executor<B> {
     ///
     /// # Errors
     /// [`SignalFault`] naming the peer whose signal did not come in time;
-    /// [`ExecuteError::CollectiveTimeout`](super::ExecuteError::CollectiveTimeout); what the stream and the
+    /// [`ExecuteError::CollectiveTimeout`]; what the stream and the
     /// collectives report.
     pub fn synchronize(&self, stream: &B::Stream) -> Result<()> {
         let drained = drain(&self.0.backend, stream, &self.all_groups());

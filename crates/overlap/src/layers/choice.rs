@@ -36,9 +36,14 @@ pub fn ends(most: usize) -> impl Iterator<Item = usize> {
 }
 
 /// The configurations that a layer can have: those that shard x by contiguous rows; if the result is to be
-/// reproducible, those that are [batch-invariant](Configuration::is_batch_invariant).
-pub fn candidates(operation: Operation, reproducible: Reproducible) -> Vec<Configuration> {
-    let mut candidates = algorithms::candidates(operation);
+/// reproducible, those that are [batch-invariant](Configuration::is_batch_invariant). In a job of several
+/// nodes what can span nodes spans these.
+pub fn candidates(
+    operation: Operation,
+    reproducible: Reproducible,
+    nodes: usize,
+) -> Vec<Configuration> {
+    let mut candidates = algorithms::candidates_over(operation, nodes);
     candidates.retain(|candidate| {
         candidate.options().choice("sharding") != "cyclic"
             && (reproducible == Reproducible::No || candidate.is_batch_invariant())

@@ -62,7 +62,8 @@ impl<B: ExecuteBackend> Linear<B> {
                 dtype: problem.dtype,
             });
         }
-        let mut candidates = choice::candidates(operation, options.reproducible);
+        let nodes = layers.machine().nodes_of(exchange.world());
+        let mut candidates = choice::candidates(operation, options.reproducible, nodes);
         if let Some(only) = &options.schedule {
             let known = candidates.iter().map(Configuration::name).collect();
             // A configuration with other numbers than those worth trying is one of the layer's too.

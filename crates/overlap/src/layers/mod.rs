@@ -190,18 +190,26 @@ impl<B: ExecuteBackend> Layers<B> {
         let reproducible = text(read(Kept::InvariantSchedules, &parses)?);
         let fastest = text(read(Kept::Schedules, &parses)?);
 
-        let world = exchange.world();
+        let nodes = exchange.nodes().map_err(ExecuteError::from)?;
+        let of_a_node = nodes.even_size().unwrap_or(exchange.world());
         let machine = Machine::from_toml(&machine)
             .ok()
-            .filter(|machine| machine.gpus() >= world);
+            .filter(|machine| machine.gpus() >= of_a_node);
         let of_one_node = || {
             let known = Machine::names().into_iter();
             let mut known = known.filter_map(|name| Machine::named(name).ok());
-            known.find(|machine| machine.nodes == 1 && machine.gpus() >= world)
+            known.find(|machine| machine.nodes == 1 && machine.gpus() >= of_a_node)
         };
         let machine = match machine.or_else(of_one_node) {
             Some(machine) => machine,
             None => Machine::named("nvl72").map_err(crate::select::SelectError::from)?,
+        };
+        let machine = match nodes.count() {
+            1 => machine,
+            count => Machine {
+                gpus_per_node: of_a_node,
+                ..machine.with_nodes(count)
+            },
         };
         let sm90 = match B::KIND {
             BackendKind::Host => true,
@@ -229,6 +237,11 @@ impl<B: ExecuteBackend> Layers<B> {
     /// What runs the layers.
     pub fn executor(&self) -> &Executor<B> {
         &self.0.executor
+    }
+
+    /// The machine that choices are made for.
+    fn machine(&self) -> &Machine {
+        &self.0.machine
     }
 
     /// Bytes on this rank of the arena that all layers share, and of what only captured graphs use of former

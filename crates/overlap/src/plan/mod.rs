@@ -52,6 +52,7 @@ pub use buffer::{Buffer, BufferId, EventId, Placement, Role, Slot, SlotId, Strea
 pub use builder::PlanBuilder;
 pub(crate) use op::layout_of;
 pub use op::{Batch, Collective, Effect, Op, OpKind, Transport};
+pub(crate) use problem::chunk;
 pub use problem::{Problem, chunks, shard};
 pub use region::{MulticastRegion, Region};
 pub use warpweave_gemm::Provider;

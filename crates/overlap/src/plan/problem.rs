@@ -117,15 +117,30 @@ pub fn chunks(rows: Range<usize>, count: usize) -> impl Iterator<Item = Range<us
         .filter(|part| !part.is_empty())
 }
 
+/// The `index`-th of these chunks; empty at the end of the rows if there are fewer.
+pub(crate) fn chunk(rows: &Range<usize>, index: usize, count: usize) -> Range<usize> {
+    let Range { start, end } = *rows;
+    let count = count.min(end.saturating_sub(start));
+    if index >= count {
+        return end..end;
+    }
+    let part = shard(end - start, index, count);
+    start + part.start..start + part.end
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{chunks, shard};
+    use super::{chunk, chunks, shard};
 
     #[test]
     fn chunks_leave_nothing_out() {
         assert_eq!(chunks(4..11, 3).collect::<Vec<_>>(), [4..7, 7..9, 9..11]);
         assert_eq!(chunks(4..6, 5).collect::<Vec<_>>(), [4..5, 5..6]);
         assert_eq!(chunks(4..4, 2).count(), 0);
+        for (index, rows) in chunks(4..11, 3).enumerate() {
+            assert_eq!(chunk(&(4..11), index, 3), rows);
+        }
+        assert_eq!(chunk(&(4..6), 2, 5), 6..6);
     }
 
     #[test]

@@ -143,13 +143,17 @@ impl Selection {
     }
 }
 
-/// Ranks all configurations of an operation. One whose plans cannot be built or simulated is left out, with
-/// the reason.
+/// Ranks all configurations of an operation. One whose plans cannot be built or simulated, or share memory
+/// between nodes of the machine, is left out, with the reason.
 ///
 /// # Errors
 /// An empty problem, more ranks than the machine has GPUs, an operation of which nothing can run there.
 pub fn select(request: &Request<'_>) -> Result<Selection, SelectError> {
-    select_among(request, algorithms::candidates(request.operation))
+    let nodes = request.machine.nodes_of(request.world);
+    select_among(
+        request,
+        algorithms::candidates_over(request.operation, nodes),
+    )
 }
 
 /// Ranks these configurations of an operation.
@@ -221,6 +225,11 @@ fn choice(
     configuration: Configuration,
 ) -> Result<Choice, SelectError> {
     let plans = configuration.plans(request.world, &request.problem)?;
+    if let Some(plan) = plans.first().filter(|plan| plan.shares_memory()) {
+        request
+            .machine
+            .holds_nodes_of(plan.node_size, request.world)?;
+    }
     let timeline = simulate(&plans, request.machine, 1)?;
     let predicted_us = timeline.total();
     let basis = correction.basis(&configuration, request);

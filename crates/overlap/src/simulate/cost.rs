@@ -223,16 +223,28 @@ impl Costs<'_> {
         let library = machine.collectives.of(transport);
         let mut time = library.time(collective, whole, ranks.len());
         let bytes = incoming(collective, whole, ranks.len());
-        if ranks.iter().any(|&r| !machine.same_node(ranks[0], r)) {
-            // A ring through all nodes goes at the pace of its slowest link.
-            time = time.max(micros(bytes, machine.network.gbs)) + machine.network.latency_us;
+        let near = ranks.iter().filter(|&&rank| machine.same_node(own, rank));
+        let near = near.count();
+        let nodes = ranks.len().div_ceil(near);
+        let mut loads = vec![(Resource::Sms(own), library.sms)];
+        if nodes > 1 {
+            // Rings enter and leave a node by the ports of all its GPUs that take part, in turn.
+            let port = micros(bytes / near as f64, machine.network.gbs);
+            let doublings = f64::from(usize::BITS - (nodes - 1).leading_zeros());
+            time = time.max(port) + doublings * machine.network.latency_us;
+            let share = (port / time).min(1.0);
+            loads.extend([
+                (Resource::NetworkOut(own), share),
+                (Resource::NetworkIn(own), share),
+            ]);
         }
-        let share = (micros(bytes, machine.link.gbs) / time).min(1.0);
-        let mut loads = vec![
-            (Resource::LinkOut(own), share),
-            (Resource::LinkIn(own), share),
-            (Resource::Sms(own), library.sms),
-        ];
+        if near > 1 {
+            let share = (micros(bytes, machine.link.gbs) / time).min(1.0);
+            loads.extend([
+                (Resource::LinkOut(own), share),
+                (Resource::LinkIn(own), share),
+            ]);
+        }
         self.add_power(&mut loads);
         Cost {
             time,

@@ -30,6 +30,14 @@ pub enum SimulateError {
         /// The ranks.
         world: usize,
     },
+    /// A plan whose ranks share memory between nodes of the machine.
+    #[error("its nodes of {size} ranks are not within the machine's, of {gpus_per_node} GPUs")]
+    SpansNodes {
+        /// Ranks of a node of the plan.
+        size: usize,
+        /// GPUs of a node of the machine.
+        gpus_per_node: usize,
+    },
     /// Plans that *check* refuses to unroll.
     #[error("the plans cannot be run: {what}")]
     Unsound {

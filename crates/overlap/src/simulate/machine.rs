@@ -156,7 +156,8 @@ pub struct Latency {
 pub struct Network {
     /// Bandwidth each way, GB/s.
     pub gbs: f64,
-    /// What a transfer, a signal or a collective costs more if it leaves the node, µs.
+    /// What a transfer or a signal costs more if it leaves the node, µs, and a collective for each doubling of
+    /// its nodes.
     pub latency_us: f64,
 }
 
@@ -166,11 +167,21 @@ impl Machine {
         KNOWN.iter().map(|(name, _)| *name).collect()
     }
 
-    /// The machine of this name.
+    /// The machine of this name; `NAME:nodes=N` is N nodes of it.
     ///
     /// # Errors
     /// There is none; the error lists the names there are.
     pub fn named(name: &str) -> Result<Machine, SimulateError> {
+        if let Some((of, nodes)) = name.split_once(":nodes=")
+            && let Ok(nodes) = nodes.parse()
+        {
+            let machine = Machine {
+                name: name.to_owned(),
+                ..Machine::named(of)?.with_nodes(nodes)
+            };
+            machine.validate()?;
+            return Ok(machine);
+        }
         match KNOWN.iter().find(|(known, _)| *known == name) {
             Some((_, text)) => Machine::from_toml(text),
             None => Err(SimulateError::UnknownMachine {
@@ -205,6 +216,32 @@ impl Machine {
     /// Whether two ranks stand in one node.
     pub fn same_node(&self, a: usize, b: usize) -> bool {
         a / self.gpus_per_node == b / self.gpus_per_node
+    }
+
+    /// The nodes that so many ranks fill, at least in part.
+    pub fn nodes_of(&self, world: usize) -> usize {
+        world.div_ceil(self.gpus_per_node)
+    }
+
+    /// So many of these nodes.
+    #[must_use]
+    pub fn with_nodes(self, nodes: usize) -> Self {
+        Self { nodes, ..self }
+    }
+
+    /// Checks that the nodes of a plan of `world` ranks are within those of the machine.
+    ///
+    /// # Errors
+    /// [`SimulateError::SpansNodes`].
+    pub(crate) fn holds_nodes_of(&self, size: usize, world: usize) -> Result<(), SimulateError> {
+        let gpus_per_node = self.gpus_per_node;
+        match world <= gpus_per_node || gpus_per_node.is_multiple_of(size) {
+            true => Ok(()),
+            false => Err(SimulateError::SpansNodes {
+                size: size.min(world),
+                gpus_per_node,
+            }),
+        }
     }
 
     /// Checks that plans of `world` ranks can be simulated on it.

@@ -165,7 +165,7 @@ fn a_gemm_and_what_is_gathered_next_to_it_are_right() {
 
 #[test]
 fn nodes_compute_the_gemm_at_every_world() {
-    for nodes in [1, 2, 3, 4] {
+    for nodes in ["1", "2", "3", "4", "2:chunks=3"] {
         let algorithm = algorithms::find(&format!("hierarchical:nodes={nodes}")).unwrap();
         for world in 1..=8 {
             for m in [4 * world, 9 * world + 5, world.max(2) - 1] {

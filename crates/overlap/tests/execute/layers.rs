@@ -309,7 +309,7 @@ fn the_bits_of_a_row_do_not_depend_on_the_schedule() {
 
 /// Each reproducible algorithm with each of its parameters varied.
 fn variations(kind: Kind) -> Vec<Configuration> {
-    let candidates = choice::candidates(kind.operation(), Reproducible::Yes);
+    let candidates = choice::candidates(kind.operation(), Reproducible::Yes, 1);
     let mut every = algorithms::every();
     every.retain(|c| candidates.contains(c));
     assert!(every.len() > 3, "{kind:?}");
@@ -326,7 +326,7 @@ fn what_is_not_reproducible_is_no_candidate() {
         ),
     ] {
         let has = |reproducible| {
-            let all = choice::candidates(operation, reproducible);
+            let all = choice::candidates(operation, reproducible, 1);
             all.iter().any(|c| c.name() == name)
         };
         assert!(has(Reproducible::No) && !has(Reproducible::Yes), "{name}");
@@ -415,7 +415,7 @@ fn layers_recover_after_a_rank_stayed_away() {
 fn the_choice_is_pure_and_measured_times_count() {
     let problem = Problem::new(600, 1024, 4096, DType::Bf16).with_batch_invariance(true);
     let operation = Operation::RowParallelLinear;
-    let candidates = choice::candidates(operation, Reproducible::Yes);
+    let candidates = choice::candidates(operation, Reproducible::Yes, 1);
     let mut figures = choice::Figures {
         machine: Machine::named("h200x4").unwrap(),
         capabilities: algorithms::Capabilities::SM90,

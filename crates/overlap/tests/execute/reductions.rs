@@ -24,6 +24,13 @@ fn every() -> Vec<Configuration> {
                 | Operation::LinearReduceScatter
         )
     });
+    // Nodes of several ranks, and more than two.
+    let over_nodes = [
+        "reduceScatterPipeline:nodes=4:chunks=3",
+        "allReducePipeline:nodes=3",
+        "rowParallelLinearPipeline:nodes=4:streams=2",
+    ];
+    every.extend(over_nodes.map(|name| algorithms::find(name).unwrap()));
     // Shards of several groups, at these sizes.
     every.extend(fused(2));
     every

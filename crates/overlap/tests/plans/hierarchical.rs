@@ -1,10 +1,10 @@
-//! The all-gather of several nodes.
+//! Plans over several nodes.
 
 use crate::fixtures::{holds, only, plans, problem};
 use crate::flow::outputs_come_from_their_inputs;
 use warpweave_overlap::algorithms;
 use warpweave_overlap::check::FaultKind;
-use warpweave_overlap::plan::{OpKind, Plan};
+use warpweave_overlap::plan::{Collective, OpKind, Plan};
 use warpweave_overlap::{Violation, check, show};
 
 fn at(nodes: usize, world: usize, m: usize) -> Vec<Plan> {
@@ -23,6 +23,65 @@ fn every_number_of_nodes_holds_at_every_world_and_shape() {
                 holds(&check(&plans, 3));
                 outputs_come_from_their_inputs(&algorithm, &plans, &problem);
             }
+        }
+    }
+}
+
+#[test]
+fn every_operation_holds_over_nodes_in_chunks() {
+    let names = [
+        "hierarchical:chunks=3",
+        "hierarchicalColumnParallelLinear:chunks=2",
+        "reduceScatterPipeline:chunks=3",
+        "allReducePipeline:chunks=3",
+        "rowParallelLinearPipeline:streams=2",
+        "linearReduceScatterPipeline:streams=2",
+    ];
+    for (name, nodes) in names
+        .iter()
+        .flat_map(|name| [2, 3, 4, 8].map(|nodes| (name, nodes)))
+    {
+        let algorithm = algorithms::find(&format!("{name}:nodes={nodes}")).unwrap();
+        for world in [2, 4, 6, 8] {
+            // Even, ragged, one row of the second chunk, fewer rows than ranks, a single row.
+            for m in [8 * world, 8 * world + 3, 2 * world + 1, 3, 1] {
+                let problem = problem(m);
+                let plans = plans(&algorithm, world, &problem);
+                holds(&check(&plans, 3));
+                if name.starts_with("hierarchical") {
+                    outputs_come_from_their_inputs(&algorithm, &plans, &problem);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn only_the_sum_of_a_node_crosses_the_network() {
+    // Of 2 nodes of 4, each rank reduces with its twin: in a reduce-scatter the rows of both, in an
+    // all-reduce a quarter of all.
+    for (name, collective) in [
+        ("reduceScatterPipeline", Collective::ReduceScatter),
+        ("allReducePipeline", Collective::AllReduce),
+    ] {
+        let algorithm = algorithms::find(&format!("{name}:nodes=2")).unwrap();
+        for plan in plans(&algorithm, 8, &problem(64)) {
+            let crossing = plan.ops.iter().filter_map(|op| match &op.kind {
+                OpKind::Collective {
+                    collective,
+                    src,
+                    ranks,
+                    ..
+                } => Some((*collective, src.rows.len(), ranks.clone())),
+                _ => None,
+            });
+            let twins = vec![plan.rank % 4, plan.rank % 4 + 4];
+            let chunk = (collective, 8, twins);
+            assert_eq!(
+                crossing.collect::<Vec<_>>(),
+                [chunk.clone(), chunk],
+                "{name}"
+            );
         }
     }
 }

@@ -67,6 +67,8 @@ fn pipelines_are_found_by_their_exact_names() {
             "hierarchical",
             "hierarchical:nodes=1",
             "hierarchical:nodes=4",
+            "hierarchical:chunks=2",
+            "hierarchical:chunks=4",
         ]
     );
     for name in names {
@@ -80,7 +82,9 @@ fn pipelines_are_found_by_their_exact_names() {
         let plans = plans(&algorithm, 4, &problem(8));
         assert!(plans.iter().all(|p| p.name == name));
         let transports: &[Transport] = match name.as_str() {
-            "hierarchical" => &[Transport::Nccl, Transport::CopyEngine],
+            "hierarchical" | "hierarchical:chunks=2" | "hierarchical:chunks=4" => {
+                &[Transport::Nccl, Transport::CopyEngine]
+            }
             "hierarchical:nodes=4" => &[Transport::Nccl],
             "fusedAllGather:pulled=3" => &[Transport::CopyEngine, Transport::ThreadLoads],
             _ if name.contains("fused") => &[Transport::ThreadLoads],

@@ -128,6 +128,7 @@ fn calls_are_closed_by_what_they_need() {
                 "broadcastPipeline",
                 "hierarchical",
                 "columnParallelLinear:gather=push",
+                "hierarchicalColumnParallelLinear",
                 "reduceScatterPipeline",
                 "reduceScatterRing",
                 "linearReduceScatterPipeline",

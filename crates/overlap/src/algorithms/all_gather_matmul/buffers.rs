@@ -2,7 +2,7 @@
 
 use crate::kernels::KernelShape;
 use crate::operation::Operation;
-use crate::plan::{Batch, Provider, SlotId, chunks, layout_of, shard};
+use crate::plan::{Batch, Provider, SlotId, chunk, chunks, layout_of, shard};
 use crate::plan::{BufferId, Placement, PlanBuilder, Problem, Region, Role, StreamId};
 use std::ops::Range;
 
@@ -78,6 +78,13 @@ impl Operands {
     pub(super) fn own_shard(&self) -> Region {
         let rows = shard(self.problem.m, self.rank, self.world).len();
         self.builder.own(self.a, 0..rows, 0..self.problem.k)
+    }
+
+    /// The `index`-th of `count` chunks of this rank's shard, in its own buffer; empty if it has fewer.
+    pub(super) fn own_chunk(&self, count: usize, index: usize) -> Region {
+        let rows = shard(self.problem.m, self.rank, self.world).len();
+        let rows = chunk(&(0..rows), index, count);
+        self.builder.own(self.a, rows, 0..self.problem.k)
     }
 
     /// Where this rank's shard lies in the staging of `rank`.

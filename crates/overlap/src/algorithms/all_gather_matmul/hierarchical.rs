@@ -1,51 +1,60 @@
 //! `hierarchical`: NCCL between nodes, copy engines inside them.
 
 use super::buffers::Operands;
+use crate::algorithms::nodes::{NODES, Nodes};
 use crate::algorithms::{Algorithm, Capabilities, Options, Parameter, Values};
 use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{
     BufferId, Collective, EventId, Placement, Plan, Problem, Region, Role, SlotId, StreamId,
-    Transport, shard,
+    Transport, chunk, shard,
 };
 use std::ops::Range;
 
 /// Symmetric memory inside a node, NCCL between nodes.
 ///
-/// It runs where all ranks are on one host, which is divided into nodes; the exchange of descriptors refuses
-/// a job on two hosts. For several hosts it can be checked and simulated.
-///
-/// Ranks with the same local rank all-gather their shards by NCCL, so that every shard crosses the network
-/// once for each other node. Meanwhile each rank multiplies its own shard and pushes it to the ranks of its
-/// node. It multiplies the shards from other nodes where they landed and pushes them on in the same way. All
-/// pushes are on one stream, to the next rank of the node first.
-///
-/// **Nodes.** Ranks fill one node after the other, `ceil(world / nodes)` in each. If the last node would have
-/// fewer, the nodes are split into smaller ones of g ranks, with g the greatest common divisor of that number
-/// and the world. At worst g is 1: each rank is a node, and NCCL brings all shards.
+/// Ranks with the same local rank all-gather their shards by NCCL, chunk by chunk, so that every shard crosses
+/// the network once for each other node. Meanwhile each rank multiplies its own shard and pushes it to the
+/// ranks of its node. It multiplies the chunks from other nodes where they landed and pushes them on in the
+/// same way. All pushes are on one stream, to the next rank of the node first.
 ///
 /// **Uneven shards.** Ranks take part in a collective in the order of their ranks. Shards with one more row
-/// come first, so the collective splits the rows of `landing` exactly as the shards are.
+/// come first, and so do chunks, so the collective splits the rows of a chunk of `landing` exactly as the
+/// shards' chunks are.
 ///
-/// `landing` (local) has the shards of this local rank, in the order of the nodes; `staging` (symmetric) has
-/// room for all rows of A.
+/// `landing` (local) has the shards of this local rank, chunk by chunk, in the order of the nodes; `staging`
+/// (symmetric) has room for all rows of A.
 ///
-/// `ready`: its n-th signal of a call says "the n-th of the shards that I push to you is in your staging".
+/// `ready`: its n-th signal of a call says "the n-th of the pieces that I push to you is in your staging".
 /// `free`: "my GEMMs have read your rows", a credit for the next call's pushes.
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "hierarchical",
     operation: Operation::AllGatherMatmul,
     summary: "NCCL between nodes, pushes by copy engine inside them, GEMMs shard by shard",
     needs: Capabilities::NONE,
-    parameters: &[Parameter {
-        key: "nodes",
-        summary: "nodes over which the ranks are spread",
-        values: Values::Counts(&[2, 1, 4]),
-    }],
+    parameters: &[
+        Parameter {
+            values: Values::Counts(&[2, 1, 4]),
+            ..NODES
+        },
+        CHUNKS,
+    ],
     build,
     rows: None,
-    redundant: None,
+    redundant: Some(is_redundant),
 };
+
+/// In how many pieces a shard crosses the network.
+const CHUNKS: Parameter = Parameter {
+    key: "chunks",
+    summary: "chunks in which a shard crosses the network",
+    values: Values::Counts(&[1, 2, 4]),
+};
+
+/// In one node nothing crosses the network.
+fn is_redundant(options: &Options) -> bool {
+    options.count(NODES.key) == 1 && options.count(CHUNKS.key) > 1
+}
 
 fn build(
     options: &Options,
@@ -53,148 +62,175 @@ fn build(
     world: usize,
     problem: &Problem,
 ) -> Result<Plan, PlanError> {
-    let nodes = Nodes::new((rank, world), options.count("nodes"));
-    let mut plan = Operands::new(ALGORITHM.name, (rank, world), problem, Placement::Local);
+    over_nodes(
+        Operation::AllGatherMatmul,
+        ALGORITHM.name,
+        options,
+        (rank, world),
+        problem,
+    )
+}
+
+/// The plan of an operation that gathers A.
+pub(in crate::algorithms) fn over_nodes(
+    operation: Operation,
+    name: &str,
+    options: &Options,
+    (rank, world): (usize, usize),
+    problem: &Problem,
+) -> Result<Plan, PlanError> {
+    let nodes = Nodes::new((rank, world), options);
+    let local = Placement::Local;
+    let mut plan = Operands::of(operation, name, (rank, world), problem, local);
     plan.builder.nodes_of(nodes.size);
     let main = StreamId::MAIN;
-    let landing = Landing::gather(&mut plan, &nodes, problem);
+    let landing = Landing::gather(&mut plan, &nodes, options.count(CHUNKS.key), problem);
     let node = Node::join(&mut plan, &nodes);
 
-    // The shards of this rank's place, and of its node's, node by node.
-    for hop in 0..nodes.count {
-        let rows = plan.rows_of(nodes.rank(hop, 0));
-        let src = match &landing {
-            Some(landing) if hop > 0 => landing.shard(&plan, nodes.hop(hop)),
-            _ => plan.own_shard(),
-        };
-        if let (1, Some(landing)) = (hop, &landing) {
-            let readers = [Some(main), node.as_ref().map(|node| node.pushes)];
-            for stream in readers.into_iter().flatten() {
-                plan.builder.wait_event(stream, landing.landed);
-            }
+    let own = Piece {
+        src: plan.own_shard(),
+        hop: 0,
+        chunk: (0, 1),
+    };
+    multiply(&mut plan, &nodes, node.as_ref(), &own);
+    for index in 0..landing.count {
+        let landed = landing.chunks.get(index).map(|chunk| chunk.landed);
+        let readers = [Some(main), node.as_ref().map(|node| node.pushes)];
+        for (stream, landed) in readers.into_iter().flatten().zip(landed.iter().cycle()) {
+            plan.builder.wait_event(stream, *landed);
         }
-        if let Some(node) = &node {
-            node.push(&mut plan, &src, &rows, hop == 0);
-        }
-        plan.gemm_of(main, src, rows);
-        if let Some(node) = &node {
-            for step in 1..nodes.size {
-                // Whoever has this rank as the first of its peers is the first to arrive here.
-                let back = nodes.size - step;
-                let rows = plan.rows_of(nodes.rank(hop, back));
-                if !rows.is_empty() {
-                    plan.builder.wait(main, node.ready, [nodes.rank(0, back)]);
-                    plan.gemm_staged(main, node.staging, rows);
-                }
-            }
+        for hop in 1..nodes.count {
+            let piece = Piece {
+                src: landing.piece(&plan, index, (nodes.hop(hop), nodes.count)),
+                hop,
+                chunk: (index, landing.count),
+            };
+            multiply(&mut plan, &nodes, node.as_ref(), &piece);
         }
     }
     if let Some(node) = node {
         plan.builder
-            .signal(main, node.free, node.peers)
+            .signal(main, node.free, nodes.peers())
             .join(node.pushes);
     }
     plan.builder.finish()
 }
 
-/// Nodes of equal size, and where this rank stands.
-struct Nodes {
-    size: usize,
-    count: usize,
-    node: usize,
-    place: usize,
+/// Rows of the shard of this rank's place in the node so many hops further.
+struct Piece {
+    src: Region,
+    hop: usize,
+    /// Which chunk of how many.
+    chunk: (usize, usize),
 }
 
-impl Nodes {
-    fn new((rank, world): (usize, usize), nodes: usize) -> Self {
-        let size = gcd(world, world.div_ceil(nodes));
-        Nodes {
-            size,
-            count: world / size,
-            node: rank / size,
-            place: rank % size,
+impl Piece {
+    /// The same chunk of the shard of the rank so many places further.
+    fn rows(&self, plan: &Operands, nodes: &Nodes, places: usize) -> Range<usize> {
+        let (index, count) = self.chunk;
+        chunk(&plan.rows_of(nodes.rank(self.hop, places)), index, count)
+    }
+}
+
+/// Pushes a piece to the node's other ranks, multiplies it, and then what they push of the same hop and chunk.
+fn multiply(plan: &mut Operands, nodes: &Nodes, node: Option<&Node>, piece: &Piece) {
+    let main = StreamId::MAIN;
+    let rows = piece.rows(plan, nodes, 0);
+    if let Some(node) = node {
+        node.push(plan, nodes, (&piece.src, &rows), piece.hop == 0);
+    }
+    plan.gemm_of(main, piece.src.clone(), rows);
+    let Some(node) = node else { return };
+    for step in 1..nodes.size {
+        // Whoever has this rank as the first of its peers is the first to arrive here.
+        let back = nodes.size - step;
+        let rows = piece.rows(plan, nodes, back);
+        if !rows.is_empty() {
+            plan.builder.wait(main, node.ready, [nodes.rank(0, back)]);
+            plan.gemm_staged(main, node.staging, rows);
         }
     }
-
-    /// The node so many further, in a circle.
-    fn hop(&self, nodes: usize) -> usize {
-        (self.node + nodes) % self.count
-    }
-
-    /// The rank so many nodes and places further, both in circles.
-    fn rank(&self, nodes: usize, places: usize) -> usize {
-        self.hop(nodes) * self.size + (self.place + places) % self.size
-    }
 }
 
-fn gcd(a: usize, b: usize) -> usize {
-    match b {
-        0 => a,
-        _ => gcd(b, a % b),
-    }
-}
-
-/// The shards of this rank's place, gathered from all nodes.
+/// The shards of this rank's place, gathered from all nodes chunk by chunk.
 struct Landing {
     buffer: BufferId,
-    rows: usize,
-    nodes: usize,
+    /// The most chunks of any shard, as a short one has no more than rows; none where there is one node.
+    count: usize,
+    /// Those of this place.
+    chunks: Vec<Chunk>,
+}
+
+/// A chunk of each of these shards.
+struct Chunk {
+    /// Where it lies in the buffer, node by node.
+    rows: Range<usize>,
     landed: EventId,
 }
 
 impl Landing {
-    /// Begins the all-gather on a stream of its own; nothing where there is one node, or no row at this
-    /// place.
-    fn gather(plan: &mut Operands, nodes: &Nodes, problem: &Problem) -> Option<Self> {
+    /// Begins the all-gathers, on a stream of their own.
+    fn gather(plan: &mut Operands, nodes: &Nodes, count: usize, problem: &Problem) -> Self {
         let Problem { k, dtype, .. } = *problem;
-        if nodes.count == 1 {
-            return None;
+        let of_nodes = |place: usize| nodes.of_place(place).map(|rank| plan.rows_of(rank));
+        // The first place has the most rows.
+        let most = of_nodes(0).map(|rows| rows.len()).sum();
+        let count = match nodes.count {
+            1 => 0,
+            _ => count.min(plan.rows_of(0).len()),
+        };
+        // Of a place the first node's shard is the longest.
+        let longest = count.min(plan.rows_of(nodes.place).len());
+        let sizes: Vec<usize> = (0..longest)
+            .map(|index| {
+                let parts = of_nodes(nodes.place).map(|rows| chunk(&rows, index, count));
+                parts.map(|part| part.len()).sum()
+            })
+            .collect();
+        let (local, shape) = (Placement::Local, (most, k));
+        let mut landing = Landing {
+            buffer: match nodes.count {
+                1 => plan.a,
+                _ => plan
+                    .builder
+                    .buffer("landing", local, Role::Staging, dtype, shape),
+            },
+            count,
+            chunks: Vec::new(),
+        };
+        let network = (!sizes.is_empty()).then(|| plan.builder.fork());
+        let mut start = 0;
+        for ((index, size), network) in sizes.into_iter().enumerate().zip(network.iter().cycle()) {
+            let rows = start..start + size;
+            let own = plan.own_chunk(count, index);
+            let there = plan.staged_rows(plan.rank, landing.buffer, rows.clone());
+            let ranks = nodes.of_place(nodes.place).collect();
+            let landed = plan.builder.event();
+            let gather = Collective::AllGather;
+            plan.builder
+                .collective_of(*network, gather, (own, there), ranks, Transport::Nccl)
+                .record(*network, landed);
+            start = rows.end;
+            landing.chunks.push(Chunk { rows, landed });
         }
-        let ranks_at = |place: usize| (0..nodes.count).map(move |node| node * nodes.size + place);
-        let rows_at = |place: usize| ranks_at(place).map(|rank| plan.rows_of(rank).len()).sum();
-        // The first place has the most rows, and never none.
-        let (rows, most): (usize, usize) = (rows_at(nodes.place), rows_at(0));
-        let local = Placement::Local;
-        let shape = (most, k);
-        let buffer = plan
-            .builder
-            .buffer("landing", local, Role::Staging, dtype, shape);
-        if rows == 0 {
-            return None;
-        }
-        let network = plan.builder.fork();
-        let landed = plan.builder.event();
-        let regions = (
-            plan.own_shard(),
-            plan.staged_rows(plan.rank, buffer, 0..rows),
-        );
-        let ranks = ranks_at(nodes.place).collect();
-        plan.builder
-            .collective_of(
-                network,
-                Collective::AllGather,
-                regions,
-                ranks,
-                Transport::Nccl,
-            )
-            .record(network, landed);
-        Some(Landing {
-            buffer,
-            rows,
-            nodes: nodes.count,
-            landed,
-        })
+        landing
     }
 
-    /// What came from this node.
-    fn shard(&self, plan: &Operands, node: usize) -> Region {
-        plan.staged_rows(plan.rank, self.buffer, shard(self.rows, node, self.nodes))
+    /// What came of a chunk from one of so many nodes; nothing where this place has no such chunk.
+    fn piece(&self, plan: &Operands, index: usize, (node, nodes): (usize, usize)) -> Region {
+        let rows = match self.chunks.get(index) {
+            None => 0..0,
+            Some(chunk) => {
+                let Range { start, end } = shard(chunk.rows.len(), node, nodes);
+                chunk.rows.start + start..chunk.rows.start + end
+            }
+        };
+        plan.staged_rows(plan.rank, self.buffer, rows)
     }
 }
 
 /// What this rank shares with the others of its node.
 struct Node {
-    peers: Vec<usize>,
     staging: BufferId,
     ready: SlotId,
     free: SlotId,
@@ -204,9 +240,7 @@ struct Node {
 impl Node {
     /// Nothing where this rank is alone.
     fn join(plan: &mut Operands, nodes: &Nodes) -> Option<Self> {
-        let peers: Vec<usize> = (1..nodes.size).map(|step| nodes.rank(0, step)).collect();
-        (!peers.is_empty()).then(|| Node {
-            peers,
+        (nodes.size > 1).then(|| Node {
             staging: plan.staging(Placement::Symmetric),
             ready: plan.builder.slot("ready"),
             free: plan.builder.slot("free"),
@@ -215,8 +249,14 @@ impl Node {
     }
 
     /// Pushes these rows of A to all peers, the first rows of a call with their credits.
-    fn push(&self, plan: &mut Operands, src: &Region, rows: &Range<usize>, first: bool) {
-        for &to in &self.peers {
+    fn push(
+        &self,
+        plan: &mut Operands,
+        nodes: &Nodes,
+        (src, rows): (&Region, &Range<usize>),
+        first: bool,
+    ) {
+        for to in nodes.peers() {
             if first {
                 plan.builder.wait_credit(self.pushes, self.free, [to]);
             }

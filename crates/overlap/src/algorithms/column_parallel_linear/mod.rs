@@ -7,8 +7,13 @@
 
 mod chunk;
 pub mod fused;
+pub mod hierarchical;
 pub mod pipeline;
 
 use super::Algorithm;
 
-pub(super) const ALGORITHMS: &[Algorithm] = &[pipeline::ALGORITHM, fused::ALGORITHM];
+pub(super) const ALGORITHMS: &[Algorithm] = &[
+    pipeline::ALGORITHM,
+    fused::ALGORITHM,
+    hierarchical::ALGORITHM,
+];

@@ -2,6 +2,7 @@
 //! [`reduceScatterPipeline`](crate::algorithms::matmul_reduce_scatter::pipeline) with the weight as it is
 //! stored.
 
+use crate::algorithms::nodes::NODES;
 use crate::algorithms::reduction::{CHUNKS, Reach, STREAMS, Stored, by_owner};
 use crate::algorithms::{Algorithm, Capabilities, Options};
 use crate::error::PlanError;
@@ -18,7 +19,7 @@ pub const ALGORITHM: Algorithm = Algorithm {
     operation: Operation::LinearReduceScatter,
     summary: "GEMMs by owner, partials pushed to it by copy engine and reduced in the order of ranks",
     needs: Capabilities::NONE,
-    parameters: &[STREAMS, CHUNKS],
+    parameters: &[STREAMS, CHUNKS, NODES],
     build,
     rows: None,
     redundant: None,

@@ -1,5 +1,6 @@
 //! `allReducePipeline`: every rank reduces its rows as partials arrive, and pushes the results to all.
 
+use crate::algorithms::nodes::NODES;
 use crate::algorithms::reduction::{CHUNKS, Reach, STREAMS, Stored, by_owner};
 use crate::algorithms::{Algorithm, Capabilities, Options};
 use crate::error::PlanError;
@@ -16,7 +17,7 @@ pub const ALGORITHM: Algorithm = Algorithm {
     operation: Operation::MatmulAllReduce,
     summary: "GEMMs by owner, partials pushed to it by copy engine, its results pushed to all",
     needs: Capabilities::NONE,
-    parameters: &[STREAMS, CHUNKS],
+    parameters: &[STREAMS, CHUNKS, NODES],
     build,
     rows: None,
     redundant: None,

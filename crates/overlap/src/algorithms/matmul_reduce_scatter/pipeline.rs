@@ -1,6 +1,7 @@
 //! `reduceScatterPipeline`: every rank pushes partials of the others' rows as it computes them, and reduces
 //! its own rows.
 
+use crate::algorithms::nodes::NODES;
 use crate::algorithms::reduction::{CHUNKS, Reach, STREAMS, Stored, by_owner};
 use crate::algorithms::{Algorithm, Capabilities, Options};
 use crate::error::PlanError;
@@ -17,7 +18,7 @@ pub const ALGORITHM: Algorithm = Algorithm {
     operation: Operation::MatmulReduceScatter,
     summary: "GEMMs by owner, partials pushed to it by copy engine and reduced in the order of ranks",
     needs: Capabilities::NONE,
-    parameters: &[STREAMS, CHUNKS],
+    parameters: &[STREAMS, CHUNKS, NODES],
     build,
     rows: None,
     redundant: None,

@@ -1,6 +1,7 @@
 //! `rowParallelLinearPipeline`: [`allReducePipeline`](crate::algorithms::matmul_all_reduce::pipeline) with
 //! the weight as it is stored.
 
+use crate::algorithms::nodes::NODES;
 use crate::algorithms::reduction::{CHUNKS, Reach, STREAMS, Stored, by_owner};
 use crate::algorithms::{Algorithm, Capabilities, Options};
 use crate::error::PlanError;
@@ -17,7 +18,7 @@ pub const ALGORITHM: Algorithm = Algorithm {
     operation: Operation::RowParallelLinear,
     summary: "GEMMs by owner, partials pushed to it by copy engine, its results pushed to all",
     needs: Capabilities::NONE,
-    parameters: &[STREAMS, CHUNKS],
+    parameters: &[STREAMS, CHUNKS, NODES],
     build,
     rows: None,
     redundant: None,
