@@ -50,7 +50,7 @@ impl Support {
         matches!(self, Support::Yes)
     }
 
-    /// `Ok`, or [`Error::Unavailable`](crate::Error::Unavailable) with `what` in it.
+    /// `Ok`, or [`Error::Unavailable`] with `what` in it.
     pub fn require(&self, what: &str) -> Result<()> {
         match self {
             Support::Yes => Ok(()),
@@ -170,7 +170,7 @@ pub trait Backend: Clone + Debug + Send + Sync + Sized + 'static {
     /// microseconds and no exchange.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) if no live allocation of this device
+    /// [`Error::InvalidArgument`] if no live allocation of this device
     /// contains it.
     fn identity(&self, at: DevicePtr) -> Result<AllocationIdentity>;
 

@@ -1,7 +1,7 @@
 //! The backend for NVIDIA GPUs: CUDA virtual memory, shared between processes by descriptor.
 //!
 //! The driver is loaded at run time, unless the depending project lets cudarc link it. A missing libcuda,
-//! device or capability is [`Error::Unavailable`](crate::Error::Unavailable); if libcuda is linked, a program
+//! device or capability is [`Error::Unavailable`]; if libcuda is linked, a program
 //! does not start without it. Memory, signals and copies need a driver of CUDA 12.0. Newer functions are
 //! looked up by the feature that needs them.
 
