@@ -95,3 +95,80 @@ fn every_suite_runs_on_two_hosts_what_spans_them_and_says_why_not_the_rest() {
         assert!(ran.contains(&spans), "{suite}: {ran:?}");
     }
 }
+
+/// Waits on the device, and in the exchange.
+const PATIENCE: Patience = Patience {
+    device: Duration::from_secs(2),
+    exchange: Duration::from_secs(4),
+};
+
+/// For a whole run: every wait of a rank, one after the other, on a machine that does other work too.
+const BOUND: Duration = Duration::from_secs(40);
+
+/// Four ranks in the middle of endless calls, when `happens` does something to them.
+fn in_mid_run(hosts: &Hosts, happens: impl FnOnce(&mut [Child])) -> Outcome {
+    let line = "bench --device host --suite recipes --shape 256x64x64 --impl hierarchical \
+                --iterations 4000";
+    let outcome = run_on(hosts, line, PATIENCE, |ranks| {
+        std::thread::sleep(Duration::from_secs(2));
+        happens(ranks);
+    });
+    assert!(outcome.took < BOUND, "{:?}", outcome.took);
+    outcome
+}
+
+#[test]
+fn a_cut_cable_is_an_error_that_names_the_other_host() {
+    let Some(hosts) = Hosts::new() else { return };
+    let outcome = in_mid_run(&hosts, |_| hosts.cut());
+    for rank in 0..4 {
+        let error = outcome.errors(rank);
+        assert!(
+            !outcome.ranks[rank].status.success(),
+            "rank {rank}: {error}"
+        );
+        let others = [
+            ["rank 2", "rank 3", "ranks [2"],
+            ["rank 0", "rank 1", "ranks [0"],
+        ];
+        let named = others[rank / 2].iter().any(|other| error.contains(other));
+        assert!(named, "rank {rank}: {error}");
+        println!("{rank}: {error} {:?}", outcome.ends[rank]);
+    }
+}
+
+#[test]
+fn a_host_whose_ranks_are_killed_is_named() {
+    let Some(hosts) = Hosts::new() else { return };
+    let outcome = in_mid_run(&hosts, |ranks| {
+        ranks[2..].iter_mut().for_each(|rank| rank.kill().unwrap());
+    });
+    for rank in 0..2 {
+        let error = outcome.errors(rank);
+        assert!(
+            !outcome.ranks[rank].status.success(),
+            "rank {rank}: {error}"
+        );
+        let named = ["rank 2", "rank 3"]
+            .iter()
+            .any(|other| error.contains(other));
+        assert!(named, "rank {rank}: {error}");
+        println!("{rank}: {error} {:?}", outcome.ends[rank]);
+    }
+}
+
+#[test]
+fn a_slow_cable_takes_longer_and_is_right() {
+    let Some(hosts) = Hosts::new() else { return };
+    if let Err(reason) = hosts.slow_down(10) {
+        eprintln!("skipped: no slow cable here: {reason}");
+        return;
+    }
+    let (outcome, report) = measured(&hosts, "recipes", " --impl hierarchical");
+    outcome.succeeded();
+    let row = &report["results"][0]["rows"][0];
+    assert_eq!(
+        (&row["status"], row["verification"]["wrong"].as_u64()),
+        (&"ok".into(), Some(0))
+    );
+}
