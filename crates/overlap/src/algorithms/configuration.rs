@@ -149,17 +149,7 @@ impl Configuration {
     /// the element type, in the order of ranks, in f32, and round once. Over nodes, NCCL adds what each node
     /// has rounded, in an order of its own.
     pub fn is_batch_invariant(&self) -> bool {
-        match self.algorithm.name {
-            "columnParallelLinear"
-            | "fusedColumnParallelLinear"
-            | "hierarchicalColumnParallelLinear"
-            | "fusedRowParallelLinear"
-            | "fusedLinearReduceScatter" => true,
-            "rowParallelLinearPipeline" | "linearReduceScatterPipeline" => {
-                self.options.count("nodes") == 1
-            }
-            _ => false,
-        }
+        (self.algorithm.batch_invariant)(&self.options)
     }
 
     /// This configuration over so many nodes, if its plans can span several and no number was chosen.

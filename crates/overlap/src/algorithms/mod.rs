@@ -82,6 +82,69 @@ pub struct Algorithm {
     pub rows: Option<Rows>,
     /// Says of options that another combination gives the same plans, where some do.
     pub redundant: Option<fn(&Options) -> bool>,
+    /// Whether it is [batch-invariant](Configuration::is_batch_invariant) with these options.
+    pub batch_invariant: fn(&Options) -> bool,
+}
+
+impl Algorithm {
+    /// One that runs everywhere, and in which nothing can be chosen.
+    pub const fn new(
+        name: &'static str,
+        operation: Operation,
+        summary: &'static str,
+        build: Build,
+    ) -> Self {
+        Algorithm {
+            name,
+            operation,
+            summary,
+            needs: Capabilities::NONE,
+            parameters: &[],
+            build,
+            rows: None,
+            redundant: None,
+            batch_invariant: |_| false,
+        }
+    }
+
+    /// With this need on a GPU.
+    #[must_use]
+    pub const fn needs(self, needs: Capabilities) -> Self {
+        Algorithm { needs, ..self }
+    }
+
+    /// With these parameters.
+    #[must_use]
+    pub const fn parameters(self, parameters: &'static [Parameter]) -> Self {
+        Algorithm { parameters, ..self }
+    }
+
+    /// With other rows of A than [`Problem::shard`].
+    #[must_use]
+    pub const fn rows(self, rows: Rows) -> Self {
+        Algorithm {
+            rows: Some(rows),
+            ..self
+        }
+    }
+
+    /// With options that give the same plans as others.
+    #[must_use]
+    pub const fn redundant(self, redundant: fn(&Options) -> bool) -> Self {
+        Algorithm {
+            redundant: Some(redundant),
+            ..self
+        }
+    }
+
+    /// With options for which it [is batch-invariant](Configuration::is_batch_invariant).
+    #[must_use]
+    pub const fn batch_invariant(self, batch_invariant: fn(&Options) -> bool) -> Self {
+        Algorithm {
+            batch_invariant,
+            ..self
+        }
+    }
 }
 
 /// Two algorithms are the same if they have the same name.

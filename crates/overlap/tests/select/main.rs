@@ -188,22 +188,13 @@ fn what_the_machine_lacks_is_left_out_with_the_reason() {
 }
 
 /// No plan can be built of it.
-static BROKEN: Algorithm = Algorithm {
-    name: "broken",
-    operation: OPERATION,
-    summary: "has no plan",
-    needs: Capabilities::NONE,
-    parameters: &[],
-    build: |_, rank, _, _| {
-        Err(PlanError::Malformed {
-            plan: "broken".into(),
-            rank,
-            what: "too many groups".into(),
-        })
-    },
-    rows: None,
-    redundant: None,
-};
+static BROKEN: Algorithm = Algorithm::new("broken", OPERATION, "has no plan", |_, rank, _, _| {
+    Err(PlanError::Malformed {
+        plan: "broken".into(),
+        rank,
+        what: "too many groups".into(),
+    })
+});
 
 /// Every rank waits for a signal that nobody sends.
 static STUCK: Algorithm = Algorithm {

@@ -1,7 +1,7 @@
 //! `baselineCudaAllgatherMatmul`: the project's own all-gather, with no SM taken from the GEMM.
 
 use super::buffers::Operands;
-use crate::algorithms::{Algorithm, Capabilities, Options};
+use crate::algorithms::{Algorithm, Options};
 use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{MulticastRegion, Placement, Plan, Problem, Provider, StreamId};
@@ -13,16 +13,12 @@ use crate::plan::{MulticastRegion, Placement, Plan, Problem, Provider, StreamId}
 ///
 /// `ready`: "my rows are in your staging". `free`: "my GEMM has read your rows", a credit for the next call's
 /// push.
-pub const ALGORITHM: Algorithm = Algorithm {
-    name: "baselineCudaAllgatherMatmul",
-    operation: Operation::AllGatherMatmul,
-    summary: "push by copy engine, or one multicast copy where it is enabled, then cuBLASLt",
-    needs: Capabilities::NONE,
-    parameters: &[],
+pub const ALGORITHM: Algorithm = Algorithm::new(
+    "baselineCudaAllgatherMatmul",
+    Operation::AllGatherMatmul,
+    "push by copy engine, or one multicast copy where it is enabled, then cuBLASLt",
     build,
-    rows: None,
-    redundant: None,
-};
+);
 
 fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
     let mut plan = Operands::new(ALGORITHM.name, (rank, world), problem, Placement::Local);

@@ -1,22 +1,18 @@
 //! `baselineNcclAllgatherMatmul`: what a framework does.
 
 use super::buffers::Operands;
-use crate::algorithms::{Algorithm, Capabilities, Options};
+use crate::algorithms::{Algorithm, Options};
 use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{Collective, Placement, Plan, Problem, Provider, StreamId, Transport};
 
 /// An NCCL all-gather, then cuBLASLt; NCCL brings its own synchronisation.
-pub const ALGORITHM: Algorithm = Algorithm {
-    name: "baselineNcclAllgatherMatmul",
-    operation: Operation::AllGatherMatmul,
-    summary: "NCCL all-gather, then cuBLASLt",
-    needs: Capabilities::NONE,
-    parameters: &[],
+pub const ALGORITHM: Algorithm = Algorithm::new(
+    "baselineNcclAllgatherMatmul",
+    Operation::AllGatherMatmul,
+    "NCCL all-gather, then cuBLASLt",
     build,
-    rows: None,
-    redundant: None,
-};
+);
 
 fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
     let mut plan = Operands::new(ALGORITHM.name, (rank, world), problem, Placement::Local);

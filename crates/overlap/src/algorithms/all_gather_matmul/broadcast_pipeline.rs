@@ -1,7 +1,7 @@
 //! `broadcastPipeline`: shard by shard, one owner at a time.
 
 use super::buffers::Operands;
-use crate::algorithms::{Algorithm, Capabilities, Options};
+use crate::algorithms::{Algorithm, Options};
 use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{Placement, Plan, Problem, StreamId};
@@ -12,16 +12,12 @@ use crate::plan::{Placement, Plan, Problem, StreamId};
 ///
 /// `ready`: "my shard is in your staging". `free`: "my GEMMs have read all shards", a credit that only rank 0
 /// needs: every later owner pushes after rank 0's shard has arrived.
-pub const ALGORITHM: Algorithm = Algorithm {
-    name: "broadcastPipeline",
-    operation: Operation::AllGatherMatmul,
-    summary: "one owner after the other pushes to all, GEMMs after",
-    needs: Capabilities::NONE,
-    parameters: &[],
+pub const ALGORITHM: Algorithm = Algorithm::new(
+    "broadcastPipeline",
+    Operation::AllGatherMatmul,
+    "one owner after the other pushes to all, GEMMs after",
     build,
-    rows: None,
-    redundant: None,
-};
+);
 
 fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
     let mut plan = Operands::new(ALGORITHM.name, (rank, world), problem, Placement::Local);

@@ -2,7 +2,7 @@
 //! streams.
 
 use super::buffers::Operands;
-use crate::algorithms::{Algorithm, Capabilities, Options, Parameter, Values};
+use crate::algorithms::{Algorithm, Options, Parameter, Values};
 use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{Placement, Plan, Problem, StreamId};
@@ -20,20 +20,17 @@ use warpweave_symm_mem::Priority;
 ///
 /// `ready`: "my A may be read". `done`: "I have read your A". A call ends only after `done` of all peers,
 /// because the caller may overwrite A from then on.
-pub const ALGORITHM: Algorithm = Algorithm {
-    name: "directExchangePipeline",
-    operation: Operation::AllGatherMatmul,
-    summary: "pull every shard from its owner, step by step over a pool of streams",
-    needs: Capabilities::NONE,
-    parameters: &[Parameter {
-        key: "streams",
-        summary: "streams of the pool",
-        values: Values::Counts(&[4, 1, 2, 8]),
-    }],
+pub const ALGORITHM: Algorithm = Algorithm::new(
+    "directExchangePipeline",
+    Operation::AllGatherMatmul,
+    "pull every shard from its owner, step by step over a pool of streams",
     build,
-    rows: None,
-    redundant: None,
-};
+)
+.parameters(&[Parameter {
+    key: "streams",
+    summary: "streams of the pool",
+    values: Values::Counts(&[4, 1, 2, 8]),
+}]);
 
 fn build(
     options: &Options,

@@ -24,12 +24,14 @@ use warpweave_gemm as gemm;
 /// Otherwise there are two flags. `ready`: "my A may be read", and with pushes also "my pushed rows are in
 /// your staging". `done`: "I have read your A". A call ends only after `done` of all peers, so that the next
 /// may push.
-pub const ALGORITHM: Algorithm = Algorithm {
-    name: "fusedAllGather",
-    operation: Operation::AllGatherMatmul,
-    summary: "one SM90 kernel: each block pulls peers' rows, or pushes its own, while it multiplies what has arrived",
-    needs: Capabilities::SM90,
-    parameters: &[
+pub const ALGORITHM: Algorithm = Algorithm::new(
+    "fusedAllGather",
+    Operation::AllGatherMatmul,
+    "one SM90 kernel: each block pulls peers' rows, or pushes its own, while it multiplies what has arrived",
+    |options, rank, world, problem| build(&ALGORITHM, options, (rank, world), problem),
+)
+.needs(Capabilities::SM90)
+.parameters(&[
         Parameter {
             key: "chunks",
             summary: "most chunks of a shard",
@@ -45,14 +47,11 @@ pub const ALGORITHM: Algorithm = Algorithm {
             summary: "rendezvous: peers pull a shard once its owner has signalled; eager: the owner pushes it at once",
             values: Values::Choices(&["rendezvous", "eager"]),
         },
-    ],
-    build: |options, rank, world, problem| build(&ALGORITHM, options, (rank, world), problem),
-    rows: None,
-    redundant: Some(|options| match options.choice("protocol") {
+    ])
+.redundant(|options| match options.choice("protocol") {
         "eager" => options.count("chunks") != CHUNKS || options.count("pulled") != EIGHTHS,
         _ => options.count("pulled") != EIGHTHS && pushed_of(options.count("chunks"), options) == 0,
-    }),
-};
+    });
 
 const CHUNKS: usize = 8;
 

@@ -2,7 +2,7 @@
 
 use super::buffers::Operands;
 use crate::algorithms::nodes::{NODES, Nodes};
-use crate::algorithms::{Algorithm, Capabilities, Options, Parameter, Values};
+use crate::algorithms::{Algorithm, Options, Parameter, Values};
 use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{
@@ -27,22 +27,20 @@ use std::ops::Range;
 ///
 /// `ready`: its n-th signal of a call says "the n-th of the pieces that I push to you is in your staging".
 /// `free`: "my GEMMs have read your rows", a credit for the next call's pushes.
-pub const ALGORITHM: Algorithm = Algorithm {
-    name: "hierarchical",
-    operation: Operation::AllGatherMatmul,
-    summary: "NCCL between nodes, pushes by copy engine inside them, GEMMs shard by shard",
-    needs: Capabilities::NONE,
-    parameters: &[
-        Parameter {
-            values: Values::Counts(&[2, 1, 4]),
-            ..NODES
-        },
-        CHUNKS,
-    ],
+pub const ALGORITHM: Algorithm = Algorithm::new(
+    "hierarchical",
+    Operation::AllGatherMatmul,
+    "NCCL between nodes, pushes by copy engine inside them, GEMMs shard by shard",
     build,
-    rows: None,
-    redundant: Some(is_redundant),
-};
+)
+.parameters(&[
+    Parameter {
+        values: Values::Counts(&[2, 1, 4]),
+        ..NODES
+    },
+    CHUNKS,
+])
+.redundant(is_redundant);
 
 /// In how many pieces a shard crosses the network.
 const CHUNKS: Parameter = Parameter {

@@ -9,19 +9,16 @@ use crate::plan::{Placement, Plan, Problem, Provider, StreamId};
 
 /// The gather kernel, which ends when all rows have arrived, then the CUTLASS GEMM, then `free`, which only
 /// now is true.
-pub const ALGORITHM: Algorithm = Algorithm {
-    name: "multimemGatherThenCutlass",
-    operation: Operation::AllGatherMatmul,
-    summary: "a gather kernel of multicast stores, then the CUTLASS SM90 GEMM",
-    needs: Capabilities {
-        sm90: true,
-        multicast: true,
-    },
-    parameters: &[],
+pub const ALGORITHM: Algorithm = Algorithm::new(
+    "multimemGatherThenCutlass",
+    Operation::AllGatherMatmul,
+    "a gather kernel of multicast stores, then the CUTLASS SM90 GEMM",
     build,
-    rows: None,
-    redundant: None,
-};
+)
+.needs(Capabilities {
+    sm90: true,
+    multicast: true,
+});
 
 fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
     let mut plan = Operands::new(ALGORITHM.name, (rank, world), problem, Placement::Local);

@@ -12,19 +12,16 @@ use crate::plan::{Placement, Plan, Problem, StreamId};
 ///
 /// `ready`: "my rows are in your staging". `free`: "I have read your rows", a credit for the next call's
 /// stores. A is read by its owner alone, so its caller may overwrite it as soon as the kernel has ended.
-pub const ALGORITHM: Algorithm = Algorithm {
-    name: "multimemGatherScalarCompute",
-    operation: Operation::AllGatherMatmul,
-    summary: "one kernel: owners store their rows by multicast, then a scalar GEMM",
-    needs: Capabilities {
-        sm90: true,
-        multicast: true,
-    },
-    parameters: &[],
+pub const ALGORITHM: Algorithm = Algorithm::new(
+    "multimemGatherScalarCompute",
+    Operation::AllGatherMatmul,
+    "one kernel: owners store their rows by multicast, then a scalar GEMM",
     build,
-    rows: None,
-    redundant: None,
-};
+)
+.needs(Capabilities {
+    sm90: true,
+    multicast: true,
+});
 
 fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
     let mut plan = Operands::new(ALGORITHM.name, (rank, world), problem, Placement::Local);

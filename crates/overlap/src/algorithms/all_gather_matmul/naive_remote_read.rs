@@ -1,7 +1,7 @@
 //! `naiveRemoteRead`: no gather at all.
 
 use super::buffers::Operands;
-use crate::algorithms::{Algorithm, Capabilities, Options};
+use crate::algorithms::{Algorithm, Options};
 use crate::error::PlanError;
 use crate::kernels::NaiveRemoteRead;
 use crate::operation::Operation;
@@ -11,16 +11,12 @@ use crate::plan::{Placement, Plan, Problem, StreamId};
 ///
 /// `ready`: "my A may be read". `done`: "I have read your A"; the kernel ends only after all peers have said
 /// so, since its caller may overwrite A from then on.
-pub const ALGORITHM: Algorithm = Algorithm {
-    name: "naiveRemoteRead",
-    operation: Operation::AllGatherMatmul,
-    summary: "one kernel, one thread an element of C, reading A from its owner",
-    needs: Capabilities::NONE,
-    parameters: &[],
+pub const ALGORITHM: Algorithm = Algorithm::new(
+    "naiveRemoteRead",
+    Operation::AllGatherMatmul,
+    "one kernel, one thread an element of C, reading A from its owner",
     build,
-    rows: None,
-    redundant: None,
-};
+);
 
 fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
     let mut plan = Operands::new(ALGORITHM.name, (rank, world), problem, Placement::Symmetric);

@@ -1,7 +1,7 @@
 //! `pushChunks`: every rank pushes its shard in chunks, and multiplies each chunk as soon as it arrives.
 
 use super::buffers::Operands;
-use crate::algorithms::{Algorithm, Capabilities, Options, Parameter, Values};
+use crate::algorithms::{Algorithm, Options, Parameter, Values};
 use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{Placement, Plan, Problem, SlotId, StreamId, chunks};
@@ -18,27 +18,24 @@ use warpweave_symm_mem::Priority;
 ///
 /// `ready i`: its n-th signal of a call says "the n-th of my chunks that stream i multiplies is in your
 /// staging". `free`: "my GEMMs have read your rows", a credit for the next call's pushes.
-pub const ALGORITHM: Algorithm = Algorithm {
-    name: "pushChunks",
-    operation: Operation::AllGatherMatmul,
-    summary: "push by copy engine in chunks of a shard, GEMMs chunk by chunk",
-    needs: Capabilities::NONE,
-    parameters: &[
-        Parameter {
-            key: "chunks",
-            summary: "chunks of a shard",
-            values: Values::Counts(&[4, 1, 2, 8]),
-        },
-        Parameter {
-            key: "streams",
-            summary: "streams over which the GEMMs are dealt round-robin",
-            values: Values::Counts(&[2, 1, 3]),
-        },
-    ],
+pub const ALGORITHM: Algorithm = Algorithm::new(
+    "pushChunks",
+    Operation::AllGatherMatmul,
+    "push by copy engine in chunks of a shard, GEMMs chunk by chunk",
     build,
-    rows: None,
-    redundant: None,
-};
+)
+.parameters(&[
+    Parameter {
+        key: "chunks",
+        summary: "chunks of a shard",
+        values: Values::Counts(&[4, 1, 2, 8]),
+    },
+    Parameter {
+        key: "streams",
+        summary: "streams over which the GEMMs are dealt round-robin",
+        values: Values::Counts(&[2, 1, 3]),
+    },
+]);
 
 fn build(
     options: &Options,

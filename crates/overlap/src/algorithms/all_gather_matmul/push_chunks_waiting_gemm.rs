@@ -12,20 +12,18 @@ use crate::plan::{Placement, Plan, Problem, StreamId};
 ///
 /// `ready`: its n-th signal of a call says "the n-th chunk of my shard is in your staging". `free`: "my GEMM
 /// has read your rows", a credit for the next call's pushes.
-pub const ALGORITHM: Algorithm = Algorithm {
-    name: "pushChunksWaitingGemm",
-    operation: Operation::AllGatherMatmul,
-    summary: "push by copy engine in chunks of a shard, one CUTLASS GEMM that waits per chunk",
-    needs: Capabilities::SM90,
-    parameters: &[Parameter {
-        key: "chunks",
-        summary: "chunks of a shard",
-        values: Values::Counts(&[2, 1, 4, 8]),
-    }],
+pub const ALGORITHM: Algorithm = Algorithm::new(
+    "pushChunksWaitingGemm",
+    Operation::AllGatherMatmul,
+    "push by copy engine in chunks of a shard, one CUTLASS GEMM that waits per chunk",
     build,
-    rows: None,
-    redundant: None,
-};
+)
+.needs(Capabilities::SM90)
+.parameters(&[Parameter {
+    key: "chunks",
+    summary: "chunks of a shard",
+    values: Values::Counts(&[2, 1, 4, 8]),
+}]);
 
 fn build(
     options: &Options,

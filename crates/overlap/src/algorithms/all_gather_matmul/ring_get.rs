@@ -1,7 +1,7 @@
 //! `ringGet`: the ring, each rank pulling from its left neighbour.
 
 use super::buffers::Operands;
-use crate::algorithms::{Algorithm, Capabilities, Options};
+use crate::algorithms::{Algorithm, Options};
 use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{Placement, Plan, Problem, StreamId};
@@ -15,16 +15,12 @@ use crate::plan::{Placement, Plan, Problem, StreamId};
 /// `ready`: its n-th signal of a call says "the shard of your n-th get is here". `taken`: "I have read your
 /// A"; the call ends only then. `free`: "I have read your staging", a credit for the next call's gets into
 /// it.
-pub const ALGORITHM: Algorithm = Algorithm {
-    name: "ringGet",
-    operation: Operation::AllGatherMatmul,
-    summary: "the ring: get the next shard from the left neighbour during the current GEMM",
-    needs: Capabilities::NONE,
-    parameters: &[],
+pub const ALGORITHM: Algorithm = Algorithm::new(
+    "ringGet",
+    Operation::AllGatherMatmul,
+    "the ring: get the next shard from the left neighbour during the current GEMM",
     build,
-    rows: None,
-    redundant: None,
-};
+);
 
 fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
     let mut plan = Operands::new(ALGORITHM.name, (rank, world), problem, Placement::Symmetric);

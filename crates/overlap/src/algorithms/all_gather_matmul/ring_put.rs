@@ -1,7 +1,7 @@
 //! `ringPut`: the ring, each rank sending on to its right neighbour.
 
 use super::buffers::Operands;
-use crate::algorithms::{Algorithm, Capabilities, Options};
+use crate::algorithms::{Algorithm, Options};
 use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{Placement, Plan, Problem, StreamId};
@@ -14,16 +14,12 @@ use crate::plan::{Placement, Plan, Problem, StreamId};
 ///
 /// `ready`: its n-th signal of a call says "the shard of your step n is in your staging". `free`: "I have
 /// multiplied and sent on all that you put", a credit for the next call's puts.
-pub const ALGORITHM: Algorithm = Algorithm {
-    name: "ringPut",
-    operation: Operation::AllGatherMatmul,
-    summary: "the ring: put the current shard to the right neighbour during its GEMM",
-    needs: Capabilities::NONE,
-    parameters: &[],
+pub const ALGORITHM: Algorithm = Algorithm::new(
+    "ringPut",
+    Operation::AllGatherMatmul,
+    "the ring: put the current shard to the right neighbour during its GEMM",
     build,
-    rows: None,
-    redundant: None,
-};
+);
 
 fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
     let mut plan = Operands::new(ALGORITHM.name, (rank, world), problem, Placement::Local);

@@ -9,16 +9,13 @@ use crate::plan::{Placement, Plan, Problem, Provider, StreamId};
 
 /// The gather kernel, then the CUTLASS GEMM: two launches on one stream. `ready` and `done` as in
 /// [`naive_remote_read`](super::naive_remote_read).
-pub const ALGORITHM: Algorithm = Algorithm {
-    name: "threadloadGatherThenCutlass",
-    operation: Operation::AllGatherMatmul,
-    summary: "a gather kernel of thread loads, then the CUTLASS SM90 GEMM",
-    needs: Capabilities::SM90,
-    parameters: &[],
+pub const ALGORITHM: Algorithm = Algorithm::new(
+    "threadloadGatherThenCutlass",
+    Operation::AllGatherMatmul,
+    "a gather kernel of thread loads, then the CUTLASS SM90 GEMM",
     build,
-    rows: None,
-    redundant: None,
-};
+)
+.needs(Capabilities::SM90);
 
 fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
     let mut plan = Operands::new(ALGORITHM.name, (rank, world), problem, Placement::Symmetric);

@@ -1,7 +1,7 @@
 //! `threadloadGatherScalarCompute`: gather by thread loads, scalar GEMM, one launch.
 
 use super::buffers::Operands;
-use crate::algorithms::{Algorithm, Capabilities, Options};
+use crate::algorithms::{Algorithm, Options};
 use crate::error::PlanError;
 use crate::kernels::ThreadloadGatherMatmul;
 use crate::operation::Operation;
@@ -9,16 +9,12 @@ use crate::plan::{Placement, Plan, Problem, StreamId};
 
 /// One kernel that gathers A into local staging and computes from there; `ready` and `done` as in
 /// [`naive_remote_read`](super::naive_remote_read).
-pub const ALGORITHM: Algorithm = Algorithm {
-    name: "threadloadGatherScalarCompute",
-    operation: Operation::AllGatherMatmul,
-    summary: "one kernel: rows gathered into staging by thread loads, then a scalar GEMM",
-    needs: Capabilities::NONE,
-    parameters: &[],
+pub const ALGORITHM: Algorithm = Algorithm::new(
+    "threadloadGatherScalarCompute",
+    Operation::AllGatherMatmul,
+    "one kernel: rows gathered into staging by thread loads, then a scalar GEMM",
     build,
-    rows: None,
-    redundant: None,
-};
+);
 
 fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
     let mut plan = Operands::new(ALGORITHM.name, (rank, world), problem, Placement::Symmetric);

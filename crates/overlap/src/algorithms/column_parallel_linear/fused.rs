@@ -12,5 +12,6 @@ pub const ALGORITHM: Algorithm = Algorithm {
     build: |options, rank, world, problem| {
         fused::build(&ALGORITHM, options, (rank, world), problem)
     },
+    batch_invariant: |_| true,
     ..fused::ALGORITHM
 };

@@ -12,5 +12,6 @@ pub const ALGORITHM: Algorithm = Algorithm {
         let operation = Operation::ColumnParallelLinear;
         hierarchical::over_nodes(operation, ALGORITHM.name, options, (rank, world), problem)
     },
+    batch_invariant: |_| true,
     ..hierarchical::ALGORITHM
 };

@@ -1,7 +1,7 @@
 //! `columnParallelLinear`: gathers chunk by chunk and multiplies each chunk on a pool of streams.
 
 use super::chunk::{Arrangement, Chunk, Gemm, Sharding, deal};
-use crate::algorithms::{Algorithm, Capabilities, Options, Parameter, Values};
+use crate::algorithms::{Algorithm, Options, Parameter, Values};
 use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{
@@ -33,12 +33,13 @@ use warpweave_symm_mem::Priority;
 ///
 /// `ready i` (push): its n-th signal of a call says "my piece of the n-th chunk of stream i is in your
 /// staging". `free` (push): "my GEMMs have read your rows", a credit for the next call's pushes.
-pub const ALGORITHM: Algorithm = Algorithm {
-    name: "columnParallelLinear",
-    operation: Operation::ColumnParallelLinear,
-    summary: "gather in chunks over a pool of streams, GEMMs after each",
-    needs: Capabilities::NONE,
-    parameters: &[
+pub const ALGORITHM: Algorithm = Algorithm::new(
+    "columnParallelLinear",
+    Operation::ColumnParallelLinear,
+    "gather in chunks over a pool of streams, GEMMs after each",
+    build,
+)
+.parameters(&[
         Parameter {
             key: "chunks",
             summary: "chunks of A",
@@ -64,11 +65,10 @@ pub const ALGORITHM: Algorithm = Algorithm {
             summary: "by NCCL, by collectives over symmetric memory, or by copy engine",
             values: Values::Choices(&["nccl", "symmetric", "push"]),
         },
-    ],
-    build,
-    rows: Some(rows),
-    redundant: Some(redundant),
-};
+    ])
+.rows(rows)
+.redundant(redundant)
+.batch_invariant(|_| true);
 
 fn build(
     options: &Options,

@@ -10,16 +10,15 @@ use crate::plan::{Plan, Problem};
 /// them. The tiles of its own rows come last: they wait for the partials, which are pulled meanwhile, and add
 /// them in the order of ranks to their own f32 accumulators, which are rounded once. The launch ends when all
 /// ranks have pulled what is theirs, so no credit is needed.
-pub const ALGORITHM: Algorithm = Algorithm {
-    name: "fusedLinearReduceScatter",
-    operation: Operation::LinearReduceScatter,
-    summary: "one SM90 GEMM + reduce-scatter: owners pull and reduce partial tiles",
-    needs: Capabilities::SM90,
-    parameters: &[ROWS],
+pub const ALGORITHM: Algorithm = Algorithm::new(
+    "fusedLinearReduceScatter",
+    Operation::LinearReduceScatter,
+    "one SM90 GEMM + reduce-scatter: owners pull and reduce partial tiles",
     build,
-    rows: None,
-    redundant: None,
-};
+)
+.needs(Capabilities::SM90)
+.parameters(&[ROWS])
+.batch_invariant(|_| true);
 
 fn build(
     options: &Options,

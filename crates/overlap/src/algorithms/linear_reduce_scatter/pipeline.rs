@@ -4,7 +4,7 @@
 
 use crate::algorithms::nodes::NODES;
 use crate::algorithms::reduction::{CHUNKS, Reach, STREAMS, Stored, by_owner};
-use crate::algorithms::{Algorithm, Capabilities, Options};
+use crate::algorithms::{Algorithm, Options};
 use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{Plan, Problem};
@@ -14,16 +14,14 @@ use crate::plan::{Plan, Problem};
 /// a credit: the owner has reduced what the previous call left there. Owners reduce each chunk once all its
 /// partials are there, in the order of ranks, so that after the last GEMM only the last chunk's reduction
 /// remains.
-pub const ALGORITHM: Algorithm = Algorithm {
-    name: "linearReduceScatterPipeline",
-    operation: Operation::LinearReduceScatter,
-    summary: "GEMMs by owner, partials pushed to it by copy engine and reduced in the order of ranks",
-    needs: Capabilities::NONE,
-    parameters: &[STREAMS, CHUNKS, NODES],
+pub const ALGORITHM: Algorithm = Algorithm::new(
+    "linearReduceScatterPipeline",
+    Operation::LinearReduceScatter,
+    "GEMMs by owner, partials pushed to it by copy engine and reduced in the order of ranks",
     build,
-    rows: None,
-    redundant: None,
-};
+)
+.parameters(&[STREAMS, CHUNKS, NODES])
+.batch_invariant(|options| options.count("nodes") == 1);
 
 fn build(
     options: &Options,

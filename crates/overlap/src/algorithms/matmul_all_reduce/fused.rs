@@ -14,16 +14,15 @@ use crate::plan::{Plan, Problem};
 ///
 /// With `shots=1` each rank pushes its partial C into the staging of all others, and every rank reduces all
 /// of C: one link crossing instead of two. This is for outputs so small that latency exceeds transfer time.
-pub const ALGORITHM: Algorithm = Algorithm {
-    name: "fusedAllReduce",
-    operation: Operation::MatmulAllReduce,
-    summary: "one SM90 GEMM + all-reduce: owners pull and reduce partial tiles, then all pull the results; or partials are pushed to all",
-    needs: Capabilities::SM90,
-    parameters: &[ROWS, SHOTS],
+pub const ALGORITHM: Algorithm = Algorithm::new(
+    "fusedAllReduce",
+    Operation::MatmulAllReduce,
+    "one SM90 GEMM + all-reduce: owners pull and reduce partial tiles, then all pull the results; or partials are pushed to all",
     build,
-    rows: None,
-    redundant: Some(is_redundant),
-};
+)
+.needs(Capabilities::SM90)
+.parameters(&[ROWS, SHOTS])
+.redundant(is_redundant);
 
 fn build(
     options: &Options,

@@ -2,7 +2,7 @@
 
 use crate::algorithms::nodes::NODES;
 use crate::algorithms::reduction::{CHUNKS, Reach, STREAMS, Stored, by_owner};
-use crate::algorithms::{Algorithm, Capabilities, Options};
+use crate::algorithms::{Algorithm, Options};
 use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{Plan, Problem};
@@ -12,16 +12,13 @@ use crate::plan::{Plan, Problem};
 /// pushes the result to all. C is symmetric, and holds the partials until results overwrite them. No credit
 /// is needed: a rank receives an owner's result only after that owner has received its partial, and leaves a
 /// call only with all results.
-pub const ALGORITHM: Algorithm = Algorithm {
-    name: "allReducePipeline",
-    operation: Operation::MatmulAllReduce,
-    summary: "GEMMs by owner, partials pushed to it by copy engine, its results pushed to all",
-    needs: Capabilities::NONE,
-    parameters: &[STREAMS, CHUNKS, NODES],
+pub const ALGORITHM: Algorithm = Algorithm::new(
+    "allReducePipeline",
+    Operation::MatmulAllReduce,
+    "GEMMs by owner, partials pushed to it by copy engine, its results pushed to all",
     build,
-    rows: None,
-    redundant: None,
-};
+)
+.parameters(&[STREAMS, CHUNKS, NODES]);
 
 fn build(
     options: &Options,

@@ -1,22 +1,19 @@
 //! `matmulThenAllReduce`: what a framework does.
 
 use crate::algorithms::reduction::{PartialGemm, Stored, TRANSPORT, transport};
-use crate::algorithms::{Algorithm, Capabilities, Options};
+use crate::algorithms::{Algorithm, Options};
 use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{Collective, Plan, Problem, StreamId};
 
 /// One GEMM, then an all-reduce of it in place, by NCCL or over symmetric memory, in which C then lies.
-pub const ALGORITHM: Algorithm = Algorithm {
-    name: "matmulThenAllReduce",
-    operation: Operation::MatmulAllReduce,
-    summary: "one GEMM, then an all-reduce in place",
-    needs: Capabilities::NONE,
-    parameters: &[TRANSPORT],
+pub const ALGORITHM: Algorithm = Algorithm::new(
+    "matmulThenAllReduce",
+    Operation::MatmulAllReduce,
+    "one GEMM, then an all-reduce in place",
     build,
-    rows: None,
-    redundant: None,
-};
+)
+.parameters(&[TRANSPORT]);
 
 fn build(
     options: &Options,

@@ -1,7 +1,7 @@
 //! `copyEngineAllGather`: the gather by copy engines.
 
 use super::buffers::Operands;
-use crate::algorithms::{Algorithm, Capabilities, Options};
+use crate::algorithms::{Algorithm, Options};
 use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{Placement, Plan, Problem, StreamId};
@@ -10,16 +10,12 @@ use crate::plan::{Placement, Plan, Problem, StreamId};
 /// all SMs. X is symmetric. A push into Y could not be stopped if its owner did not give Y.
 ///
 /// `ready`: "my X is there". `taken`: "I have read your X"; the call ends only then.
-pub const ALGORITHM: Algorithm = Algorithm {
-    name: "copyEngineAllGather",
-    operation: Operation::MatmulOverlappingAllGather,
-    summary: "pulls by copy engine while the GEMM has all SMs",
-    needs: Capabilities::NONE,
-    parameters: &[],
+pub const ALGORITHM: Algorithm = Algorithm::new(
+    "copyEngineAllGather",
+    Operation::MatmulOverlappingAllGather,
+    "pulls by copy engine while the GEMM has all SMs",
     build,
-    rows: None,
-    redundant: None,
-};
+);
 
 fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
     let mut plan = Operands::new(

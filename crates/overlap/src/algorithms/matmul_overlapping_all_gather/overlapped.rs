@@ -2,22 +2,19 @@
 
 use super::buffers::Operands;
 use super::{COLLECTIVE, transport};
-use crate::algorithms::{Algorithm, Capabilities, Options};
+use crate::algorithms::{Algorithm, Options};
 use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{Placement, Plan, Problem, StreamId};
 
 /// The collective on a stream of its own, begun before the GEMM: they share the SMs.
-pub const ALGORITHM: Algorithm = Algorithm {
-    name: "overlappedAllGather",
-    operation: Operation::MatmulOverlappingAllGather,
-    summary: "the collective on a stream of its own, overlapped with the GEMM",
-    needs: Capabilities::NONE,
-    parameters: &[COLLECTIVE],
+pub const ALGORITHM: Algorithm = Algorithm::new(
+    "overlappedAllGather",
+    Operation::MatmulOverlappingAllGather,
+    "the collective on a stream of its own, overlapped with the GEMM",
     build,
-    rows: None,
-    redundant: None,
-};
+)
+.parameters(&[COLLECTIVE]);
 
 fn build(
     options: &Options,

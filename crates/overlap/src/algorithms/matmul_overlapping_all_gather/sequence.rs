@@ -2,22 +2,19 @@
 
 use super::buffers::Operands;
 use super::{COLLECTIVE, transport};
-use crate::algorithms::{Algorithm, Capabilities, Options};
+use crate::algorithms::{Algorithm, Options};
 use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{Placement, Plan, Problem, StreamId};
 
 /// The collective, then the GEMM on the same stream, without overlap.
-pub const ALGORITHM: Algorithm = Algorithm {
-    name: "sequentialAllGather",
-    operation: Operation::MatmulOverlappingAllGather,
-    summary: "the collective, then the GEMM on the same stream",
-    needs: Capabilities::NONE,
-    parameters: &[COLLECTIVE],
+pub const ALGORITHM: Algorithm = Algorithm::new(
+    "sequentialAllGather",
+    Operation::MatmulOverlappingAllGather,
+    "the collective, then the GEMM on the same stream",
     build,
-    rows: None,
-    redundant: None,
-};
+)
+.parameters(&[COLLECTIVE]);
 
 fn build(
     options: &Options,

@@ -3,7 +3,7 @@
 
 use crate::algorithms::nodes::NODES;
 use crate::algorithms::reduction::{CHUNKS, Reach, STREAMS, Stored, by_owner};
-use crate::algorithms::{Algorithm, Capabilities, Options};
+use crate::algorithms::{Algorithm, Options};
 use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{Plan, Problem};
@@ -13,16 +13,13 @@ use crate::plan::{Plan, Problem};
 /// a credit: the owner has reduced what the previous call left there. Owners reduce each chunk once all its
 /// partials are there, in the order of ranks, so that after the last GEMM only the last chunk's reduction
 /// remains.
-pub const ALGORITHM: Algorithm = Algorithm {
-    name: "reduceScatterPipeline",
-    operation: Operation::MatmulReduceScatter,
-    summary: "GEMMs by owner, partials pushed to it by copy engine and reduced in the order of ranks",
-    needs: Capabilities::NONE,
-    parameters: &[STREAMS, CHUNKS, NODES],
+pub const ALGORITHM: Algorithm = Algorithm::new(
+    "reduceScatterPipeline",
+    Operation::MatmulReduceScatter,
+    "GEMMs by owner, partials pushed to it by copy engine and reduced in the order of ranks",
     build,
-    rows: None,
-    redundant: None,
-};
+)
+.parameters(&[STREAMS, CHUNKS, NODES]);
 
 fn build(
     options: &Options,

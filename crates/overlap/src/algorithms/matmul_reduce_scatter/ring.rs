@@ -1,7 +1,7 @@
 //! `reduceScatterRing`: partials travel round the ring, and each rank adds its own.
 
 use crate::algorithms::reduction::{PartialGemm, Stored};
-use crate::algorithms::{Algorithm, Capabilities, Options};
+use crate::algorithms::{Algorithm, Options};
 use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{Placement, Plan, Problem, StreamId};
@@ -18,16 +18,12 @@ use warpweave_symm_mem::Priority;
 ///
 /// `ready`: its n-th signal of a call says "the n-th partial that I put is in your staging". `free`: "I have
 /// added all that you put", a credit for the next call's puts.
-pub const ALGORITHM: Algorithm = Algorithm {
-    name: "reduceScatterRing",
-    operation: Operation::MatmulReduceScatter,
-    summary: "the ring: partials go to the right neighbour, each rank adds its own",
-    needs: Capabilities::NONE,
-    parameters: &[],
+pub const ALGORITHM: Algorithm = Algorithm::new(
+    "reduceScatterRing",
+    Operation::MatmulReduceScatter,
+    "the ring: partials go to the right neighbour, each rank adds its own",
     build,
-    rows: None,
-    redundant: None,
-};
+);
 
 fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
     let own = (Placement::Local, problem.shard(rank, world));

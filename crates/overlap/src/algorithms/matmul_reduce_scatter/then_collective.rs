@@ -1,23 +1,20 @@
 //! `matmulThenReduceScatter`: what a framework does.
 
 use crate::algorithms::reduction::{PartialGemm, Stored, TRANSPORT, transport};
-use crate::algorithms::{Algorithm, Capabilities, Options};
+use crate::algorithms::{Algorithm, Options};
 use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{Collective, Placement, Plan, Problem, StreamId};
 
 /// One GEMM, then a reduce-scatter of it, by NCCL or over symmetric memory, in which the partial GEMM then
 /// lies. Over symmetric memory shards must be of one size: an executor refuses others.
-pub const ALGORITHM: Algorithm = Algorithm {
-    name: "matmulThenReduceScatter",
-    operation: Operation::MatmulReduceScatter,
-    summary: "one GEMM, then a reduce-scatter",
-    needs: Capabilities::NONE,
-    parameters: &[TRANSPORT],
+pub const ALGORITHM: Algorithm = Algorithm::new(
+    "matmulThenReduceScatter",
+    Operation::MatmulReduceScatter,
+    "one GEMM, then a reduce-scatter",
     build,
-    rows: None,
-    redundant: None,
-};
+)
+.parameters(&[TRANSPORT]);
 
 fn build(
     options: &Options,

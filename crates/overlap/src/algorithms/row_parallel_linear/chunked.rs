@@ -1,7 +1,7 @@
 //! `rowParallelLinear`: chunk by chunk, the all-reduce of one overlapped with the GEMM of the next.
 
 use crate::algorithms::reduction::{PartialGemm, Stored, transport};
-use crate::algorithms::{Algorithm, Capabilities, Options, Parameter, Values};
+use crate::algorithms::{Algorithm, Options, Parameter, Values};
 use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{Collective, Plan, Problem, chunks};
@@ -20,29 +20,27 @@ const REDUCE: Parameter = Parameter {
 ///
 /// All ranks must enter their collectives in one order, so each collective waits by an event for the one
 /// before it, on another stream. Hence the last comes after all others, and only its stream is joined.
-pub const ALGORITHM: Algorithm = Algorithm {
-    name: "rowParallelLinear",
-    operation: Operation::RowParallelLinear,
-    summary: "chunks of rows on a pool of streams: GEMM, then all-reduce in place",
-    needs: Capabilities::NONE,
-    parameters: &[
-        Parameter {
-            key: "chunks",
-            summary: "chunks of the rows",
-            values: Values::Counts(&[4, 1, 2, 8]),
-        },
-        Parameter {
-            key: "streams",
-            summary: "streams of the pool",
-            values: Values::Counts(&[2, 1, 4]),
-        },
-        REDUCE,
-    ],
+pub const ALGORITHM: Algorithm = Algorithm::new(
+    "rowParallelLinear",
+    Operation::RowParallelLinear,
+    "chunks of rows on a pool of streams: GEMM, then all-reduce in place",
     build,
-    rows: None,
-    // A stream without a chunk is not made.
-    redundant: Some(|options| options.count("streams") > options.count("chunks")),
-};
+)
+.parameters(&[
+    Parameter {
+        key: "chunks",
+        summary: "chunks of the rows",
+        values: Values::Counts(&[4, 1, 2, 8]),
+    },
+    Parameter {
+        key: "streams",
+        summary: "streams of the pool",
+        values: Values::Counts(&[2, 1, 4]),
+    },
+    REDUCE,
+])
+// A stream without a chunk is not made.
+.redundant(|options| options.count("streams") > options.count("chunks"));
 
 fn build(
     options: &Options,

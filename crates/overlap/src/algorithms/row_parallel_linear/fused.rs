@@ -13,16 +13,16 @@ use crate::plan::{Plan, Problem};
 ///
 /// With `shots=1` each rank pushes its partial C into the staging of all others, and every rank reduces all
 /// of C: one link crossing instead of two. This is for outputs so small that latency exceeds transfer time.
-pub const ALGORITHM: Algorithm = Algorithm {
-    name: "fusedRowParallelLinear",
-    operation: Operation::RowParallelLinear,
-    summary: "one SM90 GEMM + all-reduce: owners pull and reduce partial tiles, then all pull the results; or partials are pushed to all",
-    needs: Capabilities::SM90,
-    parameters: &[ROWS, SHOTS],
+pub const ALGORITHM: Algorithm = Algorithm::new(
+    "fusedRowParallelLinear",
+    Operation::RowParallelLinear,
+    "one SM90 GEMM + all-reduce: owners pull and reduce partial tiles, then all pull the results; or partials are pushed to all",
     build,
-    rows: None,
-    redundant: Some(is_redundant),
-};
+)
+.needs(Capabilities::SM90)
+.parameters(&[ROWS, SHOTS])
+.redundant(is_redundant)
+.batch_invariant(|_| true);
 
 fn build(
     options: &Options,

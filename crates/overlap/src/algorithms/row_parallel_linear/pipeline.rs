@@ -3,7 +3,7 @@
 
 use crate::algorithms::nodes::NODES;
 use crate::algorithms::reduction::{CHUNKS, Reach, STREAMS, Stored, by_owner};
-use crate::algorithms::{Algorithm, Capabilities, Options};
+use crate::algorithms::{Algorithm, Options};
 use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{Plan, Problem};
@@ -13,16 +13,14 @@ use crate::plan::{Plan, Problem};
 /// pushes the result to all. C is symmetric, and holds the partials until results overwrite them. No credit
 /// is needed: a rank receives an owner's result only after that owner has received its partial, and leaves a
 /// call only with all results.
-pub const ALGORITHM: Algorithm = Algorithm {
-    name: "rowParallelLinearPipeline",
-    operation: Operation::RowParallelLinear,
-    summary: "GEMMs by owner, partials pushed to it by copy engine, its results pushed to all",
-    needs: Capabilities::NONE,
-    parameters: &[STREAMS, CHUNKS, NODES],
+pub const ALGORITHM: Algorithm = Algorithm::new(
+    "rowParallelLinearPipeline",
+    Operation::RowParallelLinear,
+    "GEMMs by owner, partials pushed to it by copy engine, its results pushed to all",
     build,
-    rows: None,
-    redundant: None,
-};
+)
+.parameters(&[STREAMS, CHUNKS, NODES])
+.batch_invariant(|options| options.count("nodes") == 1);
 
 fn build(
     options: &Options,
