@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::store::TOKEN;
+use super::store::hello;
 use super::*;
-use crate::store::wire::{Offer, Op, ToServer, encode};
+use crate::store::wire::{Op, ToServer, encode};
 
 /// Mutations for each entry, or fewer on a slow machine, where `LONGEST` ends them.
 const RUNS: usize = 60_000;
@@ -141,14 +141,6 @@ fn sent(connection: u8, message: &ToServer) -> Vec<u8> {
     bytes.extend((frame.len() as u16).to_le_bytes());
     bytes.extend(frame);
     bytes
-}
-
-fn hello(rank: u32) -> ToServer {
-    ToServer::Hello {
-        token: Offer::new(TOKEN),
-        rank,
-        world: 3,
-    }
 }
 
 fn request(id: u64, op: Op) -> ToServer {

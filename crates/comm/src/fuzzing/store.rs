@@ -6,15 +6,18 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::auth::{Challenge, Key};
 use crate::job::JobToken;
 use crate::store::sessions::{Action, Actions, SessionTable};
 use crate::store::wire::{
-    Answer, FrameBuffer, GREETING_LIMIT, HEADER, Offer, Op, REQUEST_LIMIT, Refusal, ToClient,
+    Answer, FrameBuffer, GREETING_LIMIT, Greeting, HEADER, Op, REQUEST_LIMIT, Refusal, ToClient,
     ToServer, encode,
 };
 
 /// The token of the session's job, which is in the corpus: there is more to break after authentication.
 pub const TOKEN: &[u8] = b"fuzzing token";
+/// What every connection is challenged with, so that greetings of the corpus are answers to it.
+const CHALLENGE: Challenge = [7; 32];
 /// Bytes of one read of a socket, here.
 const CHUNK: usize = 300;
 
@@ -98,6 +101,16 @@ pub fn session(data: &[u8]) {
     harness.honest();
 }
 
+/// The greeting of a rank of three.
+pub fn hello(rank: u32) -> ToServer {
+    ToServer::Hello(Greeting::new(
+        &Key::new(TOKEN),
+        (rank, 3),
+        CHALLENGE,
+        CHALLENGE,
+    ))
+}
+
 struct Harness {
     sessions: SessionTable,
     buffers: BTreeMap<u64, FrameBuffer>,
@@ -119,11 +132,8 @@ impl Harness {
             next: 1 << 40,
         };
         for rank in 0..2 {
-            let hello = ToServer::Hello {
-                token: Offer::new(TOKEN),
-                rank,
-                world: 3,
-            };
+            harness.sessions.accept(rank.into(), CHALLENGE);
+            let hello = hello(rank);
             let actions = harness.sessions.handle(rank.into(), hello, harness.now);
             assert_eq!(actions.len(), 2, "admitted and welcomed");
         }
@@ -134,6 +144,10 @@ impl Harness {
     fn feed(&mut self, connection: u64, bytes: &[u8]) {
         if self.closed.contains(&connection) {
             return;
+        }
+        if !self.buffers.contains_key(&connection) {
+            let actions = self.sessions.accept(connection, CHALLENGE);
+            self.deliver(actions);
         }
         self.buffers.entry(connection).or_default().push(bytes);
         while let Some(incoming) = self.buffers.get_mut(&connection) {

@@ -35,7 +35,7 @@ use warpweave_symm_mem::backend::LONGEST_TIMEOUT;
 
 pub use launcher::Launcher;
 pub use token::JobToken;
-pub(crate) use token::{random_bytes, same_bytes};
+pub(crate) use token::random_bytes;
 
 use crate::error::{CommError, Result};
 use launcher::{LAUNCHERS, Variables};

@@ -9,8 +9,9 @@ const LONGEST: usize = 256;
 
 /// The token of a job, which a process needs to join its store: 8 to 256 bytes.
 ///
-/// It is sent in the clear. It guards a job against other users of the machine and against a misdirected rank
-/// of another job, not against someone who reads the network.
+/// It is never sent: both ends of a connection prove that they know it. So it guards a job against other users
+/// of the machine, a misdirected rank of another job, and whoever can connect. What ranks send each other
+/// afterwards is not encrypted.
 #[derive(Clone)]
 pub struct JobToken {
     bytes: Vec<u8>,
@@ -67,23 +68,12 @@ impl JobToken {
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }
-
-    /// Compares in a time that depends on the lengths alone.
-    pub(crate) fn admits(&self, offered: &[u8]) -> bool {
-        same_bytes(&self.bytes, offered)
-    }
 }
 
 impl fmt::Debug for JobToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("JobToken(…)")
     }
-}
-
-/// Compares secrets in a time that depends on the lengths alone.
-pub(crate) fn same_bytes(a: &[u8], b: &[u8]) -> bool {
-    let differing = a.iter().zip(b).fold(0u8, |acc, (x, y)| acc | (x ^ y));
-    a.len() == b.len() && std::hint::black_box(differing) == 0
 }
 
 pub(crate) fn random_bytes<const N: usize>() -> Result<[u8; N]> {
@@ -101,15 +91,6 @@ pub(crate) fn random_bytes<const N: usize>() -> Result<[u8; N]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn admits_itself_alone() {
-        let token = JobToken::new("correct horse").unwrap();
-        assert!(token.admits(b"correct horse"));
-        assert!(!token.admits(b"correct horsf"));
-        assert!(!token.admits(b"correct"));
-        assert!(!token.admits(b""));
-    }
 
     #[test]
     fn random_tokens_differ_and_short_ones_are_refused() {

@@ -15,9 +15,10 @@ use warpweave_symm_mem::backend::LONGEST_TIMEOUT;
 use super::requests::{ClientRequests, Outcome, Watch, closed_here, lost};
 use super::wake::{WakeFd, is_ready, wait_ready};
 use super::wire::{
-    Answer, Failure, FailureKind, FrameBuffer, GREETING_LIMIT, Offer, Op, REPLY_LIMIT,
+    Answer, Failure, FailureKind, FrameBuffer, GREETING_LIMIT, Greeting, Op, REPLY_LIMIT,
     REQUEST_LIMIT, Refusal, ToClient, ToServer, encode,
 };
+use crate::auth::{Key, challenge};
 use crate::error::{CommError, Result};
 
 /// How long the server's timeout answer may take to arrive. After that the store itself counts as stalled.
@@ -37,12 +38,12 @@ struct Shared {
 }
 
 impl Client {
-    /// Sends the greeting on a fresh connection and waits for the welcome.
+    /// Answers the store's challenge on a fresh connection, and waits for the welcome and the store's proof.
     pub(super) fn join(
         stream: TcpStream,
         address: &str,
         (rank, world): (usize, usize),
-        token: &[u8],
+        key: &Key,
         deadline: Instant,
     ) -> Result<Self> {
         let failed = |e| CommError::io(format!("talking to the store at {address}"), e);
@@ -55,15 +56,10 @@ impl Client {
             requests: ClientRequests::new(WakeFd::new()?),
             stop: WakeFd::new()?,
         });
-        let hello = ToServer::Hello {
-            token: Offer::new(token),
-            rank: rank as u32,
-            world: world as u32,
-        };
         let mut incoming = FrameBuffer::default();
+        let place = (rank as u32, world as u32);
         shared
-            .send(&encode(&hello, "greeting", REQUEST_LIMIT)?, deadline)
-            .and_then(|()| shared.welcome(&mut incoming, deadline))
+            .greet(&mut incoming, key, place, deadline)
             .map_err(|why| match why {
                 Unwelcome::Refused(reason) => CommError::Refused {
                     address: address.into(),
@@ -272,14 +268,37 @@ impl Shared {
         Err(sent)
     }
 
-    fn welcome(&self, incoming: &mut FrameBuffer, deadline: Instant) -> Result<(), Unwelcome> {
+    fn greet(
+        &self,
+        incoming: &mut FrameBuffer,
+        key: &Key,
+        place: (u32, u32),
+        deadline: Instant,
+    ) -> Result<(), Unwelcome> {
+        let ToClient::Challenge(host) = self.next(incoming, deadline)? else {
+            return Err(Unwelcome::Refused(Refusal::Malformed));
+        };
+        let broken = |e: CommError| Unwelcome::Broken(std::io::Error::other(e));
+        let greeting = Greeting::new(key, place, host, challenge().map_err(broken)?);
+        let challenges = greeting.challenges(host);
+        let hello = ToServer::Hello(greeting);
+        let hello = encode(&hello, "greeting", GREETING_LIMIT).map_err(broken)?;
+        self.send(&hello, deadline)?;
+        match self.next(incoming, deadline)? {
+            ToClient::Welcome(proof) if key.trusts(&challenges, proof) => Ok(()),
+            ToClient::Welcome(_) => Err(Unwelcome::Refused(Refusal::Token)),
+            _ => Err(Unwelcome::Refused(Refusal::Malformed)),
+        }
+    }
+
+    /// The next message of a store that has not welcomed this rank yet.
+    fn next(&self, incoming: &mut FrameBuffer, deadline: Instant) -> Result<ToClient, Unwelcome> {
         loop {
             match incoming.next(GREETING_LIMIT) {
-                Ok(Some(ToClient::Welcome)) => return Ok(()),
                 Ok(Some(ToClient::Refused(refusal))) | Err(refusal) => {
                     return Err(Unwelcome::Refused(refusal));
                 }
-                Ok(Some(_)) => return Err(Unwelcome::Refused(Refusal::Malformed)),
+                Ok(Some(message)) => return Ok(message),
                 Ok(None) => {}
             }
             self.ready(PollFlags::IN, deadline)?;

@@ -12,7 +12,7 @@
 use std::time::Instant;
 
 use super::effect::{Effect, Member, Waiter};
-use super::wire::{Answer, Failure, FailureKind, REPLY_LIMIT};
+use super::wire::{Answer, Failure, FailureKind, Gathered, REPLY_LIMIT};
 
 pub(super) struct Gather {
     given: Vec<Option<(String, Vec<u8>)>>,
@@ -137,6 +137,7 @@ impl Gather {
             .flatten()
             .map(|(_, bytes)| std::mem::take(bytes))
             .collect();
+        let all = Gathered::new(&all);
         self.answer_all(|_| Answer::Gathered(all.clone()))
     }
 

@@ -14,7 +14,8 @@ use loom::thread;
 use super::requests::{ClientRequests, Outcome, Wake, Watch, closed_here, lost};
 use super::sessions::{Action, Actions, SessionTable};
 use super::sync::{Condvar, Mutex};
-use super::wire::{Answer, Failure, FailureKind, Offer, Op, Refusal, ToClient, ToServer};
+use super::wire::{Answer, Failure, FailureKind, Greeting, Op, Refusal, ToClient, ToServer};
+use crate::auth::Key;
 use crate::job::JobToken;
 
 const TOKEN: &str = "the models' token";
@@ -172,14 +173,16 @@ impl Job {
     }
 }
 
+fn hello(rank: u32, world: u32) -> ToServer {
+    let key = Key::new(TOKEN.as_bytes());
+    ToServer::Hello(Greeting::new(&key, (rank, world), [7; 32], [8; 32]))
+}
+
 fn sessions(world: usize) -> SessionTable {
     let mut sessions = SessionTable::new(world, JobToken::new(TOKEN).unwrap());
     for rank in 0..world {
-        let hello = ToServer::Hello {
-            token: Offer::new(TOKEN.as_bytes()),
-            rank: rank as u32,
-            world: world as u32,
-        };
+        sessions.accept(rank as u64, [7; 32]);
+        let hello = hello(rank as u32, world as u32);
         let actions = sessions.handle(rank as u64, hello, Instant::now());
         assert_eq!(actions.len(), 2);
     }
@@ -358,7 +361,7 @@ fn loom_an_abort_during_a_barrier_is_the_same_for_all() {
         let results = Arc::new(Mutex::new(Vec::new()));
         let complete = |outcome: Outcome| match outcome {
             Outcome::Answered(Answer::Gathered(all)) => {
-                assert_eq!(all, [[0], [1]]);
+                assert_eq!(all.decode().unwrap(), [[0], [1]]);
                 true
             }
             Outcome::Answered(Answer::Failed(Failure {
@@ -442,12 +445,7 @@ fn loom_a_refused_rank_is_lost_to_the_others() {
     explore(3, || {
         let job = Job::new(2);
         let babbling = |job: &Job| {
-            let again = ToServer::Hello {
-                token: Offer::new(TOKEN.as_bytes()),
-                rank: 1,
-                world: 2,
-            };
-            job.post(Event::Message(1, again));
+            job.post(Event::Message(1, hello(1, 2)));
         };
         let outcome = with_server(&job, vec![Box::new(babbling)], |job| job.barrier(0));
         assert!(is_loss_of(&outcome, 1), "{outcome:?}");

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 /// Version of the store's protocol.
-pub(crate) const VERSION: u16 = 1;
+pub(crate) const VERSION: u16 = 2;
 
 /// Why the store refused a rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -178,7 +178,7 @@ impl<B: Wake, W: Watch> ClientRequests<B, W> {
             ToClient::Refused(refusal) => {
                 return Some(lost(format!("its store ended the connection: {refusal}")));
             }
-            ToClient::Welcome => {}
+            ToClient::Challenge(_) | ToClient::Welcome(_) => {}
         }
         drop(replies);
         report(loss);

@@ -14,6 +14,7 @@ use super::origin;
 use super::sessions::{Action, Actions, SessionTable};
 use super::wake::{WakeFd, is_ready, wait_ready};
 use super::wire::{FrameBuffer, REPLY_LIMIT, Refusal, ToClient, encode};
+use crate::auth::challenge;
 use crate::error::{CommError, Result};
 use crate::job::{JobToken, LARGEST_WORLD};
 
@@ -47,14 +48,24 @@ impl StoreServer {
     /// [`CommError::Io`] when the address cannot be listened at, [`CommError::InvalidArgument`] when `world`
     /// is 0 or above 4096.
     pub fn bind(address: SocketAddr, world: usize, token: JobToken) -> Result<Self> {
+        Self::bind_any(&[address], world, token)
+    }
+
+    /// As [`StoreServer::bind`], at the first of `addresses` that can be listened at.
+    pub(super) fn bind_any(
+        addresses: &[SocketAddr],
+        world: usize,
+        token: JobToken,
+    ) -> Result<Self> {
         if !(1..=LARGEST_WORLD).contains(&world) {
             return Err(CommError::InvalidArgument {
                 what: "world size",
                 why: format!("{world}; a job has 1 to {LARGEST_WORLD} ranks"),
             });
         }
-        let failed = |e| CommError::io(format!("listening for the job's store at {address}"), e);
-        let listener = TcpListener::bind(address).map_err(failed)?;
+        let failed =
+            |e| CommError::io(format!("listening for the job's store at {addresses:?}"), e);
+        let listener = TcpListener::bind(addresses).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         if !token.is_secret() && !address.ip().is_loopback() {
@@ -179,8 +190,11 @@ impl Service {
             self.accept_after = self.accept_after.filter(|until| *until > now);
             let actions = self.sessions.expire(now);
             self.perform(actions);
-            self.connections
-                .retain(|_, c| c.until().is_none_or(|until| until > now));
+            let late = self.connections.iter();
+            let late = late.filter(|(_, c)| c.until().is_some_and(|until| until <= now));
+            let late: Vec<u64> = late.map(|(&id, _)| id).collect();
+            late.into_iter()
+                .for_each(|id| self.gone(id, "it came too late"));
         }
         self.close();
     }
@@ -216,6 +230,14 @@ impl Service {
                 },
             };
             self.connections.insert(self.next, connection);
+            match challenge() {
+                Ok(challenge) => {
+                    let actions = self.sessions.accept(self.next, challenge);
+                    self.perform(actions);
+                }
+                // Without randomness nobody can prove anything.
+                Err(_) => drop(self.connections.remove(&self.next)),
+            }
             self.next += 1;
         }
     }
@@ -231,7 +253,7 @@ impl Service {
             .iter()
             .find_map(|(&id, c)| c.until().map(|_| id));
         if let Some(id) = oldest {
-            self.connections.remove(&id);
+            self.gone(id, "others took its place");
         }
     }
 

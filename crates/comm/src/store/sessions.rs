@@ -1,8 +1,8 @@
 //! The server's session table: which rank owns each connection, and how each message is handled. No sockets
 //! here.
 //!
-//! A connection is unauthenticated until a greeting with the job's token admits a rank. Every call returns
-//! the actions for the sockets, in order.
+//! A connection is sent a challenge, and is unauthenticated until a greeting that proves the job's token admits
+//! a rank. Every call returns the actions for the sockets, in order.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -11,7 +11,8 @@ use warpweave_symm_mem::backend::LONGEST_TIMEOUT;
 
 use super::effect::{Effect, Waiter};
 use super::state::State;
-use super::wire::{GREETING_LIMIT, REQUEST_LIMIT, Refusal, ToClient, ToServer};
+use super::wire::{GREETING_LIMIT, Greeting, REQUEST_LIMIT, Refusal, ToClient, ToServer};
+use crate::auth::{Challenge, Key, Proof};
 use crate::job::JobToken;
 
 /// An action for the server's sockets.
@@ -35,8 +36,12 @@ impl Action {
 pub(crate) type Actions = VecDeque<Action>;
 
 pub(crate) struct SessionTable {
-    token: JobToken,
+    key: Key,
+    /// Whether the token is one that only the job's ranks know.
+    is_secret: bool,
     state: State,
+    /// What each connection that has not been admitted was sent.
+    challenges: BTreeMap<u64, Challenge>,
     /// Rank of each admitted connection.
     by_connection: BTreeMap<u64, usize>,
     /// Connection of each joined rank.
@@ -46,8 +51,10 @@ pub(crate) struct SessionTable {
 impl SessionTable {
     pub(crate) fn new(world: usize, token: JobToken) -> Self {
         Self {
-            token,
+            key: Key::new(token.as_bytes()),
+            is_secret: token.is_secret(),
             state: State::new(world),
+            challenges: BTreeMap::new(),
             by_connection: BTreeMap::new(),
             ranks: BTreeMap::new(),
         }
@@ -68,14 +75,20 @@ impl SessionTable {
     /// Whether to refuse other users of this host before reading their greeting: a token that is not secret
     /// proves nothing.
     pub(super) fn requires_same_user(&self) -> bool {
-        !self.token.is_secret()
+        !self.is_secret
+    }
+
+    /// A new connection, for which `challenge` was drawn.
+    pub(crate) fn accept(&mut self, connection: u64, challenge: Challenge) -> Actions {
+        self.challenges.insert(connection, challenge);
+        Actions::from([Action::Send(connection, ToClient::Challenge(challenge))])
     }
 
     pub(crate) fn handle(&mut self, connection: u64, message: ToServer, now: Instant) -> Actions {
         let effects = match (self.by_connection.get(&connection).copied(), message) {
-            (None, ToServer::Hello { token, rank, world }) => {
-                return match self.admit(token.bytes(), rank, world) {
-                    Ok(rank) => self.welcome(connection, rank),
+            (None, ToServer::Hello(greeting)) => {
+                return match self.admit(connection, &greeting) {
+                    Ok(proof) => self.welcome(connection, greeting.rank as usize, proof),
                     Err(refusal) => self.refuse(connection, refusal),
                 };
             }
@@ -95,25 +108,30 @@ impl SessionTable {
         self.actions_for(effects)
     }
 
-    fn admit(&mut self, token: &[u8], rank: u32, world: u32) -> Result<usize, Refusal> {
-        if !self.token.admits(token) {
+    /// This end's proof to a connection that has proved itself.
+    fn admit(&mut self, connection: u64, greeting: &Greeting) -> Result<Proof, Refusal> {
+        let challenge = self
+            .challenges
+            .remove(&connection)
+            .ok_or(Refusal::Malformed)?;
+        if !greeting.is_proved(&self.key, challenge) {
             return Err(Refusal::Token);
         }
-        if world as usize != self.state.world() {
+        if greeting.world as usize != self.state.world() {
             return Err(Refusal::World {
                 store: self.state.world() as u32,
             });
         }
-        self.state.join(rank as usize)?;
-        Ok(rank as usize)
+        self.state.join(greeting.rank as usize)?;
+        Ok(self.key.host(&greeting.challenges(challenge)))
     }
 
-    fn welcome(&mut self, connection: u64, rank: usize) -> Actions {
+    fn welcome(&mut self, connection: u64, rank: usize, proof: Proof) -> Actions {
         self.by_connection.insert(connection, rank);
         self.ranks.insert(rank, connection);
         let mut actions = Actions::from([
             Action::Admit(connection),
-            Action::Send(connection, ToClient::Welcome),
+            Action::Send(connection, ToClient::Welcome(proof)),
         ]);
         actions.extend(
             self.state
@@ -133,6 +151,7 @@ impl SessionTable {
 
     /// The connection broke without a goodbye.
     pub(crate) fn disconnected(&mut self, connection: u64, cause: &str) -> Actions {
+        self.challenges.remove(&connection);
         match self.end_session(connection) {
             Some(rank) => {
                 let effects = self.state.lose(rank, cause);

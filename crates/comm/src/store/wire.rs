@@ -5,12 +5,14 @@
 //! before any of it is read.
 
 use std::fmt;
+use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub use super::refusal::Refusal;
 pub(crate) use super::refusal::VERSION;
+use crate::auth::{Challenge, Challenges, Key, Proof};
 use crate::error::{CommError, Result};
 
 const MAGIC: [u8; 2] = *b"WW";
@@ -30,28 +32,56 @@ pub(crate) const REPLY_LIMIT: usize = 64 << 20;
 /// From a rank to the store.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum ToServer {
-    Hello { token: Offer, rank: u32, world: u32 },
-    Request { id: u64, timeout_ms: u64, op: Op },
+    /// Answers the store's challenge.
+    Hello(Greeting),
+    Request {
+        id: u64,
+        timeout_ms: u64,
+        op: Op,
+    },
     Goodbye,
 }
 
-/// The token of a greeting. It is never printed.
-#[derive(Serialize, Deserialize)]
-pub(crate) struct Offer(Vec<u8>);
-
-impl Offer {
-    pub(crate) fn new(token: &[u8]) -> Self {
-        Self(token.to_vec())
-    }
-
-    pub(crate) fn bytes(&self) -> &[u8] {
-        &self.0
-    }
+/// Who asks to be admitted, and the proof that it knows the job's token.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Greeting {
+    pub rank: u32,
+    pub world: u32,
+    pub challenge: Challenge,
+    pub proof: Proof,
 }
 
-impl fmt::Debug for Offer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Offer(…)")
+impl Greeting {
+    /// The answer to the `host`'s challenge.
+    pub(crate) fn new(
+        key: &Key,
+        (rank, world): (u32, u32),
+        host: Challenge,
+        challenge: Challenge,
+    ) -> Self {
+        let mut greeting = Self {
+            rank,
+            world,
+            challenge,
+            proof: Proof::default(),
+        };
+        greeting.proof = key.guest(&greeting.challenges(host), &greeting.purpose());
+        greeting
+    }
+
+    pub(crate) fn is_proved(&self, key: &Key, host: Challenge) -> bool {
+        key.admits(&self.challenges(host), &self.purpose(), self.proof)
+    }
+
+    pub(crate) fn challenges(&self, host: Challenge) -> Challenges {
+        Challenges {
+            host,
+            guest: self.challenge,
+        }
+    }
+
+    fn purpose(&self) -> [u8; 8] {
+        (u64::from(self.rank) << 32 | u64::from(self.world)).to_le_bytes()
     }
 }
 
@@ -94,7 +124,10 @@ pub(crate) enum Op {
 /// From the store to a rank.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum ToClient {
-    Welcome,
+    /// Sent on every connection first.
+    Challenge(Challenge),
+    /// The store's own proof.
+    Welcome(Proof),
     Refused(Refusal),
     Reply {
         id: u64,
@@ -116,7 +149,7 @@ pub(crate) enum Answer {
         stored: bool,
         current: Option<Vec<u8>>,
     },
-    Gathered(Vec<Vec<u8>>),
+    Gathered(Gathered),
     TimedOut {
         waiting_for: Vec<u32>,
     },
@@ -126,6 +159,42 @@ pub(crate) enum Answer {
         theirs: String,
     },
     Rejected(String),
+}
+
+/// The contributions of all ranks, encoded once for all of them.
+#[derive(Clone, PartialEq)]
+pub(crate) struct Gathered(Arc<[u8]>);
+
+impl Gathered {
+    pub(crate) fn new(all: &[Vec<u8>]) -> Self {
+        // Bytes in memory can always be encoded.
+        Self(postcard::to_stdvec(all).unwrap_or_default().into())
+    }
+
+    /// By rank; `None` for what a store would not send.
+    pub(crate) fn decode(&self) -> Option<Vec<Vec<u8>>> {
+        postcard::from_bytes(&self.0).ok()
+    }
+}
+
+impl fmt::Debug for Gathered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Gathered({} bytes)", self.0.len())
+    }
+}
+
+impl Serialize for Gathered {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Gathered {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        // Read as a list of bytes, which postcard writes alike.
+        let bytes = Vec::<u8>::deserialize(deserializer)?;
+        Ok(Self(bytes.into()))
+    }
 }
 
 /// Why a job cannot go on.
@@ -266,14 +335,33 @@ mod tests {
     }
 
     #[test]
-    fn a_token_on_its_way_is_not_shown() {
-        let hello = ToServer::Hello {
-            token: Offer::new(b"secret"),
-            rank: 1,
-            world: 2,
+    fn a_greeting_proves_the_token_and_does_not_have_it() {
+        let (key, host) = (Key::new(b"the job's secret"), [1; 32]);
+        let greeting = Greeting::new(&key, (1, 2), host, [2; 32]);
+        assert!(greeting.is_proved(&key, host));
+        assert!(!greeting.is_proved(&key, [3; 32]), "of another connection");
+        let other = Greeting {
+            rank: 0,
+            ..greeting.clone()
         };
-        let shown = format!("{hello:?}");
-        assert!(shown.contains("Offer") && !shown.contains("secret") && !shown.contains("115"));
+        assert!(!other.is_proved(&key, host), "of another rank");
+        let frame = encode(&ToServer::Hello(greeting), "greeting", GREETING_LIMIT).unwrap();
+        let secret = b"the job's secret";
+        assert!(!frame.windows(secret.len()).any(|part| part == secret));
+    }
+
+    #[test]
+    fn what_was_gathered_is_encoded_once() {
+        let all = vec![vec![1, 2], vec![], vec![3]];
+        let gathered = Gathered::new(&all);
+        assert_eq!(gathered.decode().unwrap(), all);
+        let answer = Answer::Gathered(gathered.clone());
+        let Answer::Gathered(again) = answer.clone() else {
+            panic!("{answer:?}")
+        };
+        assert!(Arc::ptr_eq(&gathered.0, &again.0));
+        let bytes = postcard::to_stdvec(&answer).unwrap();
+        assert_eq!(postcard::from_bytes::<Answer>(&bytes).unwrap(), answer);
     }
 
     #[test]

@@ -28,14 +28,30 @@ fn connect(address: SocketAddr) -> TcpStream {
     stream
 }
 
+/// Bytes of the store's challenge, and of its welcome: a header, the message's kind, and 32 bytes.
+const CHALLENGE: usize = 8 + 1 + 32;
+
 fn frame(payload: &[u8]) -> Vec<u8> {
     let length = (payload.len() as u32).to_le_bytes();
-    [b"WW\x01\x00".as_slice(), &length, payload].concat()
+    [b"WW\x02\x00".as_slice(), &length, payload].concat()
 }
 
-fn hello(token: &str, rank: u8, world: u8) -> Vec<u8> {
-    let token = token.as_bytes();
-    frame(&[&[0, token.len() as u8], token, &[rank, world]].concat())
+/// The greeting of who knows `token` and was sent `challenge`.
+fn hello(challenge: &[u8], token: &str, rank: u8, world: u8) -> Vec<u8> {
+    let own = [5; 32];
+    let key = blake3::derive_key("warpweave connections", token.as_bytes());
+    let purpose = (u64::from(rank) << 32 | u64::from(world)).to_le_bytes();
+    let proved = [b"guest", challenge, &own, &purpose].concat();
+    let proof = blake3::keyed_hash(&key, &proved);
+    frame(&[&[0, rank, world], own.as_slice(), proof.as_bytes()].concat())
+}
+
+/// A connection, and what the store challenges it with.
+fn challenged(address: SocketAddr) -> (TcpStream, Vec<u8>) {
+    let mut stream = connect(address);
+    let mut bytes = [0; CHALLENGE];
+    stream.read_exact(&mut bytes).expect("a challenge");
+    (stream, bytes[9..].to_vec())
 }
 
 /// How long until the other end closes.
@@ -56,13 +72,14 @@ fn ends(stream: &mut TcpStream) -> Duration {
 fn silent_and_slow_strangers_go_and_hold_nobody_up() {
     let server = server(3);
     let store = join(&server, 2, 3);
-    let greeting = hello(TOKEN, 1, 3);
+    let (mut slow, challenge) = challenged(server.address());
+    let greeting = hello(&challenge, TOKEN, 1, 3);
     let starts: [&[u8]; 4] = [&[], b"WW", &greeting[..8], &greeting[..greeting.len() - 1]];
-    let mut slow = connect(server.address());
+    let dripping = greeting.clone();
     let drip = std::thread::spawn(move || {
         // A byte now and then does not buy more time.
         let start = Instant::now();
-        for byte in hello(TOKEN, 1, 3) {
+        for byte in dripping {
             if slow.write_all(&[byte]).is_err() {
                 break;
             }
@@ -117,13 +134,13 @@ fn spoilt_greetings_over_sockets_end_and_hurt_nobody() {
     let mut dice = 11;
     let mut open = Vec::new();
     for _ in 0..300 {
-        let mut bytes = hello("another job's token", 1, 3);
+        let (mut stream, challenge) = challenged(server.address());
+        let mut bytes = hello(&challenge, "another job's token", 1, 3);
         for _ in 0..=roll(&mut dice) % 4 {
             let at = roll(&mut dice) as usize % bytes.len();
             bytes[at] = roll(&mut dice) as u8;
         }
         bytes.truncate(1 + roll(&mut dice) as usize % bytes.len());
-        let mut stream = connect(server.address());
         stream.write_all(&bytes).expect("room to send");
         open.push(stream);
         if open.len() == 40 {
@@ -134,7 +151,7 @@ fn spoilt_greetings_over_sockets_end_and_hurt_nobody() {
     // A message larger than a greeting is not even read to its end.
     for claimed in [513u32, 1 << 20, u32::MAX] {
         let mut stream = connect(server.address());
-        let header = [b"WW\x01\x00".as_slice(), &claimed.to_le_bytes()].concat();
+        let header = [b"WW\x02\x00".as_slice(), &claimed.to_le_bytes()].concat();
         stream.write_all(&header).expect("room to send");
         assert!(ends(&mut stream) < Duration::from_secs(2));
     }
@@ -147,14 +164,16 @@ fn spoilt_greetings_over_sockets_end_and_hurt_nobody() {
 fn a_member_that_babbles_is_served_without_starving_the_others() {
     let server = server(3);
     let store = join(&server, 2, 3);
-    let mut babbler = connect(server.address());
-    babbler.write_all(&hello(TOKEN, 1, 3)).expect("room");
+    let (mut babbler, challenge) = challenged(server.address());
+    babbler
+        .write_all(&hello(&challenge, TOKEN, 1, 3))
+        .expect("room");
     const PINGS: usize = 200_000;
     let mut reader = babbler.try_clone().expect("a descriptor");
     let reading = std::thread::spawn(move || {
         let (mut total, mut chunk) = (0, [0; 1 << 16]);
-        // Nine bytes of welcome, and eleven of each answer: reply, id, done.
-        while total < 9 + 11 * PINGS {
+        // The welcome, and eleven bytes of each answer: reply, id, done.
+        while total < CHALLENGE + 11 * PINGS {
             total += match reader.read(&mut chunk) {
                 Ok(0) | Err(_) => break,
                 Ok(n) => n,
@@ -170,7 +189,7 @@ fn a_member_that_babbles_is_served_without_starving_the_others() {
         worst = worst.max(store.ping().expect("served"));
     }
     assert!(worst < Duration::from_secs(2), "{worst:?}");
-    assert_eq!(reading.join().expect("no panic"), 9 + 11 * PINGS);
+    assert_eq!(reading.join().expect("no panic"), CHALLENGE + 11 * PINGS);
     assert!(start.elapsed() < GONE, "{:?}", start.elapsed());
 }
 
@@ -199,7 +218,7 @@ fn with_a_token_that_is_no_secret_only_the_own_user_gets_in() {
     let own = Store::join(&own).expect("the own user is let in");
     if rustix::process::geteuid().is_root() {
         let token = String::from_utf8(known.as_bytes().to_vec()).expect("text");
-        let octal: String = hello(&token, 1, 3)
+        let octal: String = hello(&[0; 32], &token, 1, 3)
             .iter()
             .map(|b| format!("\\{b:03o}"))
             .collect();
@@ -213,8 +232,102 @@ fn with_a_token_that_is_no_secret_only_the_own_user_gets_in() {
         )
         .output()
         .expect("bash");
-        // Refused, because of its user: the messages' second kind and the refusals' eighth.
-        assert_eq!(said.stdout, frame(&[1, 7]), "{said:?}");
+        // Refused, because of its user: the messages' third kind and the refusals' eighth.
+        assert_eq!(said.stdout[CHALLENGE..], frame(&[2, 7]), "{said:?}");
     }
     own.ping().expect("served");
+}
+
+/// The proof of one connection is of no use on another, whoever has seen it.
+#[test]
+fn a_greeting_that_was_overheard_admits_nobody() {
+    let server = server(3);
+    let (mut own, challenge) = challenged(server.address());
+    let greeting = hello(&challenge, TOKEN, 1, 3);
+    let (mut other, _) = challenged(server.address());
+    other.write_all(&greeting).expect("room");
+    let mut refused = Vec::new();
+    other.read_to_end(&mut refused).expect("an answer");
+    assert_eq!(refused[..9], frame(&[2, 0])[..9], "{refused:?}");
+    own.write_all(&greeting).expect("room");
+    let mut welcome = [0; CHALLENGE];
+    own.read_exact(&mut welcome).expect("a welcome");
+    assert_eq!(welcome[8], 1);
+    assert!(
+        !greeting
+            .windows(TOKEN.len())
+            .any(|part| part == TOKEN.as_bytes())
+    );
+}
+
+/// Bytes that this process holds in memory.
+fn resident() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").expect("procfs");
+    let pages: usize = statm
+        .split(' ')
+        .nth(1)
+        .and_then(|n| n.parse().ok())
+        .expect("pages");
+    pages * rustix::param::page_size()
+}
+
+#[test]
+fn as_many_ranks_as_can_be_meet_at_a_barrier_in_little_memory() {
+    const RANKS: usize = 4096;
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let raised = rustix::process::Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, raised);
+    if limit
+        .maximum
+        .is_some_and(|most| most < 2 * RANKS as u64 + 200)
+    {
+        eprintln!("skipped: {RANKS} ranks of one process need more descriptors than {limit:?}");
+        return;
+    }
+    let server = server(RANKS);
+    let world = RANKS as u16;
+    let joined = (0..world).map(|rank| {
+        let (mut stream, challenge) = challenged(server.address());
+        // Ranks above 127 take two bytes each.
+        let varint = |n: u16| match n {
+            0..=127 => vec![n as u8],
+            _ => vec![n as u8 | 0x80, (n >> 7) as u8],
+        };
+        let own = [5; 32];
+        let key = blake3::derive_key("warpweave connections", TOKEN.as_bytes());
+        let purpose = (u64::from(rank) << 32 | u64::from(world)).to_le_bytes();
+        let proved = [b"guest", challenge.as_slice(), &own, &purpose].concat();
+        let proof = blake3::keyed_hash(&key, &proved);
+        let place = [vec![0], varint(rank), varint(world)].concat();
+        let greeting = frame(&[&place, own.as_slice(), proof.as_bytes()].concat());
+        stream.write_all(&greeting).expect("room");
+        let mut welcome = [0; CHALLENGE];
+        stream.read_exact(&mut welcome).expect("a welcome");
+        assert_eq!(welcome[8], 1, "rank {rank}");
+        stream
+    });
+    let mut ranks: Vec<TcpStream> = joined.collect();
+    let before = resident();
+    // The fifth operation: an all-gather of a scope, a call, a tag and no bytes.
+    let barrier = frame(&[1, 1, 0xff, 0x7f, 5, 1, b's', 1, 1, b't', 0]);
+    for stream in &mut ranks {
+        stream.write_all(&barrier).expect("room");
+    }
+    let mut most = 0;
+    for stream in &mut ranks {
+        let mut header = [0; 8];
+        stream.read_exact(&mut header).expect("an answer");
+        let [.., a, b, c, d] = header;
+        let mut answer = vec![0; u32::from_le_bytes([a, b, c, d]) as usize];
+        stream.read_exact(&mut answer).expect("all of it");
+        assert_eq!(answer[..3], [3, 1, 4], "an all-gather");
+        assert!(answer.len() > RANKS);
+        most = most.max(resident());
+    }
+    let grown = most.saturating_sub(before);
+    println!("a barrier of {RANKS} ranks takes {} KiB", grown >> 10);
+    assert!(grown < 64 << 20, "{grown}");
 }

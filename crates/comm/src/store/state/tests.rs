@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use super::super::wire::REPLY_LIMIT;
+use super::super::wire::{Gathered, REPLY_LIMIT};
 use super::*;
 
 struct Table {
@@ -148,7 +148,7 @@ fn all_ranks_gather_or_none() {
     let mut t = Table::new(3);
     assert!(t.all_gather(2, 0, "x").is_empty());
     assert!(t.all_gather(0, 0, "x").is_empty());
-    let all = Answer::Gathered(vec![vec![0], vec![1], vec![2]]);
+    let all = Answer::Gathered(Gathered::new(&[vec![0], vec![1], vec![2]]));
     assert_eq!(
         t.all_gather(1, 0, "x"),
         [(0, all.clone()), (1, all.clone()), (2, all)]
