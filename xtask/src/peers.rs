@@ -29,6 +29,7 @@ pub fn measure(python: &Python, bench: &Launch) -> Result<PathBuf> {
         label: "torch",
         program: python.program().into(),
         args,
+        hosts: bench.hosts.clone(),
         logs: bench.logs.clone(),
         ..*bench
     }
@@ -79,6 +80,7 @@ echo collectives 64K float16"#;
             program: path("warpweave"),
             args: ["bench", "--suite", "quick"].map(OsString::from).into(),
             ranks: 2,
+            hosts: Vec::new(),
             port: None,
             logs: path("logs"),
             patience: Default::default(),

@@ -13,9 +13,13 @@ use crate::program;
 /// The options of every command that starts ranks.
 #[derive(Debug, Default, clap::Args)]
 pub struct JobOptions {
-    /// The store's port on 127.0.0.1 [default: a free one]
+    /// The store's port on the host of rank 0 [default: a free one]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub port: Option<u16>,
+    /// Hosts for as many ranks each, by ssh without a password, the first of them for rank 0; the program and
+    /// the current folder have the same paths there [default: this host]
+    #[arg(long, value_name = "HOST,…", value_delimiter = ',')]
+    pub hosts: Vec<String>,
     /// The folder for the ranks' logs [default: target/warpweave/logs]
     #[arg(long, value_name = "DIR")]
     pub logs: Option<PathBuf>,
@@ -61,6 +65,7 @@ impl JobOptions {
             program,
             args,
             ranks,
+            hosts: self.hosts.clone(),
             port: self.port,
             logs: self.logs.clone().unwrap_or_else(|| place.logs()),
             patience: self.patience(),
@@ -118,6 +123,7 @@ pub fn run(options: Options) -> Result<()> {
         program: program.into(),
         args: args.collect(),
         ranks: options.ranks,
+        hosts: options.job.hosts.clone(),
         port: options.job.port,
         logs,
         patience: options.job.patience(),

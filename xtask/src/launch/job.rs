@@ -31,6 +31,21 @@ impl Identity {
             token: random_token()?,
         })
     }
+
+    /// An address on `host`, whose ports nobody here can look at, and a new token.
+    pub fn on(host: &str, port: Option<u16>) -> Result<Self> {
+        let token = random_token()?;
+        // Above common services, below what systems assign. A port in use is an error of rank 0.
+        let drawn = u16::from_str_radix(&token[..4], 16).unwrap_or(0) % 10_000;
+        let port = port.unwrap_or(20_000 + drawn);
+        // `user@host` is ssh's.
+        let name = host.rsplit_once('@').map_or(host, |(_, name)| name);
+        let store = match name.contains(':') {
+            true => format!("[{name}]:{port}"),
+            false => format!("{name}:{port}"),
+        };
+        Ok(Self { store, token })
+    }
 }
 
 /// 256 random bits in hexadecimal.

@@ -1,4 +1,5 @@
-//! Starts the ranks of a job on this machine, watches them, and ends all of them when one fails.
+//! Starts the ranks of a job on this machine or by ssh on others, watches them, and ends all of them when one
+//! fails.
 //!
 //! The contract with the program that is launched:
 //!
@@ -15,6 +16,7 @@
 mod job;
 mod log;
 mod rank;
+mod remote;
 mod supervisor;
 
 use std::ffi::OsString;
@@ -42,6 +44,8 @@ pub struct Launch {
     /// Its arguments, the same on every rank.
     pub args: Vec<OsString>,
     pub ranks: usize,
+    /// The hosts of the ranks, each of as many; this one if there are none.
+    pub hosts: Vec<String>,
     /// The store's port; a free one where there is none.
     pub port: Option<u16>,
     /// The folder for the job's folder of logs.
@@ -86,7 +90,17 @@ impl Launch {
                 limit,
             });
         }
-        let identity = Identity::new(self.port)?;
+        if !self.hosts.is_empty() && !self.ranks.is_multiple_of(self.hosts.len()) {
+            let limit = format!("{} hosts have as many each", self.hosts.len());
+            return Err(Error::Ranks {
+                asked: self.ranks,
+                limit,
+            });
+        }
+        let identity = match self.hosts.first() {
+            None => Identity::new(self.port)?,
+            Some(first) => Identity::on(first, self.port)?,
+        };
         let logs = LogFolder::create(&self.logs, self.label)?;
         // Before the first rank starts, so that no Ctrl-C is missed.
         let mut supervisor = Supervisor::new(self.patience)?;

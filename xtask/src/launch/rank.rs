@@ -1,9 +1,9 @@
 //! One rank: a child process in a process group of its own that cannot outlive the launcher.
 
 use std::fs::File;
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Write};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 
 use super::job::Identity;
 use super::log::{LogFolder, tee};
-use super::{Error, Launch, Result};
+use super::{Error, Launch, Result, remote};
 use crate::error::End;
 
 pub(super) struct Rank {
@@ -21,6 +21,8 @@ pub(super) struct Rank {
     end: Option<End>,
     /// Disconnected when everything that the rank wrote has been passed on.
     passed_on: Option<Receiver<()>>,
+    /// Open for as long as a rank on another host may run.
+    _lifeline: Option<ChildStdin>,
 }
 
 impl Rank {
@@ -39,10 +41,18 @@ impl Rank {
             .args(&launch.args)
             .env("WARPWEAVE_RANK", index.to_string())
             .env("WARPWEAVE_WORLD_SIZE", launch.ranks.to_string())
-            .env("WARPWEAVE_LOCAL_RANK", index.to_string())
             .env("WARPWEAVE_STORE", &identity.store)
-            .env("WARPWEAVE_JOB_TOKEN", &identity.token)
-            .stdin(Stdio::null())
+            .stdin(Stdio::null());
+        let each = launch.ranks / launch.hosts.len().max(1);
+        command.env("WARPWEAVE_LOCAL_RANK", (index % each).to_string());
+        let mut command = match launch.hosts.get(index / each) {
+            Some(host) => remote::command(host, &command)?,
+            None => {
+                command.env("WARPWEAVE_JOB_TOKEN", &identity.token);
+                command
+            }
+        };
+        command
             .stdout(if shown { Stdio::piped() } else { log()?.into() })
             .stderr(match (shown, terminal) {
                 (true, true) => Stdio::inherit(),
@@ -52,14 +62,20 @@ impl Rank {
             .process_group(0);
         let copies = (log()?, log()?);
         die_with_parent(&mut command);
-        let child = command
+        let mut child = command
             .spawn()
             .map_err(Error::not_started(&launch.program))?;
+        let lifeline = child.stdin.take();
+        if let Some(mut stdin) = lifeline.as_ref() {
+            // A connection that is gone already is seen by its end.
+            let _ = writeln!(stdin, "{}", identity.token);
+        }
         let mut rank = Self {
             index,
             child,
             end: None,
             passed_on: None,
+            _lifeline: lifeline,
         };
         rank.pass_on(copies);
         Ok(rank)

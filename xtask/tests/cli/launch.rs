@@ -13,6 +13,76 @@ use crate::Ended;
 /// Far above what any of these jobs takes, far below what the ranks would sleep.
 const SOON: Duration = Duration::from_secs(30);
 
+// The bench cuts the cable too.
+#[allow(dead_code)]
+#[path = "../../../crates/bench/tests/cli/cable.rs"]
+mod cable;
+
+/// An `ssh` that runs the command here, in the host's namespaces if it has some, and says what it was told.
+fn fake_ssh(folder: &Path, hosts: Option<&cable::Hosts>) -> String {
+    let on = |host| hosts.map_or(String::new(), |hosts| hosts.prefix(host).join(" "));
+    let script = format!(
+        "#!/bin/sh\nshift 3; host=$1; shift\nprintf '%s\\n' \"$host\" \"$@\" >> '{}/told'\n\
+         case $host in one) exec {} /bin/sh -c \"$*\";; two) exec {} /bin/sh -c \"$*\";; esac\nexit 255\n",
+        folder.display(),
+        on(0),
+        on(1),
+    );
+    let program = folder.join("ssh");
+    fs::write(&program, script).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(&program, mode).unwrap();
+    format!("{}:{}", folder.display(), std::env::var("PATH").unwrap())
+}
+
+#[test]
+fn ranks_of_two_hosts_start_by_ssh_and_the_token_is_on_no_command_line() {
+    let hosts = cable::Hosts::new();
+    let job = Job::new(4)
+        .option("--hosts", "one,two")
+        .option("--port", "4000");
+    let path = fake_ssh(job.folder.path(), hosts.as_ref());
+    let script = "readlink /proc/self/ns/net > $D/net.$R
+         echo $WARPWEAVE_LOCAL_RANK of $WARPWEAVE_WORLD_SIZE at $WARPWEAVE_STORE > $D/place.$R
+         echo $WARPWEAVE_JOB_TOKEN > $D/token.$R";
+    let script = format!("D='{}'\n{script}", job.folder.path().display());
+    let output = job.command(&script).env("PATH", path).output().unwrap();
+    let ended: Ended = output.into();
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    let read = |name: String| fs::read_to_string(job.file(&name)).unwrap();
+    let token = read("token.0".into());
+    assert_eq!(token.trim().len(), 64);
+    let told = read("told".into());
+    assert!(
+        !told.contains(token.trim()) && told.contains("WARPWEAVE_RANK"),
+        "{told}"
+    );
+    for rank in 0..4 {
+        assert_eq!(read(format!("token.{rank}")), token);
+        let place = format!("{} of 4 at one:4000\n", rank % 2);
+        assert_eq!(read(format!("place.{rank}")), place);
+        if hosts.is_some() {
+            let same = read(format!("net.{rank}")) == read("net.0".into());
+            assert_eq!(same, rank < 2, "rank {rank}");
+        }
+    }
+}
+
+#[test]
+fn a_rank_on_another_host_ends_with_the_launcher() {
+    let job = Job::new(2).option("--hosts", "one,two");
+    let path = fake_ssh(job.folder.path(), None);
+    let script = format!(
+        "echo $$ > '{}'/pid.$R; sleep 1000",
+        job.folder.path().display()
+    );
+    let mut launcher = job.command(&script).env("PATH", path).spawn().unwrap();
+    let pids = job.pids(&["pid.0", "pid.1"]);
+    launcher.kill().unwrap();
+    launcher.wait().unwrap();
+    wait_until("the ranks' ends", || pids.iter().all(|pid| is_gone(*pid)));
+}
+
 struct Job {
     folder: TempDir,
     options: Vec<String>,
