@@ -1,5 +1,8 @@
 //! Attention over a KV cache, request by request, in candle's operations: the bits of a request do not depend
 //! on which others share the batch.
+//!
+//! Prompts of any lengths and single tokens may share a batch. [`slots`](crate::slots) has the attention of
+//! steps that are captured.
 
 use candle_core::{D, DType, Device, Result, Tensor};
 
@@ -24,6 +27,11 @@ pub struct Segment {
 }
 
 impl Cache {
+    /// Keys and values of a request in a layer, `[key heads, capacity, head]` each.
+    pub fn of(&self, request: usize, layer: usize) -> &[Tensor; 2] {
+        &self.requests[request][layer]
+    }
+
     /// For requests of these capacities in tokens.
     ///
     /// # Errors
@@ -52,61 +60,108 @@ impl Cache {
     }
 }
 
-/// Attention of `segment` in `layer`: q `[rows, query heads, head]`, k and v `[rows, key heads, head]` of its
-/// new tokens. Gives `[rows, query heads · head]`.
-///
-/// # Errors
-/// Errors of the device.
-pub fn attend(
-    cache: &Cache,
-    layer: usize,
+/// How a batch attends.
+pub trait Attend {
+    /// Keeps k and v of the new tokens of `layer`, and attends: q is `[rows, query heads, head]`, k and v are
+    /// `[rows, key heads, head]`, the result is `[rows, query heads · head]`.
+    ///
+    /// # Errors
+    /// Errors of the device.
+    fn attend(&self, layer: usize, qkv: [&Tensor; 3]) -> Result<Tensor>;
+}
+
+/// Each segment of a batch over the cache of its own request.
+#[derive(Debug)]
+pub struct Ragged<'a> {
+    /// Of all requests.
+    pub cache: &'a Cache,
+    /// They cover all rows.
+    pub segments: &'a [Segment],
+}
+
+impl Attend for Ragged<'_> {
+    fn attend(&self, layer: usize, qkv: [&Tensor; 3]) -> Result<Tensor> {
+        let attended = self.segments.iter().map(|segment| {
+            let [q, k, v] = qkv.map(|x| x.narrow(0, segment.start, segment.rows));
+            attend_segment(
+                &self.cache.requests[segment.request][layer],
+                *segment,
+                [&q?, &k?, &v?],
+            )
+        });
+        Tensor::cat(&attended.collect::<Result<Vec<_>>>()?, 0)
+    }
+}
+
+/// Rows of a prompt whose scores are in memory at once.
+const CHUNK: usize = 512;
+
+fn attend_segment(
+    cache: &[Tensor; 2],
     segment: Segment,
     [q, k, v]: [&Tensor; 3],
 ) -> Result<Tensor> {
-    let (rows, query_heads, head) = q.dims3()?;
-    let key_heads = k.dim(1)?;
-    let groups = query_heads / key_heads;
-    let total = segment.past + rows;
-    let [keys, values] = &cache.requests[segment.request][layer];
-    for (cached, new) in [(keys, k), (values, v)] {
+    for (cached, new) in cache.iter().zip([k, v]) {
         cached.slice_set(&new.transpose(0, 1)?.contiguous()?, 1, segment.past)?;
     }
-    let [keys, values] = [keys, values].map(|cached| cached.narrow(1, 0, total)?.contiguous());
+    let total = segment.past + segment.rows;
+    let [keys, values] = [0, 1].map(|which: usize| cache[which].narrow(1, 0, total)?.contiguous());
     let (keys, values) = (keys?, values?);
+    let chunks = (0..segment.rows).step_by(CHUNK).map(|start| {
+        let rows = CHUNK.min(segment.rows - start);
+        let first = (segment.past + start) as u32;
+        let mask = match segment.rows {
+            // The last token sees everything.
+            1 => None,
+            _ => {
+                let positions = Tensor::arange(first, first + rows as u32, q.device())?;
+                Some(hidden(&positions, total)?)
+            }
+        };
+        attend_rows(&q.narrow(0, start, rows)?, &keys, &values, mask.as_ref())
+    });
+    Tensor::cat(&chunks.collect::<Result<Vec<_>>>()?, 0)
+}
 
+/// q `[rows, query heads, head]` over keys and values `[key heads, total, head]`.
+fn attend_rows(
+    q: &Tensor,
+    keys: &Tensor,
+    values: &Tensor,
+    mask: Option<&Tensor>,
+) -> Result<Tensor> {
+    let (rows, query_heads, head) = q.dims3()?;
+    let (key_heads, total, _) = keys.dims3()?;
+    let groups = query_heads / key_heads;
     // The query heads that share a key head are rows of one GEMM.
     let q = q
         .reshape((rows, key_heads, groups, head))?
         .permute((1, 2, 0, 3))?;
     let q = q.reshape((key_heads, groups * rows, head))?;
     let scores = (q.matmul(&keys.t()?)?.to_dtype(DType::F32)? * (head as f64).powf(-0.5))?;
-    let scores = match rows {
-        // The last token sees everything.
-        1 => scores,
-        _ => {
+    let scores = match mask {
+        None => scores,
+        Some(mask) => {
             let scores = scores.reshape((key_heads, groups, rows, total))?;
-            scores.broadcast_add(&causal(rows, segment.past, q.device())?)?
+            scores
+                .broadcast_add(mask)?
+                .reshape((key_heads, groups * rows, total))?
         }
     };
-    let scores = scores.reshape((key_heads, groups * rows, total))?;
     let weights = candle_nn::ops::softmax(&scores, D::Minus1)?.to_dtype(values.dtype())?;
     let attended = weights
-        .matmul(&values)?
+        .matmul(values)?
         .reshape((key_heads, groups, rows, head))?;
     attended
         .permute((2, 0, 1, 3))?
         .reshape((rows, query_heads * head))
 }
 
-/// `[rows, past + rows]`: 0 for what a row may see, −∞ for what comes after it.
-fn causal(rows: usize, past: usize, device: &Device) -> Result<Tensor> {
-    let seen = |row: usize, at: usize| {
-        if at <= past + row {
-            0f32
-        } else {
-            f32::NEG_INFINITY
-        }
-    };
-    let mask = (0..rows).flat_map(|row| (0..past + rows).map(move |at| seen(row, at)));
-    Tensor::from_vec(mask.collect(), (rows, past + rows), device)
+/// `[rows, total]`, f32: 0 for what the tokens at `positions` (u32) may see, −∞ for what comes after them.
+pub(crate) fn hidden(positions: &Tensor, total: usize) -> Result<Tensor> {
+    let (rows, device) = (positions.dim(0)?, positions.device());
+    let at = Tensor::arange(0, total as u32, device)?.reshape((1, total))?;
+    let later = at.broadcast_gt(&positions.reshape((rows, 1))?)?;
+    let zeros = Tensor::zeros((rows, total), DType::F32, device)?;
+    later.where_cond(&zeros.affine(0.0, f64::NEG_INFINITY)?, &zeros)
 }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use candle_core::{DType, Device};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tokenizers::Tokenizer;
-use warpweave_comm::Communicator;
-use warpweave_symm_mem::{Backend, Host};
+use warpweave_comm::{CollectiveKernels, Communicator};
+use warpweave_overlap::execute::ExecuteBackend;
 
 use crate::checkpoint::{Checkpoint, random};
 use crate::config::Config;
@@ -18,6 +18,7 @@ use crate::generate::{Generated, Request, generate};
 use crate::job::{self, Interrupts, Watch};
 use crate::model::Model;
 use crate::parallel::{Limits, Parallel, Plain, Warpweave};
+use crate::place::Place;
 use crate::sampler::Sampling;
 use crate::show::shown;
 use crate::weights::Weights;
@@ -73,6 +74,9 @@ struct Run {
     /// The most rows of a step: what the layers are made for
     #[arg(long, default_value_t = 512)]
     rows: usize,
+    /// What ranks compute on
+    #[arg(long, default_value = "host")]
+    device: Processor,
     /// Element type of weights and activations
     #[arg(long, default_value = "f32")]
     dtype: Element,
@@ -88,6 +92,13 @@ struct Run {
     /// Write the tokens to this file, as JSON
     #[arg(long)]
     json: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Processor {
+    Host,
+    #[cfg(feature = "cuda")]
+    Cuda,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
@@ -164,6 +175,7 @@ fn demonstrate(ranks: usize) -> Result<()> {
         .into(),
         tokens: 48,
         rows: 512,
+        device: Processor::Host,
         dtype: Element::F32,
         temperature,
         top_p: 0.9,
@@ -218,7 +230,7 @@ impl Run {
 
     /// One rank, by candle alone.
     fn alone(&self, interrupts: &Interrupts) -> Result<Generated> {
-        let model = self.model((0, 1), |_| Ok(Plain))?;
+        let model = self.model((0, 1), &Device::Cpu, |_| Ok(Plain))?;
         let (tokenizer, requests) = self.requests()?;
         shown("candle, 1 rank", &tokenizer, &requests, |show| {
             generate(&model, &requests, self.rows, &mut |request, token| {
@@ -228,24 +240,26 @@ impl Run {
         })
     }
 
-    /// This rank of a job on the host backend.
+    /// This rank of a job.
     fn rank(&self, comm: &Arc<Communicator>) -> Result<()> {
-        let device = Host::new();
-        let _watch = Watch::new(comm, &device);
+        match self.device {
+            Processor::Host => self.rank_on(comm, &Place::host()?),
+            #[cfg(feature = "cuda")]
+            Processor::Cuda => self.rank_on(comm, &Place::gpu(comm.local_rank())?),
+        }
+    }
+
+    fn rank_on<B>(&self, comm: &Arc<Communicator>, place: &Place<B>) -> Result<()>
+    where
+        B: ExecuteBackend + CollectiveKernels,
+    {
+        let _watch = Watch::new(comm, &place.backend);
         let exchange = comm.shared_exchange();
-        let model = self.model((comm.rank(), comm.world()), |config| {
-            let stream = device.stream(Default::default())?;
-            Warpweave::new(
-                &device,
-                stream,
-                &exchange,
-                config,
-                self.dtype.dtype(),
-                Limits::of_rows(self.rows),
-            )
+        let limits = Limits::of_rows(self.rows);
+        let model = self.model((comm.rank(), comm.world()), &place.candle, |config| {
+            Warpweave::new(place, &exchange, config, self.dtype.dtype(), limits)
         })?;
         let (tokenizer, requests) = self.requests()?;
-        let mut ignore = |_, _| Ok(());
         let generated = match comm.rank() {
             0 => {
                 let title = format!("Warpweave, {} ranks", comm.world());
@@ -253,7 +267,7 @@ impl Run {
                     generate(&model, &requests, self.rows, show)
                 })?
             }
-            _ => generate(&model, &requests, self.rows, &mut ignore)?,
+            _ => generate(&model, &requests, self.rows, &mut |_, _| Ok(()))?,
         };
         comm.agree("tokens", &generated.tokens)?;
         if let (0, Some(path)) = (comm.rank(), &self.json) {
@@ -267,18 +281,13 @@ impl Run {
     /// The model with this rank's weights.
     fn model<P: Parallel>(
         &self,
-        (rank, world): (usize, usize),
+        place: (usize, usize),
+        device: &Device,
         parallel: impl FnOnce(&Config) -> Result<P>,
     ) -> Result<Model<P>> {
         let config = Config::read(&self.checkpoint)?;
         let checkpoint = Checkpoint::open(&self.checkpoint, config.dtype()?)?;
-        let weights = Weights::read(
-            &checkpoint,
-            &config,
-            (rank, world),
-            self.dtype.dtype(),
-            &Device::Cpu,
-        )?;
+        let weights = Weights::read(&checkpoint, &config, place, self.dtype.dtype(), device)?;
         let parallel = parallel(&config)?;
         let positions = config.max_position_embeddings;
         Model::new(config, weights, parallel, positions)

@@ -5,6 +5,7 @@
 //! 1. [`parallel`]: what a transformer asks of tensor parallelism, and who does it: Warpweave, or candle
 //!    alone on one rank.
 //! 2. [`model`]: the transformer, with [`attention`] and [`rope`] of candle's operations.
+//!    [`slots`] has the attention of decode steps that a CUDA graph captures.
 //! 3. [`weights`]: which rank has what of a [`checkpoint`].
 //! 4. [`generate`]: a batch of requests of different lengths, with a [`sampler`].
 //! 5. [`job`] and [`command`]: processes, one for each rank, and what they are told to do.
@@ -18,9 +19,11 @@ pub mod generate;
 pub mod job;
 pub mod model;
 pub mod parallel;
+pub mod place;
 pub mod rope;
 pub mod sampler;
 pub mod show;
+pub mod slots;
 pub mod weights;
 
 pub use error::{Error, Result};

@@ -2,11 +2,12 @@
 
 use candle_core::{D, DType, Device, Tensor};
 
-use crate::attention::{Cache, Segment, attend};
+use crate::attention::{Attend, Cache, Ragged, Segment};
 use crate::config::Config;
 use crate::error::Result;
 use crate::parallel::{Norm, Parallel};
 use crate::rope::Rope;
+use crate::slots::Slots;
 use crate::weights::{Layer, Weights};
 
 /// A model on a rank.
@@ -67,10 +68,7 @@ impl<P: Parallel> Model<P> {
     /// # Errors
     /// Errors of the device.
     pub fn cache(&self, capacities: &[usize]) -> Result<Cache> {
-        let heads = (
-            self.config.kv_heads() / self.parallel.world(),
-            self.config.head_dim(),
-        );
+        let heads = (self.heads_of_rank().1, self.config.head_dim());
         let layers = self.weights.layers.len();
         Ok(Cache::new(
             capacities,
@@ -79,6 +77,21 @@ impl<P: Parallel> Model<P> {
             self.dtype(),
             self.device(),
         )?)
+    }
+
+    /// The cache of `count` requests of up to `capacity` tokens that decode in captured steps.
+    ///
+    /// # Errors
+    /// Errors of the device.
+    pub fn slots(&self, count: usize, capacity: usize) -> Result<Slots> {
+        let shape = (
+            count,
+            self.heads_of_rank().1,
+            capacity,
+            self.config.head_dim(),
+        );
+        let layers = self.weights.layers.len();
+        Ok(Slots::new(layers, shape, self.dtype(), self.device())?)
     }
 
     fn dtype(&self) -> DType {
@@ -95,20 +108,42 @@ impl<P: Parallel> Model<P> {
     /// # Errors
     /// A rank that did not come in time, by its number; errors of the device.
     pub fn forward(&self, batch: &Batch, cache: &mut Cache, rows: Rows) -> Result<Tensor> {
-        let device = self.device();
-        let positions = batch
-            .segments
+        let segments = &batch.segments;
+        let positions = segments
             .iter()
             .flat_map(|s| s.past as u32..(s.past + s.rows) as u32);
-        let positions = Tensor::new(positions.collect::<Vec<_>>(), device)?;
-        let tokens = Tensor::new(batch.tokens.as_slice(), device)?;
+        let positions = Tensor::new(positions.collect::<Vec<_>>(), self.device())?;
+        let tokens = Tensor::new(batch.tokens.as_slice(), self.device())?;
+        let mut x = self.transform(&tokens, &positions, &Ragged { cache, segments })?;
+        if rows == Rows::Last {
+            let last: Vec<_> = segments
+                .iter()
+                .map(|s| (s.start + s.rows - 1) as u32)
+                .collect();
+            x = x.index_select(&Tensor::new(last, self.device())?, 0)?;
+        }
+        let logits = self.logits(&x)?;
+        self.parallel.finish()?;
+        Ok(logits)
+    }
 
-        let mut residual = self.weights.embedding.index_select(&tokens, 0)?;
+    /// The normalized output of the layers for `tokens` at `positions`, u32 both. On a GPU it only enqueues.
+    ///
+    /// # Errors
+    /// As [`Model::forward`], as far as is known then.
+    pub fn transform(
+        &self,
+        tokens: &Tensor,
+        positions: &Tensor,
+        attention: &dyn Attend,
+    ) -> Result<Tensor> {
+        let mut residual = self.weights.embedding.index_select(tokens, 0)?;
         let mut x = self
             .parallel
             .norm(&residual, &self.norm(&self.weights.layers[0].input_norm))?;
         for (index, layer) in self.weights.layers.iter().enumerate() {
-            let heads = self.attention(layer, &x, index, &positions, &batch.segments, cache)?;
+            let [q, k, v] = self.heads(layer, &x, positions)?;
+            let heads = attention.attend(index, [&q, &k, &v])?;
             let norm = self.norm(&layer.mlp_norm);
             (residual, x) = self
                 .parallel
@@ -120,14 +155,21 @@ impl<P: Parallel> Model<P> {
                 .parallel
                 .row_add_norm(&inner, &layer.down, &residual, &norm)?;
         }
-        if rows == Rows::Last {
-            let last = batch.segments.iter().map(|s| (s.start + s.rows - 1) as u32);
-            x = x.index_select(&Tensor::new(last.collect::<Vec<_>>(), device)?, 0)?;
-        }
-        let logits = self.parallel.column(&x, &self.weights.head, None)?;
-        let logits = self.parallel.all_gather(&logits)?.to_dtype(DType::F32)?;
-        self.parallel.finish()?;
-        Ok(logits)
+        Ok(x)
+    }
+
+    /// Logits, f32, `[rows, vocabulary]`, of what [`Model::transform`] gives.
+    ///
+    /// # Errors
+    /// As [`Model::transform`].
+    pub fn logits(&self, x: &Tensor) -> Result<Tensor> {
+        let logits = self.parallel.column(x, &self.weights.head, None)?;
+        Ok(self.parallel.all_gather(&logits)?.to_dtype(DType::F32)?)
+    }
+
+    /// How the ranks work together.
+    pub fn parallel(&self) -> &P {
+        &self.parallel
     }
 
     fn norm<'a>(&self, weight: &'a Tensor) -> Norm<'a> {
@@ -137,22 +179,10 @@ impl<P: Parallel> Model<P> {
         }
     }
 
-    /// The heads of this rank, before their projection.
-    fn attention(
-        &self,
-        layer: &Layer,
-        x: &Tensor,
-        index: usize,
-        positions: &Tensor,
-        segments: &[Segment],
-        cache: &mut Cache,
-    ) -> Result<Tensor> {
+    /// q, k and v of this rank's heads: `[rows, heads, head]`.
+    fn heads(&self, layer: &Layer, x: &Tensor, positions: &Tensor) -> Result<[Tensor; 3]> {
         let (rows, head) = (x.dim(0)?, self.config.head_dim());
-        let world = self.parallel.world();
-        let (q_heads, k_heads) = (
-            self.config.num_attention_heads / world,
-            self.config.kv_heads() / world,
-        );
+        let (q_heads, k_heads) = self.heads_of_rank();
         let qkv = self
             .parallel
             .column(x, &layer.qkv, layer.qkv_bias.as_ref())?;
@@ -164,18 +194,20 @@ impl<P: Parallel> Model<P> {
             q = candle_nn::ops::rms_norm(&q.contiguous()?, q_norm, epsilon)?;
             k = candle_nn::ops::rms_norm(&k.contiguous()?, k_norm, epsilon)?;
         }
-        let (q, k) = (
+        Ok([
             self.rope.rotate(&q, positions)?,
             self.rope.rotate(&k, positions)?,
-        );
-        let attended = segments.iter().map(|segment| {
-            let of = |x: &Tensor| x.narrow(0, segment.start, segment.rows);
-            attend(cache, index, *segment, [&of(&q)?, &of(&k)?, &of(&v)?])
-        });
-        Ok(Tensor::cat(
-            &attended.collect::<candle_core::Result<Vec<_>>>()?,
-            0,
-        )?)
+            v,
+        ])
+    }
+
+    /// Heads of the queries, and of keys and values.
+    fn heads_of_rank(&self) -> (usize, usize) {
+        let world = self.parallel.world();
+        (
+            self.config.num_attention_heads / world,
+            self.config.kv_heads() / world,
+        )
     }
 
     /// SwiGLU: this rank's part of the inner width.

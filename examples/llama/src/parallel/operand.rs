@@ -8,6 +8,14 @@ use candle_core::backend::BackendStorage;
 use candle_core::{
     CpuStorage, CustomOp1, CustomOp2, CustomOp3, Error, Layout, Result, Shape, Tensor,
 };
+#[cfg(feature = "cuda")]
+use candle_core::{
+    CudaStorage,
+    cuda_backend::CudaDType,
+    cuda_backend::cudarc::driver::{
+        DevicePtr as _, DevicePtrMut as _, DeviceRepr, DeviceSlice as _,
+    },
+};
 use half::{bf16, f16};
 use warpweave_symm_mem::{BackendKind, DType, DevicePtr, DeviceSlice};
 
@@ -70,6 +78,63 @@ impl Op<'_> {
     }
 }
 
+#[cfg(feature = "cuda")]
+impl Op<'_> {
+    fn on_gpu(&self, operands: &[(&CudaStorage, &Layout)]) -> Result<(CudaStorage, Shape)> {
+        if self.kind != BackendKind::Cuda {
+            return Err(Error::msg(format!(
+                "{}: the tensors are on a GPU",
+                self.name
+            )));
+        }
+        match operands[0].0.dtype() {
+            candle_core::DType::F32 => self.on_gpu_as::<f32>(operands),
+            candle_core::DType::F16 => self.on_gpu_as::<f16>(operands),
+            candle_core::DType::BF16 => self.on_gpu_as::<bf16>(operands),
+            _ => Err(unsupported(operands[0].0)),
+        }
+    }
+
+    /// candle's own slices, on candle's own stream: nothing is copied, and nothing waits.
+    fn on_gpu_as<T: CudaDType + DeviceRepr>(
+        &self,
+        operands: &[(&CudaStorage, &Layout)],
+    ) -> Result<(CudaStorage, Shape)> {
+        let device = operands[0].0.device().clone();
+        let stream = device.cuda_stream();
+        // SAFETY: the call below writes all of it.
+        let mut result = unsafe { device.alloc::<T>(self.shape.elem_count())? };
+        let views = operands.iter().map(|(storage, layout)| {
+            let (start, end) = contiguous(layout)?;
+            Ok(storage.as_cuda_slice::<T>()?.slice(start..end))
+        });
+        let views = views.collect::<Result<Vec<_>>>()?;
+        {
+            // What cudarc records when the guards are dropped is after the work of the call.
+            let mut guards = Vec::new();
+            let mut slices = Vec::new();
+            for view in &views {
+                let (address, guard) = view.device_ptr(&stream);
+                guards.push(guard);
+                // SAFETY: the tensor is borrowed for the call, and candle frees it in the order of this stream.
+                slices.push(unsafe {
+                    DeviceSlice::from_address(DevicePtr(address), view.num_bytes())
+                });
+            }
+            let bytes = result.num_bytes();
+            let (address, _guard) = result.device_ptr_mut(&stream);
+            // SAFETY: as above; nobody else has this memory.
+            let slice = unsafe { DeviceSlice::from_address(DevicePtr(address), bytes) };
+            (self.call)(&slices, slice).map_err(Error::wrap)?;
+        }
+        drop(views);
+        Ok((
+            CudaStorage::wrap_cuda_slice(result, device),
+            self.shape.clone(),
+        ))
+    }
+}
+
 /// The elements of a contiguous layout in a CPU tensor.
 fn borrowed<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<DeviceSlice<'a>> {
     fn of<T>(elements: &[T]) -> DeviceSlice<'_> {
@@ -119,6 +184,11 @@ impl CustomOp1 for Op<'_> {
     fn cpu_fwd(&self, s: &CpuStorage, l: &Layout) -> Result<(CpuStorage, Shape)> {
         self.on_cpu(&[(s, l)])
     }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, s: &CudaStorage, l: &Layout) -> Result<(CudaStorage, Shape)> {
+        self.on_gpu(&[(s, l)])
+    }
 }
 
 impl CustomOp2 for Op<'_> {
@@ -134,6 +204,17 @@ impl CustomOp2 for Op<'_> {
         l2: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
         self.on_cpu(&[(s1, l1), (s2, l2)])
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        s1: &CudaStorage,
+        l1: &Layout,
+        s2: &CudaStorage,
+        l2: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        self.on_gpu(&[(s1, l1), (s2, l2)])
     }
 }
 
@@ -152,6 +233,19 @@ impl CustomOp3 for Op<'_> {
         l3: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
         self.on_cpu(&[(s1, l1), (s2, l2), (s3, l3)])
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        s1: &CudaStorage,
+        l1: &Layout,
+        s2: &CudaStorage,
+        l2: &Layout,
+        s3: &CudaStorage,
+        l3: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        self.on_gpu(&[(s1, l1), (s2, l2), (s3, l3)])
     }
 }
 

@@ -20,6 +20,7 @@ use super::operand::{self, Op};
 use super::{Norm, Parallel};
 use crate::config::Config;
 use crate::error::{Error, Result};
+use crate::place::Place;
 
 /// How large batches are.
 #[derive(Clone, Copy, Debug)]
@@ -56,19 +57,21 @@ pub struct Warpweave<B: ExecuteBackend + CollectiveKernels> {
 }
 
 impl<B: ExecuteBackend + CollectiveKernels> Warpweave<B> {
-    /// The layers of a model for batches within `limits`, enqueued on `stream`. Collective: all ranks
+    /// The layers of a model for batches within `limits`, enqueued on the stream of `place`. Collective: all ranks
     /// make the same.
     ///
     /// # Errors
     /// What the layers and the collectives report; an error on one rank is one on all.
     pub fn new(
-        backend: &B,
-        stream: B::Stream,
+        place: &Place<B>,
         exchange: &Arc<dyn Exchange>,
         config: &Config,
         dtype: candle_core::DType,
         limits: Limits,
     ) -> Result<Self> {
+        let Place {
+            backend, stream, ..
+        } = place;
         let world = exchange.world();
         let dtype = operand::dtype(dtype)?;
         let executor = Executor::new(backend, exchange)?;
@@ -111,7 +114,7 @@ impl<B: ExecuteBackend + CollectiveKernels> Warpweave<B> {
         }
         Ok(Warpweave {
             backend: backend.clone(),
-            stream,
+            stream: stream.clone(),
             executor,
             collectives,
             world,

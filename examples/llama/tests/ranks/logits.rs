@@ -9,7 +9,7 @@
 //! norm. The roundings of a row have a standard deviation of u / √3 and less: the bound is more than √3 of
 //! these. [`a_lost_partial_exceeds_the_bound`] shows that it is not too wide.
 
-use candle_core::{DType, Tensor};
+use candle_core::{DType, Device, Tensor};
 use warpweave_example_llama::attention::Segment;
 use warpweave_example_llama::checkpoint::random::{small_llama, small_qwen2, small_qwen3};
 use warpweave_example_llama::config::Config;
@@ -106,7 +106,7 @@ fn compare(config: Config, world: usize, dtype: DType) {
     let one = all_logits(&plain(folder.path()));
     let condition = condition(&config, folder.path(), &one);
     let bound = bound(&config, dtype, condition);
-    let ranks = on_ranks(world, folder.path(), dtype, |model| all_logits(model));
+    let ranks = on_ranks(world, folder.path(), dtype, all_logits);
     for (rank, logits) in ranks.iter().enumerate() {
         assert!(
             *logits == ranks[0],
@@ -168,4 +168,65 @@ fn a_lost_partial_exceeds_the_bound() {
     let bound = bound(&config, DType::BF16, condition);
     println!("{distance:.2e}, bound of bf16 {bound:.2e}");
     assert!(distance > bound);
+}
+
+/// A step of slots, as graphs capture it, against the ragged batch, after prompts of other lengths.
+#[test]
+fn slots_decode_as_a_ragged_batch_does() {
+    let config = small_llama();
+    let folder = written(&config);
+    let lengths = [9, 40, 1];
+    let distances = on_ranks(2, folder.path(), DType::F32, |model| {
+        let mut cache = model.cache(&lengths.map(|length| length + 3)).unwrap();
+        let mut batch = Batch::default();
+        for (request, rows) in lengths.into_iter().enumerate() {
+            let start = batch.tokens.len();
+            batch.segments.push(Segment {
+                request,
+                start,
+                rows,
+                past: 0,
+            });
+            batch
+                .tokens
+                .extend((0..rows).map(|at| ((at * 37 + request * 11) % 320) as u32));
+        }
+        model.forward(&batch, &mut cache, Rows::Last).unwrap();
+        let slots = model.slots(lengths.len(), 64).unwrap();
+        for (slot, rows) in lengths.into_iter().enumerate() {
+            slots.load(slot, &cache, slot, rows).unwrap();
+        }
+        let mut largest = 0f64;
+        for step in 0..3 {
+            let segment = |request: usize| Segment {
+                request,
+                start: request,
+                rows: 1,
+                past: lengths[request] + step,
+            };
+            let segments = (0..lengths.len()).map(segment).collect();
+            let tokens = vec![step as u32 + 3; lengths.len()];
+            let positions: Vec<_> = lengths
+                .iter()
+                .map(|length| (length + step) as u32)
+                .collect();
+            let batch = Batch { tokens, segments };
+            let ragged = model.forward(&batch, &mut cache, Rows::All).unwrap();
+            let [tokens, positions] =
+                [batch.tokens, positions].map(|x| Tensor::new(x, &Device::Cpu).unwrap());
+            let x = model
+                .transform(&tokens, &positions, &slots.step(&positions).unwrap())
+                .unwrap();
+            let logits = model.logits(&x).unwrap();
+            let [ragged, logits] = [ragged, logits].map(|x| x.to_vec2::<f32>().unwrap());
+            largest = largest.max(distance(&ragged, &logits));
+        }
+        largest
+    });
+    let one = all_logits(&plain(folder.path()));
+    let bound = bound(&config, DType::F32, condition(&config, folder.path(), &one));
+    assert!(
+        distances.iter().all(|distance| *distance <= bound),
+        "{distances:?} > {bound:.2e}"
+    );
 }

@@ -15,8 +15,9 @@ use warpweave_example_llama::checkpoint::{Checkpoint, random};
 use warpweave_example_llama::config::Config;
 use warpweave_example_llama::model::Model;
 use warpweave_example_llama::parallel::{Limits, Plain, Warpweave};
+use warpweave_example_llama::place::Place;
 use warpweave_example_llama::weights::Weights;
-use warpweave_symm_mem::{Backend, Exchange, Host};
+use warpweave_symm_mem::{Exchange, Host};
 
 /// The most rows of a step.
 const ROWS: usize = 256;
@@ -52,15 +53,14 @@ fn on_ranks<T: Send>(
 ) -> Vec<T> {
     let rank = |comm: Communicator| {
         let exchange: Arc<dyn Exchange> = comm.shared_exchange();
-        let device = Host::new();
+        let place = Place::host().unwrap();
         let (config, weights) = weights(folder, (comm.rank(), comm.world()), dtype).unwrap();
-        let stream = device.stream(Default::default()).unwrap();
         let row = config.hidden_size * dtype.size_in_bytes();
         let limits = Limits {
             rows: ROWS,
             fused_bytes: FUSED_ROWS * row,
         };
-        let parallel = Warpweave::new(&device, stream, &exchange, &config, dtype, limits).unwrap();
+        let parallel = Warpweave::new(&place, &exchange, &config, dtype, limits).unwrap();
         let model = Model::new(config, weights, parallel, ROWS).unwrap();
         let result = work(&model);
         model.into_parallel().close(exchange.as_ref()).unwrap();

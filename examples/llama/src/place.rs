@@ -1,0 +1,60 @@
+//! Where a rank computes: one device, that candle and Warpweave both have, and one stream, on which both enqueue.
+
+use candle_core::Device;
+use warpweave_symm_mem::{Backend, Host};
+
+use crate::error::Result;
+
+/// A device and a stream.
+#[derive(Clone, Debug)]
+pub struct Place<B: Backend> {
+    /// candle's.
+    pub candle: Device,
+    /// Warpweave's.
+    pub backend: B,
+    /// Of both.
+    pub stream: B::Stream,
+}
+
+impl Place<Host> {
+    /// The CPU.
+    ///
+    /// # Errors
+    /// No thread can be made.
+    pub fn host() -> Result<Self> {
+        let backend = Host::new();
+        let stream = backend.stream(Default::default())?;
+        Ok(Place {
+            candle: Device::Cpu,
+            backend,
+            stream,
+        })
+    }
+}
+
+#[cfg(feature = "cuda")]
+impl Place<warpweave_symm_mem::Cuda> {
+    /// The GPU of the rank `local` of this machine: candle's context and stream, which Warpweave adopts. Ranks
+    /// share GPUs where there are fewer.
+    ///
+    /// # Errors
+    /// There is no GPU, or the driver is too old.
+    pub fn gpu(local: usize) -> Result<Self> {
+        // ANCHOR: place
+        let gpus = warpweave_symm_mem::Cuda::device_count()?.max(1);
+        let candle = Device::new_cuda_with_stream(local % gpus)?;
+        let device = candle.as_cuda_device()?;
+        // SAFETY: all tensors are made and used on the one stream of this device. Warpweave's own streams are
+        // ordered with it by events of its own.
+        unsafe { device.disable_event_tracking() };
+        let stream = device.cuda_stream();
+        let backend = warpweave_symm_mem::Cuda::adopt(stream.context().clone())?;
+        let stream = backend.adopt_stream(stream)?;
+        // ANCHOR_END: place
+        Ok(Place {
+            candle,
+            backend,
+            stream,
+        })
+    }
+}
