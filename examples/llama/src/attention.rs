@@ -4,7 +4,7 @@
 //! Prompts of any lengths and single tokens may share a batch. [`slots`](crate::slots) has the attention of
 //! steps that are captured.
 
-use candle_core::{D, DType, Device, Result, Tensor};
+use candle_core::{DType, Device, Result, Tensor};
 
 /// What a rank keeps of the past: keys and values of its heads.
 #[derive(Debug)]
@@ -115,7 +115,10 @@ fn attend_segment(
             1 => None,
             _ => {
                 let positions = Tensor::arange(first, first + rows as u32, q.device())?;
-                Some(hidden(&positions, total)?)
+                Some(hidden(
+                    &positions,
+                    &Tensor::arange(0, total as u32, q.device())?,
+                )?)
             }
         };
         attend_rows(&q.narrow(0, start, rows)?, &keys, &values, mask.as_ref())
@@ -148,7 +151,7 @@ fn attend_rows(
                 .reshape((key_heads, groups * rows, total))?
         }
     };
-    let weights = candle_nn::ops::softmax(&scores, D::Minus1)?.to_dtype(values.dtype())?;
+    let weights = candle_nn::ops::softmax_last_dim(&scores)?.to_dtype(values.dtype())?;
     let attended = weights
         .matmul(values)?
         .reshape((key_heads, groups, rows, head))?;
@@ -157,11 +160,13 @@ fn attend_rows(
         .reshape((rows, query_heads * head))
 }
 
-/// `[rows, total]`, f32: 0 for what the tokens at `positions` (u32) may see, −∞ for what comes after them.
-pub(crate) fn hidden(positions: &Tensor, total: usize) -> Result<Tensor> {
-    let (rows, device) = (positions.dim(0)?, positions.device());
-    let at = Tensor::arange(0, total as u32, device)?.reshape((1, total))?;
-    let later = at.broadcast_gt(&positions.reshape((rows, 1))?)?;
-    let zeros = Tensor::zeros((rows, total), DType::F32, device)?;
+/// `[rows, total]`, f32: 0 for what the tokens at `positions` may see, −∞ for what comes after them. `at` is 0, 1
+/// and so on to the total; all are u32.
+pub(crate) fn hidden(positions: &Tensor, at: &Tensor) -> Result<Tensor> {
+    let (rows, total) = (positions.dim(0)?, at.dim(0)?);
+    let later = at
+        .reshape((1, total))?
+        .broadcast_gt(&positions.reshape((rows, 1))?)?;
+    let zeros = Tensor::zeros((rows, total), DType::F32, at.device())?;
     later.where_cond(&zeros.affine(0.0, f64::NEG_INFINITY)?, &zeros)
 }

@@ -11,13 +11,14 @@ use tokenizers::Tokenizer;
 use warpweave_comm::{CollectiveKernels, Communicator};
 use warpweave_overlap::execute::ExecuteBackend;
 
+use crate::bench::Bench;
 use crate::checkpoint::{Checkpoint, random};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::generate::{Generated, Request, generate};
 use crate::job::{self, Interrupts, Watch};
 use crate::model::Model;
-use crate::parallel::{Limits, Parallel, Plain, Warpweave};
+use crate::parallel::{Limits, Plain, Warpweave};
 use crate::place::Place;
 use crate::sampler::Sampling;
 use crate::show::shown;
@@ -42,6 +43,11 @@ enum Command {
     /// What each rank of `run` does
     #[command(hide = true)]
     Rank(Run),
+    /// Measure prefill and decode of a model with random weights
+    Bench(Bench),
+    /// What each rank of `bench` does
+    #[command(hide = true)]
+    BenchRank(Bench),
     /// Write a small random checkpoint to a folder
     Make {
         folder: PathBuf,
@@ -94,9 +100,12 @@ struct Run {
     json: Option<PathBuf>,
 }
 
+/// What ranks compute on.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Processor {
+pub enum Processor {
+    /// The CPU.
     Host,
+    /// A GPU each, where there are as many.
     #[cfg(feature = "cuda")]
     Cuda,
 }
@@ -130,12 +139,21 @@ impl Arguments {
                 let interrupts = Interrupts::catch()?;
                 match run.ranks {
                     0 => run.alone(&interrupts).map(drop),
-                    ranks => job::run(ranks, &rank_arguments(None), &interrupts),
+                    ranks => job::run(ranks, &rank_arguments("rank", None), &interrupts),
                 }
             }
             Some(Command::Rank(run)) => {
                 let comm = job::join()?;
                 run.rank(&comm).map_err(|error| job::cause(&comm, error))
+            }
+            Some(Command::Bench(bench)) => job::run(
+                bench.ranks,
+                &rank_arguments("bench-rank", None),
+                &Interrupts::catch()?,
+            ),
+            Some(Command::BenchRank(bench)) => {
+                let comm = job::join()?;
+                measure(&bench, &comm).map_err(|error| job::cause(&comm, error))
             }
             Some(Command::Make { folder, family }) => {
                 fs::create_dir_all(&folder).map_err(Error::file(&folder))?;
@@ -150,10 +168,24 @@ impl Arguments {
     }
 }
 
-/// The arguments of a rank: those of `run`, with which this program was started, or these.
-fn rank_arguments(run: Option<Vec<OsString>>) -> Vec<OsString> {
-    let rest = run.unwrap_or_else(|| std::env::args_os().skip(2).collect());
-    [OsString::from("rank")].into_iter().chain(rest).collect()
+/// The arguments of a rank, whose command this is: these, or those that this program was started with.
+fn rank_arguments(command: &str, given: Option<Vec<OsString>>) -> Vec<OsString> {
+    let rest = given.unwrap_or_else(|| std::env::args_os().skip(2).collect());
+    [OsString::from(command)].into_iter().chain(rest).collect()
+}
+
+/// A rank of `bench`, with the ways that only its device has.
+fn measure(bench: &Bench, comm: &Arc<Communicator>) -> Result<()> {
+    match bench.device {
+        Processor::Host => bench.rank(comm, &Place::host()?, Vec::new()),
+        #[cfg(feature = "cuda")]
+        Processor::Cuda => {
+            let place = Place::gpu(comm.local_rank())?;
+            let nccl = crate::parallel::nccl::Nccl::new(&place, comm)?;
+            bench.rank(comm, &place, vec![("candle with NCCL", &nccl)])?;
+            nccl.close()
+        }
+    }
 }
 
 /// The same small model on one rank and on several.
@@ -185,7 +217,11 @@ fn demonstrate(ranks: usize) -> Result<()> {
     for (how, run) in [("greedy", run(0.0)), ("sampled", run(0.8))] {
         println!("== {how}");
         let alone = run.alone(&interrupts)?;
-        job::run(ranks, &rank_arguments(Some(run.arguments())), &interrupts)?;
+        job::run(
+            ranks,
+            &rank_arguments("rank", Some(run.arguments())),
+            &interrupts,
+        )?;
         let text = fs::read_to_string(&tokens).map_err(Error::file(&tokens))?;
         let parallel: Vec<Vec<u32>> = serde_json::from_str(&text).map_err(Error::file(&tokens))?;
         for (request, (one, several)) in alone.tokens.iter().zip(&parallel).enumerate() {
@@ -230,7 +266,9 @@ impl Run {
 
     /// One rank, by candle alone.
     fn alone(&self, interrupts: &Interrupts) -> Result<Generated> {
-        let model = self.model((0, 1), &Device::Cpu, |_| Ok(Plain))?;
+        let (config, weights) = self.weights((0, 1), &Device::Cpu)?;
+        let positions = config.max_position_embeddings;
+        let model = Model::new(config, weights, &Plain, positions)?;
         let (tokenizer, requests) = self.requests()?;
         shown("candle, 1 rank", &tokenizer, &requests, |show| {
             generate(&model, &requests, self.rows, &mut |request, token| {
@@ -256,9 +294,10 @@ impl Run {
         let _watch = Watch::new(comm, &place.backend);
         let exchange = comm.shared_exchange();
         let limits = Limits::of_rows(self.rows);
-        let model = self.model((comm.rank(), comm.world()), &place.candle, |config| {
-            Warpweave::new(place, &exchange, config, self.dtype.dtype(), limits)
-        })?;
+        let (config, weights) = self.weights((comm.rank(), comm.world()), &place.candle)?;
+        let parallel = Warpweave::new(place, &exchange, &config, self.dtype.dtype(), limits)?;
+        let positions = config.max_position_embeddings;
+        let model = Model::new(config, weights, &parallel, positions)?;
         let (tokenizer, requests) = self.requests()?;
         let generated = match comm.rank() {
             0 => {
@@ -274,23 +313,16 @@ impl Run {
             let text = serde_json::to_string(&generated.tokens).map_err(Error::file(path))?;
             fs::write(path, text).map_err(Error::file(path))?;
         }
-        model.into_parallel().close(exchange.as_ref())?;
+        parallel.close(exchange.as_ref())?;
         Ok(comm.barrier_at("done")?)
     }
 
-    /// The model with this rank's weights.
-    fn model<P: Parallel>(
-        &self,
-        place: (usize, usize),
-        device: &Device,
-        parallel: impl FnOnce(&Config) -> Result<P>,
-    ) -> Result<Model<P>> {
+    /// What config.json says, and this rank's weights.
+    fn weights(&self, place: (usize, usize), device: &Device) -> Result<(Config, Weights)> {
         let config = Config::read(&self.checkpoint)?;
         let checkpoint = Checkpoint::open(&self.checkpoint, config.dtype()?)?;
         let weights = Weights::read(&checkpoint, &config, place, self.dtype.dtype(), device)?;
-        let parallel = parallel(&config)?;
-        let positions = config.max_position_embeddings;
-        Model::new(config, weights, parallel, positions)
+        Ok((config, weights))
     }
 
     fn requests(&self) -> Result<(Tokenizer, Vec<Request>)> {

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use crate::attention::Segment;
 use crate::error::{Error, Result};
 use crate::model::{Batch, Model, Rows};
-use crate::parallel::Parallel;
 use crate::sampler::{Sampler, Sampling};
 
 /// What a user asks.
@@ -48,8 +47,8 @@ struct Running {
 ///
 /// # Errors
 /// A request that is empty or too long; what the model reports.
-pub fn generate<P: Parallel>(
-    model: &Model<P>,
+pub fn generate(
+    model: &Model<'_>,
     requests: &[Request],
     most_rows: usize,
     show: &mut dyn FnMut(usize, u32) -> Result<()>,

@@ -8,9 +8,11 @@
 //!    [`slots`] has the attention of decode steps that a CUDA graph captures.
 //! 3. [`weights`]: which rank has what of a [`checkpoint`].
 //! 4. [`generate`]: a batch of requests of different lengths, with a [`sampler`].
-//! 5. [`job`] and [`command`]: processes, one for each rank, and what they are told to do.
+//! 5. [`bench`]: what it costs, with and without communication, and by candle with NCCL.
+//! 6. [`job`] and [`command`]: processes, one for each rank, and what they are told to do.
 
 pub mod attention;
+pub mod bench;
 pub mod checkpoint;
 pub mod command;
 pub mod config;

@@ -12,11 +12,11 @@ use crate::weights::{Layer, Weights};
 
 /// A model on a rank.
 #[derive(Debug)]
-pub struct Model<P> {
+pub struct Model<'a> {
     config: Config,
     weights: Weights,
     rope: Rope,
-    parallel: P,
+    parallel: &'a dyn Parallel,
 }
 
 /// The new tokens of some requests, contiguous, and whose they are.
@@ -37,12 +37,17 @@ pub enum Rows {
     All,
 }
 
-impl<P: Parallel> Model<P> {
+impl<'a> Model<'a> {
     /// The model with a rank's weights, for sequences of `positions` tokens at most.
     ///
     /// # Errors
     /// Errors of the device.
-    pub fn new(config: Config, weights: Weights, parallel: P, positions: usize) -> Result<Self> {
+    pub fn new(
+        config: Config,
+        weights: Weights,
+        parallel: &'a dyn Parallel,
+        positions: usize,
+    ) -> Result<Self> {
         let embedding = &weights.embedding;
         let rope = Rope::new(&config, positions, embedding.dtype(), embedding.device())?;
         Ok(Model {
@@ -56,11 +61,6 @@ impl<P: Parallel> Model<P> {
     /// What config.json says.
     pub fn config(&self) -> &Config {
         &self.config
-    }
-
-    /// What it was made with.
-    pub fn into_parallel(self) -> P {
-        self.parallel
     }
 
     /// A cache for requests of these capacities.
@@ -167,12 +167,15 @@ impl<P: Parallel> Model<P> {
         Ok(self.parallel.all_gather(&logits)?.to_dtype(DType::F32)?)
     }
 
-    /// How the ranks work together.
-    pub fn parallel(&self) -> &P {
-        &self.parallel
+    /// Waits until the work so far has ended, and reports what went wrong in it.
+    ///
+    /// # Errors
+    /// A rank that did not come in time, by its number; errors of the device.
+    pub fn finish(&self) -> Result<()> {
+        self.parallel.finish()
     }
 
-    fn norm<'a>(&self, weight: &'a Tensor) -> Norm<'a> {
+    fn norm<'w>(&self, weight: &'w Tensor) -> Norm<'w> {
         Norm {
             weight,
             epsilon: self.config.rms_norm_eps,

@@ -4,7 +4,7 @@
 //! Every slot looks at its whole capacity and hides what comes after its position. Whether some slots are empty
 //! changes nothing for the others, and no shape.
 
-use candle_core::{D, DType, Device, Result, Tensor};
+use candle_core::{DType, Device, Result, Tensor};
 
 use crate::attention::{Attend, Cache, hidden};
 
@@ -12,6 +12,8 @@ use crate::attention::{Attend, Cache, hidden};
 #[derive(Debug)]
 pub struct Slots {
     layers: Vec<[Tensor; 2]>,
+    /// 0, 1 and so on, u32, `[capacity]`. Made once: a captured step uploads nothing.
+    at: Tensor,
 }
 
 /// A step: each slot's new token is at its position.
@@ -39,6 +41,7 @@ impl Slots {
         let layers = (0..layers).map(|_| Ok([zeros()?, zeros()?]));
         Ok(Slots {
             layers: layers.collect::<Result<_>>()?,
+            at: Tensor::arange(0, shape.2 as u32, device)?,
         })
     }
 
@@ -65,7 +68,7 @@ impl Slots {
         let places = positions
             .reshape((slots, 1, 1, 1))?
             .broadcast_as((slots, key_heads, 1, head))?;
-        let mask = hidden(positions, capacity)?.reshape((slots, 1, 1, capacity))?;
+        let mask = hidden(positions, &self.at)?.reshape((slots, 1, 1, capacity))?;
         Ok(Step {
             slots: self,
             places: places.contiguous()?,
@@ -89,7 +92,7 @@ impl Attend for Step<'_> {
         let values = values.reshape((batch, capacity, head))?;
         let scores = (q.matmul(&keys.t()?)?.to_dtype(DType::F32)? * (head as f64).powf(-0.5))?;
         let scores = scores.reshape(row)?.broadcast_add(&self.mask)?;
-        let weights = candle_nn::ops::softmax(&scores, D::Minus1)?.to_dtype(values.dtype())?;
+        let weights = candle_nn::ops::softmax_last_dim(&scores)?.to_dtype(values.dtype())?;
         let attended = weights
             .reshape((batch, groups, capacity))?
             .matmul(&values)?;

@@ -16,7 +16,7 @@ use crate::config::Config;
 use crate::error::{Error, Result};
 
 /// The weights of a rank.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Weights {
     /// `[vocabulary, hidden]`.
     pub embedding: Tensor,
@@ -29,7 +29,7 @@ pub struct Weights {
 }
 
 /// The weights of a transformer layer.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Layer {
     /// `[hidden]`: before the attention.
     pub input_norm: Tensor,
@@ -49,6 +49,10 @@ pub struct Layer {
     pub down: Tensor,
 }
 
+fn bytes(tensor: &Tensor) -> usize {
+    tensor.elem_count() * tensor.dtype().size_in_bytes()
+}
+
 /// Reads a rank's weights.
 struct Reader<'a> {
     checkpoint: &'a Checkpoint,
@@ -59,6 +63,72 @@ struct Reader<'a> {
 }
 
 impl Weights {
+    /// Random weights of a rank of `world`, made on `device`. Sizes must divide.
+    ///
+    /// # Errors
+    /// Errors of the device.
+    pub fn random(config: &Config, world: usize, dtype: DType, device: &Device) -> Result<Self> {
+        let matrix = |rows: usize, columns: usize| {
+            let deviation = (columns as f32).powf(-0.5);
+            Tensor::randn(0f32, deviation, (rows, columns), device)?.to_dtype(dtype)
+        };
+        let ones = |length: usize| Tensor::ones(length, dtype, device);
+        let (hidden, head) = (config.hidden_size, config.head_dim());
+        let (q, k) = (
+            config.num_attention_heads * head / world,
+            config.kv_heads() * head / world,
+        );
+        let width = config.intermediate_size / world;
+        let bias = || Tensor::zeros(q + 2 * k, dtype, device);
+        let layer = |_| {
+            Ok(Layer {
+                input_norm: ones(hidden)?,
+                qkv: matrix(q + 2 * k, hidden)?,
+                qkv_bias: config.has_qkv_bias().then(bias).transpose()?,
+                qk_norm: if config.has_qk_norm() {
+                    Some((ones(head)?, ones(head)?))
+                } else {
+                    None
+                },
+                o: matrix(hidden, q)?,
+                mlp_norm: ones(hidden)?,
+                gate_up: matrix(2 * width, hidden)?,
+                down: matrix(hidden, width)?,
+            })
+        };
+        let layers = (0..config.num_hidden_layers).map(layer);
+        Ok(Weights {
+            embedding: matrix(config.vocab_size, hidden)?,
+            layers: layers.collect::<candle_core::Result<_>>()?,
+            norm: ones(hidden)?,
+            head: matrix(config.vocab_size / world, hidden)?,
+        })
+    }
+
+    /// Bytes of them on this rank.
+    pub fn bytes(&self) -> usize {
+        let of_layer = |layer: &Layer| {
+            let Layer {
+                input_norm,
+                qkv,
+                qkv_bias,
+                qk_norm,
+                o,
+                mlp_norm,
+                gate_up,
+                down,
+            } = layer;
+            let always = [input_norm, qkv, o, mlp_norm, gate_up, down].into_iter();
+            let norms = qk_norm.iter().flat_map(|(q, k)| [q, k]);
+            always
+                .chain(qkv_bias)
+                .chain(norms)
+                .map(bytes)
+                .sum::<usize>()
+        };
+        let ends = [&self.embedding, &self.norm, &self.head].map(bytes);
+        self.layers.iter().map(of_layer).chain(ends).sum()
+    }
     /// Reads the part of `rank` of `world`, to `device`, in `dtype`.
     ///
     /// # Errors

@@ -28,6 +28,39 @@ fn without_arguments_it_ends_with_the_same_tokens() {
 }
 
 #[test]
+fn the_bench_writes_its_report() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut bench = Command::new(PROGRAM);
+    bench.args([
+        "bench", "--ranks", "2", "--layers", "1", "--rounds", "1", "--steps", "2", "--report",
+    ]);
+    let output = bench.arg(folder.path()).output().unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let text = fs::read_to_string(folder.path().join("figures.json")).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let figures = json["figures"].as_array().unwrap();
+    // Two prompts and two batch sizes, with communication and without.
+    assert_eq!(figures.len(), 8);
+    assert!(
+        figures
+            .iter()
+            .all(|figure| figure["seconds"].as_f64().unwrap() > 0.0),
+        "{text}"
+    );
+    for name in ["tables.md", "prefill.svg", "decode.svg"] {
+        let text = fs::read_to_string(folder.path().join(name)).unwrap();
+        assert!(
+            text.contains("Warpweave without communication"),
+            "{name}: {text}"
+        );
+    }
+}
+
+#[test]
 fn a_lost_rank_is_named_and_ends_the_job() {
     let (job, ranks) = started();
     kill_process(ranks[2], Signal::KILL).unwrap();

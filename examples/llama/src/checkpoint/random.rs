@@ -41,6 +41,21 @@ pub fn small_llama() -> Config {
     }
 }
 
+/// The shape of Llama 3.1 8B.
+pub fn llama_8b() -> Config {
+    Config {
+        vocab_size: 128_256,
+        hidden_size: 4096,
+        intermediate_size: 14_336,
+        num_hidden_layers: 32,
+        num_attention_heads: 32,
+        num_key_value_heads: Some(8),
+        head_dim: Some(128),
+        max_position_embeddings: 131_072,
+        ..small_llama()
+    }
+}
+
 /// As [`small_llama`], with the biases and tied embeddings of a small Qwen2.
 pub fn small_qwen2() -> Config {
     Config {

@@ -1,5 +1,7 @@
 //! What a transformer asks of tensor parallelism, and who does it.
 
+#[cfg(feature = "cuda")]
+pub mod nccl;
 pub mod operand;
 pub mod plain;
 pub mod warpweave;
@@ -7,7 +9,7 @@ pub mod warpweave;
 use candle_core::Tensor;
 
 pub use plain::Plain;
-pub use warpweave::{Limits, Warpweave};
+pub use warpweave::{Limits, Silent, Warpweave};
 
 use crate::error::Result;
 
@@ -25,7 +27,7 @@ pub struct Norm<'a> {
 ///
 /// # Errors
 /// A rank that did not come in time, by its number; errors of the device.
-pub trait Parallel {
+pub trait Parallel: std::fmt::Debug {
     /// Number of ranks.
     fn world(&self) -> usize;
 

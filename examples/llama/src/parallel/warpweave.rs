@@ -124,6 +124,21 @@ impl<B: ExecuteBackend + CollectiveKernels> Warpweave<B> {
         })
     }
 
+    /// Bytes on this rank of what the layers share and have of their own.
+    pub fn arena_bytes(&self) -> usize {
+        let own = self
+            .columns
+            .values()
+            .map(ColumnParallelLinear::own_bytes)
+            .sum::<usize>();
+        let rows = self
+            .rows
+            .values()
+            .map(RowParallelLinear::own_bytes)
+            .sum::<usize>();
+        self.executor.arena_bytes().0 + own + rows
+    }
+
     /// Frees what the ranks share. Collective, with no work under way.
     ///
     /// # Errors
@@ -284,5 +299,44 @@ impl<B: ExecuteBackend + CollectiveKernels> std::fmt::Debug for Warpweave<B> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let device = self.backend.device();
         write!(f, "Warpweave on {} of {} ranks", device.name, self.world)
+    }
+}
+
+/// As [`Warpweave`] with nothing to communicate: what is left is the time of the computation. Results are wrong.
+#[derive(Debug)]
+pub struct Silent<'a, B: ExecuteBackend + CollectiveKernels>(pub &'a Warpweave<B>);
+
+impl<B: ExecuteBackend + CollectiveKernels> Parallel for Silent<'_, B> {
+    fn world(&self) -> usize {
+        self.0.world
+    }
+
+    fn column(&self, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+        self.0.column(x, weight, bias)
+    }
+
+    fn row_add_norm(
+        &self,
+        x: &Tensor,
+        weight: &Tensor,
+        residual: &Tensor,
+        norm: &Norm<'_>,
+    ) -> Result<(Tensor, Tensor)> {
+        let both = self
+            .0
+            .add_norm(&self.0.column(x, weight, None)?, false, residual, norm)?;
+        Ok((both.get(0)?, both.get(1)?))
+    }
+
+    fn norm(&self, x: &Tensor, norm: &Norm<'_>) -> Result<Tensor> {
+        self.0.norm(x, norm)
+    }
+
+    fn all_gather(&self, columns: &Tensor) -> Result<Tensor> {
+        Ok(Tensor::cat(&vec![columns; self.0.world], 1)?)
+    }
+
+    fn finish(&self) -> Result<()> {
+        self.0.finish()
     }
 }

@@ -14,7 +14,7 @@ use warpweave_example_llama::attention::Segment;
 use warpweave_example_llama::checkpoint::random::{small_llama, small_qwen2, small_qwen3};
 use warpweave_example_llama::config::Config;
 use warpweave_example_llama::model::{Batch, Model, Rows};
-use warpweave_example_llama::parallel::{Parallel, Plain};
+use warpweave_example_llama::parallel::Plain;
 
 use super::{ROWS, on_ranks, plain, weights, written};
 
@@ -35,7 +35,7 @@ fn bound(config: &Config, dtype: DType, condition: f64) -> f64 {
 }
 
 /// Three sequences of other lengths, then two more tokens of each.
-fn all_logits<P: Parallel>(model: &Model<P>) -> Vec<Vec<f32>> {
+fn all_logits(model: &Model<'_>) -> Vec<Vec<f32>> {
     let lengths = [9, 40, 1];
     let mut cache = model.cache(&lengths.map(|length| length + 2)).unwrap();
     let mut rows = Vec::new();
@@ -96,7 +96,7 @@ fn condition(config: &Config, folder: &std::path::Path, base: &[Vec<f32>]) -> f6
         Tensor::from_vec(signs.collect::<Vec<_>>(), shape, weights.embedding.device()).unwrap();
     let change = ((signs * &weights.embedding).unwrap() * CHANGE).unwrap();
     weights.embedding = (&weights.embedding + change).unwrap();
-    let model = Model::new(config.clone(), weights, Plain, ROWS).unwrap();
+    let model = Model::new(config.clone(), weights, &Plain, ROWS).unwrap();
     // The part of an error that comes from the input of a layer is not all of it: at least what it was.
     (distance(base, &all_logits(&model)) / CHANGE).max(1.0)
 }
@@ -163,7 +163,7 @@ fn a_lost_partial_exceeds_the_bound() {
         1,
     )
     .unwrap();
-    let model = Model::new(config.clone(), weights, Plain, ROWS).unwrap();
+    let model = Model::new(config.clone(), weights, &Plain, ROWS).unwrap();
     let distance = distance(&one, &all_logits(&model));
     let bound = bound(&config, DType::BF16, condition);
     println!("{distance:.2e}, bound of bf16 {bound:.2e}");

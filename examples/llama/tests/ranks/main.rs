@@ -17,7 +17,7 @@ use warpweave_example_llama::model::Model;
 use warpweave_example_llama::parallel::{Limits, Plain, Warpweave};
 use warpweave_example_llama::place::Place;
 use warpweave_example_llama::weights::Weights;
-use warpweave_symm_mem::{Exchange, Host};
+use warpweave_symm_mem::Exchange;
 
 /// The most rows of a step.
 const ROWS: usize = 256;
@@ -39,9 +39,9 @@ fn weights(folder: &Path, place: (usize, usize), dtype: DType) -> Result<(Config
 }
 
 /// By candle alone, in f32.
-fn plain(folder: &Path) -> Model<Plain> {
+fn plain(folder: &Path) -> Model<'static> {
     let (config, weights) = weights(folder, (0, 1), DType::F32).unwrap();
-    Model::new(config, weights, Plain, ROWS).unwrap()
+    Model::new(config, weights, &Plain, ROWS).unwrap()
 }
 
 /// What `work` gives on each of `world` ranks.
@@ -49,7 +49,7 @@ fn on_ranks<T: Send>(
     world: usize,
     folder: &Path,
     dtype: DType,
-    work: impl Fn(&Model<Warpweave<Host>>) -> T + Sync,
+    work: impl Fn(&Model<'_>) -> T + Sync,
 ) -> Vec<T> {
     let rank = |comm: Communicator| {
         let exchange: Arc<dyn Exchange> = comm.shared_exchange();
@@ -61,9 +61,9 @@ fn on_ranks<T: Send>(
             fused_bytes: FUSED_ROWS * row,
         };
         let parallel = Warpweave::new(&place, &exchange, &config, dtype, limits).unwrap();
-        let model = Model::new(config, weights, parallel, ROWS).unwrap();
+        let model = Model::new(config, weights, &parallel, ROWS).unwrap();
         let result = work(&model);
-        model.into_parallel().close(exchange.as_ref()).unwrap();
+        parallel.close(exchange.as_ref()).unwrap();
         comm.barrier().unwrap();
         result
     };

@@ -4,7 +4,6 @@ use candle_core::DType;
 use warpweave_example_llama::checkpoint::random::small_llama;
 use warpweave_example_llama::generate::{Request, generate};
 use warpweave_example_llama::model::Model;
-use warpweave_example_llama::parallel::Parallel;
 use warpweave_example_llama::sampler::Sampling;
 
 use super::{ROWS, on_ranks, plain, written};
@@ -25,7 +24,7 @@ fn requests() -> Vec<Request> {
     (0..7).map(request).collect()
 }
 
-fn tokens<P: Parallel>(model: &Model<P>, requests: &[Request], rows: usize) -> Vec<Vec<u32>> {
+fn tokens(model: &Model<'_>, requests: &[Request], rows: usize) -> Vec<Vec<u32>> {
     generate(model, requests, rows, &mut |_, _| Ok(()))
         .unwrap()
         .tokens

@@ -1,0 +1,266 @@
+//! Measures the same model by Warpweave, by Warpweave with nothing to communicate, and on GPUs by candle with NCCL,
+//! in interleaved rounds: prefill of some lengths, and decode at some batch sizes, captured in CUDA graphs on GPUs.
+
+mod captured;
+mod report;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use candle_core::{D, DType};
+use clap::{Args, ValueEnum};
+use serde::{Deserialize, Serialize};
+use warpweave_comm::{CollectiveKernels, Communicator};
+use warpweave_overlap::execute::ExecuteBackend;
+
+use crate::attention::Segment;
+use crate::checkpoint::random;
+use crate::config::Config;
+use crate::error::Result;
+use crate::job::Watch;
+use crate::model::{Batch, Model, Rows};
+use crate::parallel::{Limits, Parallel, Silent, Warpweave};
+use crate::place::Place;
+use crate::weights::Weights;
+use captured::Decode;
+
+/// What is measured.
+#[derive(Clone, Debug, Args)]
+pub struct Bench {
+    /// Number of ranks
+    #[arg(long, default_value_t = 4)]
+    pub ranks: usize,
+    /// What ranks compute on
+    #[arg(long, default_value = "host")]
+    pub device: crate::command::Processor,
+    /// The model, with random weights that are made on the device
+    #[arg(long, default_value = "small")]
+    shape: Shape,
+    /// Its layers, if not as many as it has
+    #[arg(long)]
+    layers: Option<usize>,
+    /// Lengths of prompts
+    #[arg(long, value_delimiter = ',', default_value = "16,64")]
+    prefill: Vec<usize>,
+    /// Batch sizes of decode
+    #[arg(long, value_delimiter = ',', default_value = "1,4")]
+    decode: Vec<usize>,
+    /// Tokens that every request has before it decodes
+    #[arg(long, default_value_t = 32)]
+    context: usize,
+    /// Decode steps of a round
+    #[arg(long, default_value_t = 8)]
+    steps: usize,
+    /// Rounds, of which the median counts
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// Folder for figures.json, tables.md and plots
+    #[arg(long)]
+    report: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Shape {
+    Small,
+    #[value(name = "8b")]
+    Llama8b,
+}
+
+/// What is measured of one way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    /// A prompt, up to its first token.
+    Prefill,
+    /// A step of a batch.
+    Decode,
+}
+
+/// A time: the median over the rounds of the slowest rank's.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Figure {
+    /// Who does it.
+    pub way: String,
+    /// What.
+    pub phase: Phase,
+    /// Tokens of the prompt, or requests of the batch.
+    pub size: usize,
+    /// Of the prompt, or of a step.
+    pub seconds: f64,
+}
+
+/// Everything that a run has measured.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Figures {
+    /// Of rank 0.
+    pub device: String,
+    /// Number of ranks.
+    pub ranks: usize,
+    /// Layers of the model.
+    pub layers: usize,
+    /// Bytes of weights of a rank.
+    pub weights: usize,
+    /// Bytes of what its layers share and have of their own.
+    pub arena: usize,
+    /// In the order of measurement.
+    pub figures: Vec<Figure>,
+}
+
+const WARPWEAVE: &str = "Warpweave";
+const SILENT: &str = "Warpweave without communication";
+
+impl Bench {
+    /// What one rank does. Rank 0 prints the tables and writes the report.
+    ///
+    /// # Errors
+    /// Whatever fails.
+    pub fn rank<B>(
+        &self,
+        comm: &Arc<Communicator>,
+        place: &Place<B>,
+        others: Others<'_>,
+    ) -> Result<()>
+    where
+        B: ExecuteBackend + CollectiveKernels,
+    {
+        let _watch = Watch::new(comm, &place.backend);
+        let exchange = comm.shared_exchange();
+        let config = self.config();
+        // GPUs have no batch-invariant GEMM of f32.
+        let dtype = if place.candle.is_cpu() {
+            DType::F32
+        } else {
+            DType::BF16
+        };
+        let weights = Weights::random(&config, comm.world(), dtype, &place.candle)?;
+        let rows = self
+            .prefill
+            .iter()
+            .chain(&self.decode)
+            .copied()
+            .max()
+            .unwrap_or(1);
+        let parallel = Warpweave::new(place, &exchange, &config, dtype, Limits::of_rows(rows))?;
+        let silent = Silent(&parallel);
+        let mut ways: Vec<(&str, &dyn Parallel)> = vec![(WARPWEAVE, &parallel), (SILENT, &silent)];
+        ways.extend(others);
+        let positions = rows.max(self.context + 1) + self.steps * (self.rounds + 3);
+        let model = |parallel| Model::new(config.clone(), weights.clone(), parallel, positions);
+        let models = ways
+            .iter()
+            .map(|(name, parallel)| Ok((*name, model(*parallel)?)));
+        let models = models.collect::<Result<Vec<_>>>()?;
+
+        let mut figures = Vec::new();
+        for tokens in &self.prefill {
+            let mut runs: Vec<_> = models
+                .iter()
+                .map(|(name, model)| (*name, || prefill(model, *tokens)))
+                .collect();
+            figures.extend(self.rounds(comm, Phase::Prefill, *tokens, &mut runs)?);
+        }
+        for batch in &self.decode {
+            let capacity = self.context + 1 + self.steps * (self.rounds + 3);
+            let decodes = models.iter().map(|(name, model)| {
+                Ok((
+                    *name,
+                    Decode::new(place, model, *batch, capacity, self.context)?,
+                ))
+            });
+            let decodes = decodes.collect::<Result<Vec<_>>>()?;
+            let mut runs: Vec<_> = decodes
+                .iter()
+                .map(|(name, decode)| (*name, || decode.run(self.steps)))
+                .collect();
+            figures.extend(self.rounds(comm, Phase::Decode, *batch, &mut runs)?);
+        }
+        let figures = Figures {
+            device: place.backend.device().name.clone(),
+            ranks: comm.world(),
+            layers: config.num_hidden_layers,
+            weights: weights.bytes(),
+            arena: parallel.arena_bytes(),
+            figures,
+        };
+        if comm.rank() == 0 {
+            println!("{}", report::tables(&figures));
+            if let Some(folder) = &self.report {
+                report::write(folder, &figures)?;
+            }
+        }
+        drop(models);
+        parallel.close(exchange.as_ref())?;
+        Ok(comm.barrier_at("done")?)
+    }
+
+    fn config(&self) -> Config {
+        let config = match self.shape {
+            Shape::Small => random::small_llama(),
+            Shape::Llama8b => random::llama_8b(),
+        };
+        Config {
+            num_hidden_layers: self.layers.unwrap_or(config.num_hidden_layers),
+            ..config
+        }
+    }
+
+    /// Runs each way once, then all of them in rounds. All ranks begin a run together, and the slowest counts.
+    fn rounds<R: FnMut() -> Result<Duration>>(
+        &self,
+        comm: &Communicator,
+        phase: Phase,
+        size: usize,
+        runs: &mut [(&str, R)],
+    ) -> Result<Vec<Figure>> {
+        let mut times = vec![Vec::new(); runs.len()];
+        for round in 0..=self.rounds {
+            for ((_, run), times) in runs.iter_mut().zip(&mut times) {
+                comm.barrier_at("round")?;
+                let seconds = run()?.as_secs_f64();
+                let all = comm.all_gather_bytes("seconds", &seconds.to_le_bytes())?;
+                let all = all
+                    .iter()
+                    .filter_map(|bytes| Some(f64::from_le_bytes(*bytes.first_chunk()?)));
+                if round > 0 {
+                    times.push(all.fold(0.0, f64::max));
+                }
+            }
+        }
+        let median = |times: &mut Vec<f64>| {
+            times.sort_by(f64::total_cmp);
+            times.get(times.len() / 2).copied().unwrap_or_default()
+        };
+        let figures = runs.iter().zip(&mut times).map(|((way, _), times)| Figure {
+            way: (*way).to_owned(),
+            phase,
+            size,
+            seconds: median(times),
+        });
+        Ok(figures.collect())
+    }
+}
+
+/// Ways that only some backends have, by name.
+pub type Others<'a> = Vec<(&'static str, &'a dyn Parallel)>;
+
+/// The time to the first token of a prompt.
+fn prefill(model: &Model<'_>, tokens: usize) -> Result<Duration> {
+    let mut cache = model.cache(&[tokens])?;
+    let vocabulary = model.config().vocab_size;
+    let batch = Batch {
+        tokens: (0..tokens)
+            .map(|at| (at * 37 % vocabulary) as u32)
+            .collect(),
+        segments: vec![Segment {
+            request: 0,
+            start: 0,
+            rows: tokens,
+            past: 0,
+        }],
+    };
+    let began = Instant::now();
+    let logits = model.forward(&batch, &mut cache, Rows::Last)?;
+    logits.argmax(D::Minus1)?.to_vec1::<u32>()?;
+    Ok(began.elapsed())
+}
