@@ -18,6 +18,8 @@ use crate::error::{Error, Result};
 use crate::generate::{Generated, Request, generate};
 use crate::job::{self, Interrupts, Watch};
 use crate::model::Model;
+#[cfg(feature = "cuda")]
+use crate::parallel::Parallel;
 use crate::parallel::{Limits, Plain, Warpweave};
 use crate::place::Place;
 use crate::sampler::Sampling;
@@ -181,9 +183,16 @@ fn measure(bench: &Bench, comm: &Arc<Communicator>) -> Result<()> {
         #[cfg(feature = "cuda")]
         Processor::Cuda => {
             let place = Place::gpu(comm.local_rank())?;
-            let nccl = crate::parallel::nccl::Nccl::new(&place, comm)?;
-            bench.rank(comm, &place, vec![("candle with NCCL", &nccl)])?;
-            nccl.close()
+            // Ranks that share a GPU have no NCCL: then it is left out, on all alike.
+            let nccl = crate::parallel::nccl::Nccl::new(&place, comm);
+            if let (0, Err(why)) = (comm.rank(), &nccl) {
+                println!("without NCCL: {why}");
+            }
+            let others = nccl
+                .iter()
+                .map(|nccl| ("candle with NCCL", nccl as &dyn Parallel));
+            bench.rank(comm, &place, others.collect())?;
+            nccl.map_or(Ok(()), crate::parallel::nccl::Nccl::close)
         }
     }
 }

@@ -40,7 +40,6 @@ impl Place<warpweave_symm_mem::Cuda> {
     /// # Errors
     /// There is no GPU, or the driver is too old.
     pub fn gpu(local: usize) -> Result<Self> {
-        // ANCHOR: place
         let gpus = warpweave_symm_mem::Cuda::device_count()?.max(1);
         let candle = Device::new_cuda_with_stream(local % gpus)?;
         let device = candle.as_cuda_device()?;
@@ -50,7 +49,6 @@ impl Place<warpweave_symm_mem::Cuda> {
         let stream = device.cuda_stream();
         let backend = warpweave_symm_mem::Cuda::adopt(stream.context().clone())?;
         let stream = backend.adopt_stream(stream)?;
-        // ANCHOR_END: place
         Ok(Place {
             candle,
             backend,

@@ -60,6 +60,12 @@ impl State {
     }
 }
 
+impl<B: Backend> std::fmt::Debug for Decode<'_, B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "decode after {} tokens", self.context)
+    }
+}
+
 impl<'a, B: Backend> Decode<'a, B> {
     /// `batch` requests of up to `capacity` tokens, of which `context` are there already. Their keys and values
     /// are zeros: the time does not depend on them.
@@ -92,6 +98,14 @@ impl<'a, B: Backend> Decode<'a, B> {
             graph,
             context,
         })
+    }
+
+    /// The tokens that the last step has chosen, by slot.
+    ///
+    /// # Errors
+    /// Errors of the device.
+    pub fn tokens(&self) -> Result<Vec<u32>> {
+        Ok(self.state.tokens.to_vec1()?)
     }
 
     /// The time of a step, of so many.

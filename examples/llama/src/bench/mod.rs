@@ -1,7 +1,7 @@
 //! Measures the same model by Warpweave, by Warpweave with nothing to communicate, and on GPUs by candle with NCCL,
 //! in interleaved rounds: prefill of some lengths, and decode at some batch sizes, captured in CUDA graphs on GPUs.
 
-mod captured;
+pub mod captured;
 mod report;
 
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use warpweave_overlap::execute::ExecuteBackend;
 use crate::attention::Segment;
 use crate::checkpoint::random;
 use crate::config::Config;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::job::Watch;
 use crate::model::{Batch, Model, Rows};
 use crate::parallel::{Limits, Parallel, Silent, Warpweave};
@@ -55,6 +55,9 @@ pub struct Bench {
     /// Rounds, of which the median counts
     #[arg(long, default_value_t = 3)]
     rounds: usize,
+    /// Figures of others, as peers/torch_llama.py writes them
+    #[arg(long)]
+    peer: Option<PathBuf>,
     /// Folder for figures.json, tables.md and plots
     #[arg(long)]
     report: Option<PathBuf>,
@@ -174,6 +177,11 @@ impl Bench {
                 .map(|(name, decode)| (*name, || decode.run(self.steps)))
                 .collect();
             figures.extend(self.rounds(comm, Phase::Decode, *batch, &mut runs)?);
+        }
+        if let Some(path) = &self.peer {
+            let text = std::fs::read_to_string(path).map_err(Error::file(path))?;
+            let peers: Vec<Figure> = serde_json::from_str(&text).map_err(Error::file(path))?;
+            figures.extend(peers);
         }
         let figures = Figures {
             device: place.backend.device().name.clone(),

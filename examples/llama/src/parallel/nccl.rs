@@ -66,10 +66,11 @@ impl Nccl {
             let stream = self.place.stream.inner().cu_stream();
             // SAFETY: both tensors have so many elements, and candle frees them in the order of the stream. All
             // ranks make the same calls.
-            Ok(unsafe {
+            unsafe {
                 self.comm
                     .all_reduce(from, to, count, element, ReduceOp::Sum, stream)?
-            })
+            };
+            Ok(())
         })
     }
 }
@@ -132,7 +133,8 @@ impl Parallel for Nccl {
                 let (from, to) = (from.address(0).0, to.address(0).0);
                 let stream = self.place.stream.inner().cu_stream();
                 // SAFETY: as for the all-reduce; the result has the elements of all ranks.
-                Ok(unsafe { self.comm.all_gather(from, to, count, element, stream)? })
+                unsafe { self.comm.all_gather(from, to, count, element, stream)? };
+                Ok(())
             },
         )?;
         Ok(gathered

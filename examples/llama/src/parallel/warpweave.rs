@@ -158,10 +158,14 @@ impl<B: ExecuteBackend + CollectiveKernels> Warpweave<B> {
         // candle's operations on the CPU have ended when they return. On a GPU all are on one stream.
         let call = |operands: &[DeviceSlice<'_>], result: DeviceSlice<'_>| {
             let called = call(operands, result);
-            match B::KIND {
-                BackendKind::Host => self.finish().and(called),
-                BackendKind::Cuda => called,
+            if B::KIND == BackendKind::Cuda {
+                return called;
             }
+            self.finish().and(called).inspect_err(|_| {
+                // candle frees the operands now: what is enqueued must have ended, whatever it waits for.
+                self.backend.stop_waits();
+                let _ = self.backend.synchronize(&self.stream);
+            })
         };
         let op = Op {
             name,

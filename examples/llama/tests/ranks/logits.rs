@@ -24,7 +24,7 @@ fn roundings(config: &Config) -> usize {
     15 * config.num_hidden_layers + 2
 }
 
-fn bound(config: &Config, dtype: DType, condition: f64) -> f64 {
+pub fn bound(config: &Config, dtype: DType, condition: f64) -> f64 {
     let single = 2f64.powi(-24);
     let unit = match dtype {
         DType::F32 => single,
@@ -35,7 +35,7 @@ fn bound(config: &Config, dtype: DType, condition: f64) -> f64 {
 }
 
 /// Three sequences of other lengths, then two more tokens of each.
-fn all_logits(model: &Model<'_>) -> Vec<Vec<f32>> {
+pub fn all_logits(model: &Model<'_>) -> Vec<Vec<f32>> {
     let lengths = [9, 40, 1];
     let mut cache = model.cache(&lengths.map(|length| length + 2)).unwrap();
     let mut rows = Vec::new();
@@ -64,7 +64,7 @@ fn all_logits(model: &Model<'_>) -> Vec<Vec<f32>> {
 }
 
 /// The largest difference of a row, in relative norm.
-fn distance(one: &[Vec<f32>], other: &[Vec<f32>]) -> f64 {
+pub fn distance(one: &[Vec<f32>], other: &[Vec<f32>]) -> f64 {
     assert_eq!(one.len(), other.len());
     let norm = |row: &mut dyn Iterator<Item = f64>| row.map(|x| x * x).sum::<f64>().sqrt();
     let rows = one.iter().zip(other).map(|(one, other)| {
@@ -81,7 +81,7 @@ fn distance(one: &[Vec<f32>], other: &[Vec<f32>]) -> f64 {
 }
 
 /// How much a relative change of the embedding changes the logits.
-fn condition(config: &Config, folder: &std::path::Path, base: &[Vec<f32>]) -> f64 {
+pub fn condition(config: &Config, folder: &std::path::Path, base: &[Vec<f32>]) -> f64 {
     const CHANGE: f64 = 1e-3;
     let (_, mut weights) = weights(folder, (0, 1), DType::F32).unwrap();
     let shape = weights.embedding.shape().clone();

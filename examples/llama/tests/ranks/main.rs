@@ -1,6 +1,8 @@
 //! The model on ranks that are threads, compared with candle alone.
 
 mod checkpoint;
+#[cfg(feature = "cuda")]
+mod gpu;
 mod logits;
 mod tokens;
 
@@ -9,7 +11,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device};
 use tempfile::TempDir;
-use warpweave_comm::Communicator;
+use warpweave_comm::{CollectiveKernels, Communicator};
 use warpweave_example_llama::Result;
 use warpweave_example_llama::checkpoint::{Checkpoint, random};
 use warpweave_example_llama::config::Config;
@@ -17,6 +19,7 @@ use warpweave_example_llama::model::Model;
 use warpweave_example_llama::parallel::{Limits, Plain, Warpweave};
 use warpweave_example_llama::place::Place;
 use warpweave_example_llama::weights::Weights;
+use warpweave_overlap::execute::ExecuteBackend;
 use warpweave_symm_mem::Exchange;
 
 /// The most rows of a step.
@@ -32,9 +35,18 @@ fn written(config: &Config) -> TempDir {
 }
 
 fn weights(folder: &Path, place: (usize, usize), dtype: DType) -> Result<(Config, Weights)> {
+    weights_on(&Device::Cpu, folder, place, dtype)
+}
+
+fn weights_on(
+    device: &Device,
+    folder: &Path,
+    place: (usize, usize),
+    dtype: DType,
+) -> Result<(Config, Weights)> {
     let config = Config::read(folder)?;
     let checkpoint = Checkpoint::open(folder, config.dtype()?)?;
-    let weights = Weights::read(&checkpoint, &config, place, dtype, &Device::Cpu)?;
+    let weights = Weights::read(&checkpoint, &config, place, dtype, device)?;
     Ok((config, weights))
 }
 
@@ -44,17 +56,30 @@ fn plain(folder: &Path) -> Model<'static> {
     Model::new(config, weights, &Plain, ROWS).unwrap()
 }
 
-/// What `work` gives on each of `world` ranks.
+/// What `work` gives on each of `world` ranks of the host.
 fn on_ranks<T: Send>(
     world: usize,
     folder: &Path,
     dtype: DType,
     work: impl Fn(&Model<'_>) -> T + Sync,
 ) -> Vec<T> {
+    let host = |_| Place::host().unwrap();
+    on_ranks_at(world, host, folder, dtype, |_, model| work(model))
+}
+
+/// What `work` gives on each of `world` ranks, at the places of their own.
+fn on_ranks_at<B: ExecuteBackend + CollectiveKernels, T: Send>(
+    world: usize,
+    place: impl Fn(usize) -> Place<B> + Sync,
+    folder: &Path,
+    dtype: DType,
+    work: impl Fn(&Place<B>, &Model<'_>) -> T + Sync,
+) -> Vec<T> {
     let rank = |comm: Communicator| {
         let exchange: Arc<dyn Exchange> = comm.shared_exchange();
-        let place = Place::host().unwrap();
-        let (config, weights) = weights(folder, (comm.rank(), comm.world()), dtype).unwrap();
+        let place = place(comm.rank());
+        let part = (comm.rank(), comm.world());
+        let (config, weights) = weights_on(&place.candle, folder, part, dtype).unwrap();
         let row = config.hidden_size * dtype.size_in_bytes();
         let limits = Limits {
             rows: ROWS,
@@ -62,7 +87,7 @@ fn on_ranks<T: Send>(
         };
         let parallel = Warpweave::new(&place, &exchange, &config, dtype, limits).unwrap();
         let model = Model::new(config, weights, &parallel, ROWS).unwrap();
-        let result = work(&model);
+        let result = work(&place, &model);
         parallel.close(exchange.as_ref()).unwrap();
         comm.barrier().unwrap();
         result
