@@ -169,3 +169,30 @@ fn what_cannot_be_traced_is_an_error_on_every_rank() {
         has(&outcome.ended(rank, Some(1)), &["fastest"]);
     }
 }
+
+/// The figures of the guide to several hosts are what the command that it names prints.
+#[test]
+fn the_guide_to_hosts_says_what_is_simulated() {
+    let guide = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/guides/hosts.md");
+    let Ok(guide) = std::fs::read_to_string(guide) else {
+        eprintln!("skipped: there is no guide next to this package");
+        return;
+    };
+    let mut compared = 0;
+    for line in guide.lines() {
+        let cells: Vec<_> = line.trim_matches('|').split('|').map(str::trim).collect();
+        let [hosts, shape, name, us] = cells[..] else {
+            continue;
+        };
+        let Ok(hosts) = hosts.parse::<usize>() else {
+            continue;
+        };
+        let (name, world) = (name.trim_matches('`'), 8 * hosts);
+        let machine = format!("--machine h100x8:nodes={hosts}");
+        let line =
+            format!("simulate {name} --world {world} --shape {shape} --dtype bf16 {machine}");
+        has(&plan(&line, 0).out, &[&format!("{world} ranks: {us} µs")]);
+        compared += 1;
+    }
+    assert_eq!(compared, 11);
+}
