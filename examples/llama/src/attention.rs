@@ -160,8 +160,8 @@ fn attend_rows(
         .reshape((rows, query_heads * head))
 }
 
-/// `[rows, total]`, f32: 0 for what the tokens at `positions` may see, −∞ for what comes after them. `at` is 0, 1
-/// and so on to the total; all are u32.
+/// `[rows, total]`, f32: 0 for what the tokens at `positions` may see, −∞ for what comes after them. `at` is
+/// 0, 1 and so on to the total; all are u32.
 pub(crate) fn hidden(positions: &Tensor, at: &Tensor) -> Result<Tensor> {
     let (rows, total) = (positions.dim(0)?, at.dim(0)?);
     let later = at

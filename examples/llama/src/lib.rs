@@ -8,7 +8,7 @@
 //!    [`slots`] has the attention of decode steps that a CUDA graph captures.
 //! 3. [`weights`]: which rank has what of a [`checkpoint`].
 //! 4. [`generate`]: a batch of requests of different lengths, with a [`sampler`].
-//! 5. [`bench`]: what it costs, with and without communication, and by candle with NCCL.
+//! 5. [`mod@bench`]: what it costs, with and without communication, and by candle with NCCL.
 //! 6. [`job`] and [`command`]: processes, one for each rank, and what they are told to do.
 
 pub mod attention;

@@ -1,4 +1,5 @@
-//! Where a rank computes: one device, that candle and Warpweave both have, and one stream, on which both enqueue.
+//! Where a rank computes: one device, that candle and Warpweave both have, and one stream, on which both
+//! enqueue.
 
 use candle_core::Device;
 use warpweave_symm_mem::{Backend, Host};
@@ -34,8 +35,8 @@ impl Place<Host> {
 
 #[cfg(feature = "cuda")]
 impl Place<warpweave_symm_mem::Cuda> {
-    /// The GPU of the rank `local` of this machine: candle's context and stream, which Warpweave adopts. Ranks
-    /// share GPUs where there are fewer.
+    /// The GPU of the rank `local` of this machine: candle's context and stream, which Warpweave adopts.
+    /// Ranks share GPUs where there are fewer.
     ///
     /// # Errors
     /// There is no GPU, or the driver is too old.

@@ -1,8 +1,8 @@
-//! Attention of decode steps that can be captured: a token of every slot, of which there is a fixed number, at
-//! fixed addresses. Positions are read on the device, so a graph of one step serves all steps.
+//! Attention of decode steps that can be captured: a token of every slot, of which there is a fixed number,
+//! at fixed addresses. Positions are read on the device, so a graph of one step serves all steps.
 //!
-//! Every slot looks at its whole capacity and hides what comes after its position. Whether some slots are empty
-//! changes nothing for the others, and no shape.
+//! Every slot looks at its whole capacity and hides what comes after its position. Whether some slots are
+//! empty changes nothing for the others, and no shape.
 
 use candle_core::{DType, Device, Result, Tensor};
 

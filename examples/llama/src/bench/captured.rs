@@ -1,12 +1,13 @@
-//! Decode steps on the device alone: each feeds its most probable tokens to the next. On a GPU one step is captured
-//! in a graph, and a step is a launch.
+//! Decode steps on the device alone: each feeds its most probable tokens to the next. On a GPU one step is
+//! captured in a graph, and a step is a launch.
 //!
 //! What makes candle's operations capturable:
-//! - They enqueue on one stream, without events of cudarc's: [`Place::gpu`](crate::place::Place) turns these off.
-//! - They allocate from the stream-ordered pool, which a capture turns into memory nodes. Everything that a step
-//!   allocates it also frees, so the graph can be launched again and again.
-//! - Shapes and strides of operands that are not contiguous are uploaded. `enable_cuda_graph_htod_cache` keeps what
-//!   the steps before the capture uploaded.
+//! - They enqueue on one stream, without events of cudarc's: [`Place::gpu`](crate::place::Place) turns these
+//! off.
+//! - They allocate from the stream-ordered pool, which a capture turns into memory nodes. Everything that a
+//! step allocates it also frees, so the graph can be launched again and again.
+//! - Shapes and strides of operands that are not contiguous are uploaded. `enable_cuda_graph_htod_cache`
+//! keeps what the steps before the capture uploaded.
 //! - Nothing is downloaded: tokens and positions stay on the device, at addresses that do not change.
 
 use std::time::{Duration, Instant};
@@ -67,8 +68,8 @@ impl<B: Backend> std::fmt::Debug for Decode<'_, B> {
 }
 
 impl<'a, B: Backend> Decode<'a, B> {
-    /// `batch` requests of up to `capacity` tokens, of which `context` are there already. Their keys and values
-    /// are zeros: the time does not depend on them.
+    /// `batch` requests of up to `capacity` tokens, of which `context` are there already. Their keys and
+    /// values are zeros: the time does not depend on them.
     ///
     /// # Errors
     /// What the model and the capture report.
@@ -118,8 +119,8 @@ impl<'a, B: Backend> Decode<'a, B> {
         let began = Instant::now();
         for _ in 0..steps {
             match &self.graph {
-                // SAFETY: the graph uses the state, the weights and the layers, which outlive this value, and what
-                // the cache of uploads keeps until the thread ends. All ranks launch theirs.
+                // SAFETY: the graph uses the state, the weights and the layers, which outlive this value, and
+                // what the cache of uploads keeps until the thread ends. All ranks launch theirs.
                 Some(graph) => unsafe {
                     self.place.backend.launch_graph(graph, &self.place.stream)?
                 },
@@ -131,7 +132,8 @@ impl<'a, B: Backend> Decode<'a, B> {
     }
 }
 
-/// Captures `step`, after two that do the work of first calls: loading kernels, preparing layers, uploading shapes.
+/// Captures `step`, after two that do the work of first calls: loading kernels, preparing layers, uploading
+/// shapes.
 fn capture<B: Backend>(place: &Place<B>, step: impl Fn() -> Result<()>) -> Result<B::Graph> {
     #[cfg(feature = "cuda")]
     let _uploads = place

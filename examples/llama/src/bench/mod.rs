@@ -1,5 +1,6 @@
-//! Measures the same model by Warpweave, by Warpweave with nothing to communicate, and on GPUs by candle with NCCL,
-//! in interleaved rounds: prefill of some lengths, and decode at some batch sizes, captured in CUDA graphs on GPUs.
+//! Measures the same model by Warpweave, by Warpweave with nothing to communicate, and on GPUs by candle with
+//! NCCL, in interleaved rounds: prefill of some lengths, and decode at some batch sizes, captured in CUDA
+//! graphs on GPUs.
 
 pub mod captured;
 mod report;
@@ -213,7 +214,8 @@ impl Bench {
         }
     }
 
-    /// Runs each way once, then all of them in rounds. All ranks begin a run together, and the slowest counts.
+    /// Runs each way once, then all of them in rounds. All ranks begin a run together, and the slowest
+    /// counts.
     fn rounds<R: FnMut() -> Result<Duration>>(
         &self,
         comm: &Communicator,

@@ -1,5 +1,5 @@
-//! What candle's own examples do: each GEMM by candle, then NCCL's all-reduce as a custom operation, then candle's
-//! addition and norm. What Warpweave is compared with.
+//! What candle's own examples do: each GEMM by candle, then NCCL's all-reduce as a custom operation, then
+//! candle's addition and norm. What Warpweave is compared with.
 
 use candle_core::{Shape, Tensor};
 use candle_nn::ops::rms_norm;
@@ -64,8 +64,8 @@ impl Nccl {
         self.call("nccl-all-reduce", x, x.shape(), &|from, to| {
             let (from, to) = (from.address(0).0, to.address(0).0);
             let stream = self.place.stream.inner().cu_stream();
-            // SAFETY: both tensors have so many elements, and candle frees them in the order of the stream. All
-            // ranks make the same calls.
+            // SAFETY: both tensors have so many elements, and candle frees them in the order of the stream.
+            // All ranks make the same calls.
             unsafe {
                 self.comm
                     .all_reduce(from, to, count, element, ReduceOp::Sum, stream)?

@@ -116,7 +116,8 @@ impl Op<'_> {
             for view in &views {
                 let (address, guard) = view.device_ptr(&stream);
                 guards.push(guard);
-                // SAFETY: the tensor is borrowed for the call, and candle frees it in the order of this stream.
+                // SAFETY: the tensor is borrowed for the call, and candle frees it in the order of this
+                // stream.
                 slices.push(unsafe {
                     DeviceSlice::from_address(DevicePtr(address), view.num_bytes())
                 });

@@ -57,8 +57,8 @@ pub struct Warpweave<B: ExecuteBackend + CollectiveKernels> {
 }
 
 impl<B: ExecuteBackend + CollectiveKernels> Warpweave<B> {
-    /// The layers of a model for batches within `limits`, enqueued on the stream of `place`. Collective: all ranks
-    /// make the same.
+    /// The layers of a model for batches within `limits`, enqueued on the stream of `place`. Collective: all
+    /// ranks make the same.
     ///
     /// # Errors
     /// What the layers and the collectives report; an error on one rank is one on all.
@@ -306,7 +306,8 @@ impl<B: ExecuteBackend + CollectiveKernels> std::fmt::Debug for Warpweave<B> {
     }
 }
 
-/// As [`Warpweave`] with nothing to communicate: what is left is the time of the computation. Results are wrong.
+/// As [`Warpweave`] with nothing to communicate: what is left is the time of the computation. Results are
+/// wrong.
 #[derive(Debug)]
 pub struct Silent<'a, B: ExecuteBackend + CollectiveKernels>(pub &'a Warpweave<B>);
 

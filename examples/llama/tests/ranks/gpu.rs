@@ -1,5 +1,5 @@
-//! The same on a GPU, which ranks share where there is one:
-//! `cargo test -p warpweave-example-llama --features cuda,nvcc,cutlass --test ranks -- --ignored --test-threads 1`.
+//! The same on a GPU, which ranks share where there is one: `cargo test -p warpweave-example-llama --features
+//! cuda,nvcc,cutlass --test ranks -- --ignored --test-threads 1`.
 
 use candle_core::{D, DType, Tensor};
 use warpweave_example_llama::bench::captured::Decode;
