@@ -2,12 +2,12 @@
 //! captured in a graph, and a step is a launch.
 //!
 //! What makes candle's operations capturable:
-//! - They enqueue on one stream, without events of cudarc's: [`Place::gpu`](crate::place::Place) turns these
-//! off.
+//! - They enqueue on one stream, without events of cudarc's, which
+//!   [`Place::gpu`](crate::place::Place) turns off.
 //! - They allocate from the stream-ordered pool, which a capture turns into memory nodes. Everything that a
-//! step allocates it also frees, so the graph can be launched again and again.
-//! - Shapes and strides of operands that are not contiguous are uploaded. `enable_cuda_graph_htod_cache`
-//! keeps what the steps before the capture uploaded.
+//!   step allocates it also frees, so the graph can be launched again and again.
+//! - Shapes and strides of operands that are not contiguous are uploaded. `enable_cuda_graph_htod_cache` keeps
+//!   what the steps before the capture uploaded.
 //! - Nothing is downloaded: tokens and positions stay on the device, at addresses that do not change.
 
 use std::time::{Duration, Instant};
