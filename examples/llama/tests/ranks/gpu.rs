@@ -12,7 +12,7 @@ use warpweave_symm_mem::Cuda;
 use super::logits::{all_logits, bound, condition, distance};
 use super::{on_ranks_at, plain, written};
 
-/// Shapes whose parts have whole tiles.
+/// Wide enough for the tiles of a GEMM on GPUs.
 fn model() -> Config {
     Config {
         hidden_size: 512,
