@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use candle_core::{D, Tensor};
 use warpweave_symm_mem::{Backend, BackendKind};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::model::Model;
 use crate::place::Place;
 use crate::slots::Slots;
@@ -143,12 +143,5 @@ fn capture<B: Backend>(place: &Place<B>, step: impl Fn() -> Result<()>) -> Resul
     step()?;
     step()?;
     place.candle.synchronize()?;
-    let mut enqueued = Ok(());
-    let captured = place.backend.capture(&place.stream, || {
-        enqueued = step();
-        Ok(())
-    });
-    // Why a step could not be captured says more than that the capture is invalid.
-    enqueued?;
-    captured.map_err(Error::from)
+    place.backend.capture(&place.stream, step)
 }
