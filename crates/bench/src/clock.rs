@@ -17,8 +17,9 @@ const EMPTY_CALLS: usize = 20;
 /// Times work on a session's stream.
 ///
 /// A single call is timed like this: the stream is kept busy for as long as the host needs to enqueue what
-/// follows, so that no launch is waited for; then each rank signals every other of its node and waits for all,
-/// so that none is late; then an event, the call, and an event. The time of a call is that of the slowest rank.
+/// follows, so that no launch is waited for; then each rank signals every other of its node and waits for
+/// all, so that none is late; then an event, the call, and an event. The time of a call is that of the
+/// slowest rank.
 #[derive(Debug)]
 pub struct Clock<B: Backend> {
     pad: SignalPad<B>,

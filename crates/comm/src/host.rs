@@ -243,8 +243,8 @@ impl HostCollectives {
         Ok(sizes.iter().map(start).collect())
     }
 
-    /// Brings the `input` at `src` to the peers, and calls `take` with the addresses of all ranks' inputs once
-    /// what this rank reads of them is there.
+    /// Brings the `input` at `src` to the peers, and calls `take` with the addresses of all ranks' inputs
+    /// once what this rank reads of them is there.
     ///
     /// # Safety
     /// As [`HostCollectives`] says; `take` keeps to what the input says that this rank reads.

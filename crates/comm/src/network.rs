@@ -2,8 +2,8 @@
 //!
 //! Every two ranks have one connection. A call of all ranks sends each peer what it reads and receives what
 //! this rank reads, both at the same time. A call ends at its deadline, when a peer closes its connection,
-//! when the exchange loses a rank, or when this rank's device stops. This rank then closes its connections, so
-//! that its peers' calls fail at once, and every later call fails until [`Network::recover`].
+//! when the exchange loses a rank, or when this rank's device stops. This rank then closes its connections,
+//! so that its peers' calls fail at once, and every later call fails until [`Network::recover`].
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};

@@ -218,8 +218,8 @@ pub enum FaultCause {
         /// The lost rank and the cause.
         why: String,
     },
-    /// The peer signalled in time, for another call than this rank's: it skipped or repeated one, or calls with
-    /// another operation, size, element type, root or variant.
+    /// The peer signalled in time, for another call than this rank's: it skipped or repeated one, or calls
+    /// with another operation, size, element type, root or variant.
     OtherCall,
     /// A wait of this rank on another pad failed, or the host stopped this rank.
     Stopped,

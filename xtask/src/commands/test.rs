@@ -138,8 +138,8 @@ const LONGEST: [&str; 7] = [
 /// processor.
 const AT_ONCE: usize = 4;
 
-/// Runs the named commands, one more at once than there are processors, up to [`AT_ONCE`]: many tests wait for
-/// a deadline or another process. Each writes to a file in `logs`, which is passed on as a whole when the
+/// Runs the named commands, one more at once than there are processors, up to [`AT_ONCE`]: many tests wait
+/// for a deadline or another process. Each writes to a file in `logs`, which is passed on as a whole when the
 /// command has ended.
 fn at_once(
     runs: Vec<(String, Command)>,

@@ -189,9 +189,9 @@ pub struct PlanCandidate<'a, B: ExecuteBackend> {
 }
 
 impl<'a, B: ExecuteBackend> PlanCandidate<'a, B> {
-    /// Makes `implementation` ready for calls at the M of `problem`: of `schedules`, which are for at least that
-    /// M, or bound. Collective; a missing capability is no error but the reason, on all ranks, why it is not
-    /// run.
+    /// Makes `implementation` ready for calls at the M of `problem`: of `schedules`, which are for at least
+    /// that M, or bound. Collective; a missing capability is no error but the reason, on all ranks, why it is
+    /// not run.
     ///
     /// # Errors
     /// Anything but a missing capability.

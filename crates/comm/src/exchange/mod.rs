@@ -1,10 +1,10 @@
 //! The [`Exchange`] of ranks that are processes: bytes through the job's store, descriptors through Unix
 //! sockets.
 //!
-//! Descriptors do not cross hosts: [`LocalExchange::all_gather_fds`] passes them among the ranks of a node that
-//! are on one host and in one network namespace. The first call that needs the sockets opens them: abstract
-//! addresses with 128 random bits, both ends of the same user (`SO_PEERCRED`), and a greeting with a secret
-//! that goes through the store.
+//! Descriptors do not cross hosts: [`LocalExchange::all_gather_fds`] passes them among the ranks of a node
+//! that are on one host and in one network namespace. The first call that needs the sockets opens them:
+//! abstract addresses with 128 random bits, both ends of the same user (`SO_PEERCRED`), and a greeting with a
+//! secret that goes through the store.
 
 mod link;
 mod mesh;

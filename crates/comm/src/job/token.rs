@@ -9,9 +9,9 @@ const LONGEST: usize = 256;
 
 /// The token of a job, which a process needs to join its store: 8 to 256 bytes.
 ///
-/// It is never sent: both ends of a connection prove that they know it. So it guards a job against other users
-/// of the machine, a misdirected rank of another job, and whoever can connect. What ranks send each other
-/// afterwards is not encrypted.
+/// It is never sent: both ends of a connection prove that they know it. So it guards a job against other
+/// users of the machine, a misdirected rank of another job, and whoever can connect. What ranks send each
+/// other afterwards is not encrypted.
 #[derive(Clone)]
 pub struct JobToken {
     bytes: Vec<u8>,

@@ -1,8 +1,8 @@
 //! The server's session table: which rank owns each connection, and how each message is handled. No sockets
 //! here.
 //!
-//! A connection is sent a challenge, and is unauthenticated until a greeting that proves the job's token admits
-//! a rank. Every call returns the actions for the sockets, in order.
+//! A connection is sent a challenge, and is unauthenticated until a greeting that proves the job's token
+//! admits a rank. Every call returns the actions for the sockets, in order.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};

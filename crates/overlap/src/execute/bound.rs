@@ -19,8 +19,8 @@ use crate::plan::{Buffer, BufferId, Plan};
 /// A plan bound to a device and to its peers, by [`Executor::bind`].
 ///
 /// Calls are enqueued and not waited for. They may follow each other with no synchronisation of any kind
-/// between the ranks, as [`check`](crate::check::check()) has passed the plans of all of them. Dropping it waits
-/// for this rank's enqueued work.
+/// between the ranks, as [`check`](crate::check::check()) has passed the plans of all of them. Dropping it
+/// waits for this rank's enqueued work.
 ///
 /// Threads may share it: each call is enqueued whole, in the order in which the threads come, which must be
 /// the same on all ranks.

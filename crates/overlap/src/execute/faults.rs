@@ -96,8 +96,8 @@ impl<B: ExecuteBackend> Executor<B> {
     }
 }
 
-/// Of the checks of pads and groups, the error that says most: a wait that failed in one of them ends those in
-/// the others.
+/// Of the checks of pads and groups, the error that says most: a wait that failed in one of them ends those
+/// in the others.
 pub(super) fn most_informative(checks: impl IntoIterator<Item = Result<()>>) -> Result<()> {
     let mut faults = Vec::new();
     for check in checks {

@@ -7,10 +7,10 @@
 //!
 //! **Collectives** are done by groups, which all plans of an executor share: a communicator of NCCL for each
 //! set of ranks, or what [`Collectives`](warpweave_comm::Collectives) keep in symmetric memory, in the
-//! variant that they select. Operands are whole rows, in place or apart. Over symmetric memory a group's ranks
-//! share a node; an all-gather of uneven shards is a broadcast of each, and a reduce-scatter of uneven shards
-//! is [unavailable](ExecuteError::is_unavailable): NCCL does it. Operands in buffers that are not local lie
-//! where peers reach them; local ones travel by packets, up to their size.
+//! variant that they select. Operands are whole rows, in place or apart. Over symmetric memory a group's
+//! ranks share a node; an all-gather of uneven shards is a broadcast of each, and a reduce-scatter of uneven
+//! shards is [unavailable](ExecuteError::is_unavailable): NCCL does it. Operands in buffers that are not
+//! local lie where peers reach them; local ones travel by packets, up to their size.
 //!
 //! **Nodes.** Where a plan's nodes are smaller than its world, buffers and signals are those of the node
 //! alone. All ranks are on one host all the same: the exchange of descriptors refuses others.
@@ -225,8 +225,8 @@ impl<B: ExecuteBackend> Executor<B> {
         &self.0.pool
     }
 
-    /// Binds this rank's plan of `checked`, with `stream` as its stream 0 and operands of its own. Collective:
-    /// all ranks bind the same. An error on one rank is an error on all.
+    /// Binds this rank's plan of `checked`, with `stream` as its stream 0 and operands of its own.
+    /// Collective: all ranks bind the same. An error on one rank is an error on all.
     ///
     /// For plans of a project's own, at one M. [`Executor::prepare`] takes operands and M with each call.
     ///

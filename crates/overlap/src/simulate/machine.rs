@@ -156,8 +156,8 @@ pub struct Latency {
 pub struct Network {
     /// Bandwidth each way, GB/s.
     pub gbs: f64,
-    /// What a transfer or a signal costs more if it leaves the node, µs, and a collective for each doubling of
-    /// its nodes.
+    /// What a transfer or a signal costs more if it leaves the node, µs, and a collective for each doubling
+    /// of its nodes.
     pub latency_us: f64,
 }
 

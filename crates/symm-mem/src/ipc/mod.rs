@@ -123,7 +123,8 @@ impl<B: Backend> IpcCache<B> {
     /// # Errors
     /// [`Error::Unavailable`] if the ranks are in several nodes; [`Error::InvalidArgument`] if the range is
     /// empty or not within one allocation; [`Error::Disagreement`] if the ranks differ in `bytes` or in their
-    /// earlier calls; [`Error::PeerMemory`] if a peer's memory cannot be opened; errors of the backend and the exchange. An error on one rank is an error on all.
+    /// earlier calls; [`Error::PeerMemory`] if a peer's memory cannot be opened; errors of the backend and
+    /// the exchange. An error on one rank is an error on all.
     pub fn register(
         &self,
         exchange: &dyn Exchange,

@@ -2,13 +2,12 @@
 //! candle's addition and norm. What Warpweave is compared with.
 
 use candle_core::{Shape, Tensor};
-use candle_nn::ops::rms_norm;
 use warpweave_comm::nccl::{Element, ReduceOp};
 use warpweave_comm::{Communicator, NcclComm};
 use warpweave_symm_mem::{BackendKind, Cuda, DeviceSlice};
 
 use super::operand::Op;
-use super::{Norm, Parallel};
+use super::{Norm, Parallel, Plain};
 use crate::error::{Error, Result};
 use crate::place::Place;
 
@@ -90,11 +89,7 @@ impl Parallel for Nccl {
     }
 
     fn column(&self, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
-        let y = x.matmul(&weight.t()?)?;
-        Ok(match bias {
-            Some(bias) => y.broadcast_add(bias)?,
-            None => y,
-        })
+        Plain.column(x, weight, bias)
     }
 
     fn row_add_norm(
@@ -104,7 +99,7 @@ impl Parallel for Nccl {
         residual: &Tensor,
         norm: &Norm<'_>,
     ) -> Result<(Tensor, Tensor)> {
-        let partial = x.matmul(&weight.t()?)?;
+        let partial = Plain.column(x, weight, None)?;
         let reduced = if self.world == 1 {
             partial
         } else {
@@ -116,7 +111,7 @@ impl Parallel for Nccl {
     }
 
     fn norm(&self, x: &Tensor, norm: &Norm<'_>) -> Result<Tensor> {
-        Ok(rms_norm(x, norm.weight, norm.epsilon)?)
+        Plain.norm(x, norm)
     }
 
     fn all_gather(&self, columns: &Tensor) -> Result<Tensor> {

@@ -23,8 +23,8 @@ pub struct Step {
     pub needs: Option<(&'static str, &'static str)>,
     /// Takes too long to run unless it is asked for.
     pub by_name: bool,
-    /// Runs while the next step does, whichever that is: for most of its time it leaves a processor and cargo's
-    /// lock to that one.
+    /// Runs while the next step does, whichever that is: for most of its time it leaves a processor and
+    /// cargo's lock to that one.
     pub with_next: bool,
 }
 

@@ -13,10 +13,10 @@ use std::ops::Range;
 
 /// Symmetric memory inside a node, NCCL between nodes.
 ///
-/// Ranks with the same local rank all-gather their shards by NCCL, chunk by chunk, so that every shard crosses
-/// the network once for each other node. Meanwhile each rank multiplies its own shard and pushes it to the
-/// ranks of its node. It multiplies the chunks from other nodes where they landed and pushes them on in the
-/// same way. All pushes are on one stream, to the next rank of the node first.
+/// Ranks with the same local rank all-gather their shards by NCCL, chunk by chunk, so that every shard
+/// crosses the network once for each other node. Meanwhile each rank multiplies its own shard and pushes it
+/// to the ranks of its node. It multiplies the chunks from other nodes where they landed and pushes them on
+/// in the same way. All pushes are on one stream, to the next rank of the node first.
 ///
 /// **Uneven shards.** Ranks take part in a collective in the order of their ranks. Shards with one more row
 /// come first, and so do chunks, so the collective splits the rows of a chunk of `landing` exactly as the
@@ -130,7 +130,8 @@ impl Piece {
     }
 }
 
-/// Pushes a piece to the node's other ranks, multiplies it, and then what they push of the same hop and chunk.
+/// Pushes a piece to the node's other ranks, multiplies it, and then what they push of the same hop and
+/// chunk.
 fn multiply(plan: &mut Operands, nodes: &Nodes, node: Option<&Node>, piece: &Piece) {
     let main = StreamId::MAIN;
     let rows = piece.rows(plan, nodes, 0);

@@ -27,8 +27,8 @@ pub(super) struct Binder<'a, B: ExecuteBackend> {
     pub groups: &'a ProcessGroups<B>,
     /// What each rank shares.
     pub interfaces: &'a [Interface],
-    /// Whether to launch each kernel once on nothing, so that what the device or the build lacks is found now.
-    /// The host lacks nothing.
+    /// Whether to launch each kernel once on nothing, so that what the device or the build lacks is found
+    /// now. The host lacks nothing.
     pub probe: bool,
 }
 

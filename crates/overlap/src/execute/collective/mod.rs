@@ -43,8 +43,8 @@ pub trait CollectiveBackend: CollectiveKernels {
     /// collectives are no larger share it.
     fn group_capacity(bytes: usize) -> usize;
 
-    /// Prepares the ranks of `exchange` for collectives of up to `bytes` bytes. Collective. `spans_nodes` says
-    /// whether ranks of any of the groups that are made at the same time are in several nodes.
+    /// Prepares the ranks of `exchange` for collectives of up to `bytes` bytes. Collective. `spans_nodes`
+    /// says whether ranks of any of the groups that are made at the same time are in several nodes.
     ///
     /// # Errors
     /// What NCCL needs and is not there, on all ranks; what the communicator reports.

@@ -264,7 +264,8 @@ mod tests {
     use super::*;
     use warpweave_symm_mem::{Cuda, Host};
 
-    /// How many groups an executor makes for plans with collectives of these sizes, bound one after the other.
+    /// How many groups an executor makes for plans with collectives of these sizes, bound one after the
+    /// other.
     fn made<B: CollectiveBackend>(
         transport: Transport,
         sizes: impl Iterator<Item = usize>,
