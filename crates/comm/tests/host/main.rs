@@ -10,6 +10,7 @@ mod multicast;
 mod p2p;
 mod p2p_processes;
 mod processes;
+mod recovery;
 mod select;
 #[path = "../transfers/mod.rs"]
 mod transfers;
