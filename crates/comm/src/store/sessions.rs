@@ -207,3 +207,20 @@ impl SessionTable {
         actions
     }
 }
+
+#[cfg(all(loom, test))]
+impl SessionTable {
+    /// All ranks have been admitted, each on the connection of its number.
+    pub(super) fn of_members(world: usize) -> Self {
+        let mut state = State::new(world);
+        (0..world).for_each(|rank| state.join(rank).unwrap());
+        Self {
+            key: Key::default(),
+            is_secret: true,
+            state,
+            challenges: BTreeMap::new(),
+            by_connection: (0..world).map(|rank| (rank as u64, rank)).collect(),
+            ranks: (0..world).map(|rank| (rank, rank as u64)).collect(),
+        }
+    }
+}
