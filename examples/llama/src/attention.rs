@@ -104,29 +104,28 @@ fn attend_segment(
     for (cached, new) in cache.iter().zip([k, v]) {
         cached.slice_set(&new.transpose(0, 1)?.contiguous()?, 1, segment.past)?;
     }
-    let total = segment.past + segment.rows;
-    let [keys, values] = [0, 1].map(|which: usize| cache[which].narrow(1, 0, total)?.contiguous());
-    let (keys, values) = (keys?, values?);
     let chunks = (0..segment.rows).step_by(CHUNK).map(|start| {
         let rows = CHUNK.min(segment.rows - start);
-        let first = (segment.past + start) as u32;
-        let mask = match segment.rows {
-            // The last token sees everything.
-            1 => None,
-            _ => {
-                let positions = Tensor::arange(first, first + rows as u32, q.device())?;
-                Some(hidden(
-                    &positions,
-                    &Tensor::arange(0, total as u32, q.device())?,
-                )?)
-            }
-        };
-        attend_rows(&q.narrow(0, start, rows)?, &keys, &values, mask.as_ref())
+        let first = segment.past + start;
+        let [keys, values] =
+            [0, 1].map(|which: usize| cache[which].narrow(1, 0, first + rows)?.contiguous());
+        // One token sees everything.
+        let mask = (rows > 1).then(|| {
+            let at = Tensor::arange(0, rows as u32, q.device())?;
+            hidden(&at, &at)
+        });
+        attend_rows(
+            &q.narrow(0, start, rows)?,
+            &keys?,
+            &values?,
+            mask.transpose()?.as_ref(),
+        )
     });
     Tensor::cat(&chunks.collect::<Result<Vec<_>>>()?, 0)
 }
 
-/// q `[rows, query heads, head]` over keys and values `[key heads, total, head]`.
+/// The last tokens, q `[rows, query heads, head]`, over keys and values `[key heads, total, head]`. `mask` is
+/// what they see of each other, `[rows, rows]`; they see all that came before.
 fn attend_rows(
     q: &Tensor,
     keys: &Tensor,
@@ -145,10 +144,17 @@ fn attend_rows(
     let scores = match mask {
         None => scores,
         Some(mask) => {
-            let scores = scores.reshape((key_heads, groups, rows, total))?;
-            scores
+            // Adding a mask to all scores would take longer than the GEMMs.
+            let before = total - rows;
+            let last = scores.narrow(2, before, rows)?.contiguous()?;
+            let last = last
+                .reshape((key_heads, groups, rows, rows))?
                 .broadcast_add(mask)?
-                .reshape((key_heads, groups * rows, total))?
+                .reshape((key_heads, groups * rows, rows))?;
+            match before {
+                0 => last,
+                _ => Tensor::cat(&[&scores.narrow(2, 0, before)?, &last], 2)?,
+            }
         }
     };
     let weights = candle_nn::ops::softmax_last_dim(&scores)?.to_dtype(values.dtype())?;

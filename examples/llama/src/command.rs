@@ -20,7 +20,7 @@ use crate::job::{self, Interrupts, Watch};
 use crate::model::Model;
 #[cfg(feature = "cuda")]
 use crate::parallel::Parallel;
-use crate::parallel::{Limits, Plain, Warpweave};
+use crate::parallel::{Batches, Plain, Warpweave};
 use crate::place::Place;
 use crate::sampler::Sampling;
 use crate::show::shown;
@@ -302,9 +302,9 @@ impl Run {
     {
         let _watch = Watch::new(comm, &place.backend);
         let exchange = comm.shared_exchange();
-        let limits = Limits::of_rows(self.rows);
+        let batches = Batches::of_rows(self.rows);
         let (config, weights) = self.weights((comm.rank(), comm.world()), &place.candle)?;
-        let parallel = Warpweave::new(place, &exchange, &config, self.dtype.dtype(), limits)?;
+        let parallel = Warpweave::new(place, &exchange, &config, self.dtype.dtype(), batches)?;
         let positions = config.max_position_embeddings;
         let model = Model::new(config, weights, &parallel, positions)?;
         let (tokenizer, requests) = self.requests()?;

@@ -9,7 +9,7 @@ pub mod warpweave;
 use candle_core::Tensor;
 
 pub use plain::Plain;
-pub use warpweave::{Limits, Silent, Warpweave};
+pub use warpweave::{Batches, Silent, Warpweave};
 
 use crate::error::Result;
 

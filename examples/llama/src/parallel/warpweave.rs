@@ -11,7 +11,7 @@ use candle_core::{Shape, Tensor};
 use warpweave_comm::{AddRmsNorm, CollectiveKernels, CollectiveOptions, Collectives};
 use warpweave_overlap::execute::{DeviceSlice, ExecuteBackend, Executor};
 use warpweave_overlap::layers::{
-    ColumnParallelLinear, Input, Layers, Options, Output, RowParallelLinear,
+    ColumnParallelLinear, Input, Layers, Options, Output, Reproducible, RowParallelLinear,
 };
 use warpweave_overlap::plan::Problem;
 use warpweave_symm_mem::{BackendKind, Exchange};
@@ -22,22 +22,26 @@ use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::place::Place;
 
-/// How large batches are.
+/// The batches that are served.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct Batches {
     /// The most rows of a batch.
     pub rows: usize,
     /// The most bytes of a batch's activations that one launch reduces, adds and normalizes. More are reduced
     /// by the GEMM that computes them. Only the time depends on it.
     pub fused_bytes: usize,
+    /// Whether the bits of a request may depend on what shares its batch.
+    pub reproducible: Reproducible,
 }
 
-impl Limits {
-    /// Up to `rows` rows; one launch takes what travels by packets.
+impl Batches {
+    /// Up to `rows` rows; one launch takes what travels by packets. A request has the same bits in every
+    /// batch.
     pub fn of_rows(rows: usize) -> Self {
-        Limits {
+        Batches {
             rows,
             fused_bytes: CollectiveOptions::default().packet_bytes,
+            reproducible: Reproducible::Yes,
         }
     }
 }
@@ -49,7 +53,7 @@ pub struct Warpweave<B: ExecuteBackend + CollectiveKernels> {
     executor: Executor<B>,
     collectives: Collectives<B>,
     world: usize,
-    limits: Limits,
+    batches: Batches,
     /// Of each (out, in) and whether there is a bias; a row-parallel layer's partials among them.
     columns: HashMap<(usize, usize, bool), ColumnParallelLinear<B>>,
     /// Of each (out, in), in being this rank's.
@@ -57,7 +61,7 @@ pub struct Warpweave<B: ExecuteBackend + CollectiveKernels> {
 }
 
 impl<B: ExecuteBackend + CollectiveKernels> Warpweave<B> {
-    /// The layers of a model for batches within `limits`, enqueued on the stream of `place`. Collective: all
+    /// The layers of a model for `batches`, enqueued on the stream of `place`. Collective: all
     /// ranks make the same.
     ///
     /// # Errors
@@ -67,7 +71,7 @@ impl<B: ExecuteBackend + CollectiveKernels> Warpweave<B> {
         exchange: &Arc<dyn Exchange>,
         config: &Config,
         dtype: candle_core::DType,
-        limits: Limits,
+        batches: Batches,
     ) -> Result<Self> {
         let Place {
             backend, stream, ..
@@ -78,11 +82,15 @@ impl<B: ExecuteBackend + CollectiveKernels> Warpweave<B> {
         let layers = Layers::new(&executor)?;
         // Staging for the longest message.
         let options = CollectiveOptions {
-            staging_bytes: limits.rows * config.hidden_size * dtype.size(),
+            staging_bytes: batches.rows * config.hidden_size * dtype.size(),
             ..CollectiveOptions::default()
         };
         let collectives = Collectives::new(backend, exchange, "llama", options)?;
 
+        let reproducible = match batches.reproducible {
+            Reproducible::Yes => Options::default(),
+            Reproducible::No => Options::default().not_reproducible(),
+        };
         let (hidden, head) = (config.hidden_size, config.head_dim());
         let heads = (config.num_attention_heads + 2 * config.kv_heads()) / world * head;
         let attended = config.num_attention_heads / world * head;
@@ -96,20 +104,19 @@ impl<B: ExecuteBackend + CollectiveKernels> Warpweave<B> {
             (config.vocab_size / world, hidden, false),
         ] {
             let (out, from, bias) = shape;
-            let problem = Problem::new(limits.rows, out, from, dtype);
+            let problem = Problem::new(batches.rows, out, from, dtype);
             let options = if bias {
-                Options::default().with_bias()
+                reproducible.clone().with_bias()
             } else {
-                Options::default()
+                reproducible.clone()
             };
             let layer = ColumnParallelLinear::new(&layers, &problem, Input::Replicated, &options)?;
             columns.insert(shape, layer);
         }
         let mut rows = HashMap::new();
         for from in [attended, width] {
-            let problem = Problem::new(limits.rows, hidden, from * world, dtype);
-            let layer =
-                RowParallelLinear::new(&layers, &problem, Output::Reduced, &Options::default())?;
+            let problem = Problem::new(batches.rows, hidden, from * world, dtype);
+            let layer = RowParallelLinear::new(&layers, &problem, Output::Reduced, &reproducible)?;
             rows.insert((hidden, from), layer);
         }
         Ok(Warpweave {
@@ -118,7 +125,7 @@ impl<B: ExecuteBackend + CollectiveKernels> Warpweave<B> {
             executor,
             collectives,
             world,
-            limits,
+            batches,
             columns,
             rows,
         })
@@ -257,7 +264,7 @@ impl<B: ExecuteBackend + CollectiveKernels> Parallel for Warpweave<B> {
         norm: &Norm<'_>,
     ) -> Result<(Tensor, Tensor)> {
         let ((rows, _), (out, from)) = (x.dims2()?, weight.dims2()?);
-        let fused = rows * out * x.dtype().size_in_bytes() <= self.limits.fused_bytes;
+        let fused = rows * out * x.dtype().size_in_bytes() <= self.batches.fused_bytes;
         let y = if fused {
             self.column(x, weight, None)?
         } else {

@@ -16,11 +16,11 @@ use warpweave_example_llama::Result;
 use warpweave_example_llama::checkpoint::{Checkpoint, random};
 use warpweave_example_llama::config::Config;
 use warpweave_example_llama::model::Model;
-use warpweave_example_llama::parallel::{Limits, Plain, Warpweave};
+use warpweave_example_llama::parallel::{Batches, Plain, Silent, Warpweave};
 use warpweave_example_llama::place::Place;
 use warpweave_example_llama::weights::Weights;
 use warpweave_overlap::execute::ExecuteBackend;
-use warpweave_symm_mem::Exchange;
+use warpweave_symm_mem::{BackendKind, Exchange};
 
 /// The most rows of a step.
 const ROWS: usize = 256;
@@ -81,11 +81,19 @@ fn on_ranks_at<B: ExecuteBackend + CollectiveKernels, T: Send>(
         let part = (comm.rank(), comm.world());
         let (config, weights) = weights_on(&place.candle, folder, part, dtype).unwrap();
         let row = config.hidden_size * dtype.size_in_bytes();
-        let limits = Limits {
-            rows: ROWS,
+        let batches = Batches {
             fused_bytes: FUSED_ROWS * row,
+            ..Batches::of_rows(ROWS)
         };
-        let parallel = Warpweave::new(&place, &exchange, &config, dtype, limits).unwrap();
+        let parallel = Warpweave::new(&place, &exchange, &config, dtype, batches).unwrap();
+        if B::KIND == BackendKind::Cuda {
+            // candle loads its kernels at their first launch. Loading waits for the kernels of the context,
+            // and where ranks share a GPU, one of those may wait for the rank that loads.
+            let (config, weights) = (config.clone(), weights.clone());
+            let silent = Silent(&parallel);
+            work(&place, &Model::new(config, weights, &silent, ROWS).unwrap());
+            comm.barrier().unwrap();
+        }
         let model = Model::new(config, weights, &parallel, ROWS).unwrap();
         let result = work(&place, &model);
         parallel.close(exchange.as_ref()).unwrap();
