@@ -290,6 +290,15 @@ fn a_hundred_thousand_replays_on_two_streams() {
 
 #[test]
 #[ignore = "needs GPUs"]
+fn a_million_replays_of_reduced_and_normalized_rows() {
+    let world = devices().clamp(2, 8);
+    on(world, sizes(world), TIMEOUT, |rank| {
+        norm::many_replays(rank, 1_000_000)
+    });
+}
+
+#[test]
+#[ignore = "needs GPUs"]
 fn ranks_that_make_different_calls_are_told() {
     for world in worlds().skip(1) {
         on(world, sizes(world), TIMEOUT, |rank| {

@@ -305,6 +305,12 @@ fn ten_thousand_replays_on_two_streams() {
 }
 
 #[test]
+fn replays_of_reduced_and_normalized_rows() {
+    on_threads(2, TIMEOUT, |rank| norm::many_replays(rank, 3_000))
+        .unwrap_or_else(|why| panic!("{why}"));
+}
+
+#[test]
 fn ranks_that_make_different_calls_are_told() {
     for world in [2, 4] {
         on_threads(world, TIMEOUT, |rank| {

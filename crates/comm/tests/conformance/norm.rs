@@ -8,7 +8,7 @@ use warpweave_comm::CollectiveKernels;
 use warpweave_comm::collective::norm::arithmetic;
 use warpweave_comm::collective::{AddRmsNorm, Quantized, Variant};
 use warpweave_symm_mem::host::Element;
-use warpweave_symm_mem::{Backend, DType, DeviceSlice, Error, FaultCause, Memory};
+use warpweave_symm_mem::{Backend, DType, DeviceSlice, Error, FaultCause, Memory, Priority};
 
 use crate::case::DTYPES;
 use crate::play::Played;
@@ -503,6 +503,97 @@ pub fn a_stray_rank_is_named<B: CollectiveKernels>(rank: &Rank<B>, timeout: Dura
                 .recover(&rank.stream, rank.exchange.as_ref())
                 .map_err(told)?;
             play(rank, &alike, 80 + seed as u64)?;
+        }
+    }
+    Ok(())
+}
+
+/// Graphs of an all-reduce and of the fused call on its result, of 8 to 256 KiB, replayed on two streams that
+/// wait for each other while a rank is late now and then. The residual grows with each replay: one too many
+/// or too few shows. `replays` are those of all sizes.
+pub fn many_replays<B: CollectiveKernels>(rank: &Rank<B>, replays: usize) -> Played {
+    const HIDDEN: usize = 1024;
+    const SIZES: [usize; 6] = [2, 4, 8, 16, 32, 64];
+    const ROUNDS: usize = 5;
+    let (backend, stream, world) = (&rank.backend, &rank.stream, rank.world());
+    let failed = |error: Error| error.to_string();
+    let (other, event) = (backend.stream(Priority::Normal), backend.event());
+    let (other, event) = (other.map_err(failed)?, event.map_err(failed)?);
+    // Multiples of a half, so that residuals are exact.
+    let given = |rank: usize, index: usize| ((index + rank) % 3) as f32 - 0.5;
+    let mut late = 1u32;
+    for rows in SIZES {
+        let count = rows * HIDDEN;
+        let mine: Vec<f32> = (0..count).map(|index| given(rank.rank(), index)).collect();
+        let (zeros, ones) = (vec![0.0; count], vec![1.0f32; HIDDEN]);
+        let filled = |values: &[f32]| -> Result<_, Error> {
+            let memory = backend.allocate(4 * values.len())?;
+            // SAFETY: all of new memory.
+            unsafe { backend.upload(stream, memory.address(), &encoded(DType::F32, values))? };
+            Ok(memory)
+        };
+        let [x, sum, residual, out] = [&mine, &zeros, &zeros, &zeros].map(|values| filled(values));
+        let (x, sum) = (x.map_err(failed)?, sum.map_err(failed)?);
+        let (residual, out) = (residual.map_err(failed)?, out.map_err(failed)?);
+        let weight = filled(&ones).map_err(failed)?;
+        let norm = AddRmsNorm {
+            dtype: DType::F32,
+            hidden: HIDDEN,
+            epsilon: EPSILON,
+            input: DeviceSlice::of(&sum),
+            residual: DeviceSlice::of(&residual),
+            weight: DeviceSlice::of(&weight),
+            residual_out: DeviceSlice::of(&residual),
+            normalized: Some(DeviceSlice::of(&out)),
+            quantized: None,
+        };
+        let graph = backend.capture(stream, || {
+            let collectives = &rank.collectives;
+            collectives.all_reduce(stream, DType::F32, DeviceSlice::of(&x), norm.input)?;
+            collectives.all_reduce_add_rms_norm(stream, &norm).map(drop)
+        });
+        let graph = graph.map_err(failed)?;
+        rank.meet()?;
+        // Even, so that the last replay of a round is on the second stream.
+        let times = (replays / SIZES.len() / ROUNDS).next_multiple_of(2);
+        for round in 1..=ROUNDS {
+            for replay in 0..times {
+                late = late.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                if rank.rank() == 0 && late >> 24 == 0 {
+                    std::thread::sleep(Duration::from_micros(u64::from(late >> 12 & 0x3ff)));
+                }
+                let [from, to] = match replay % 2 {
+                    0 => [stream, &other],
+                    _ => [&other, stream],
+                };
+                // SAFETY: the memory and the collectives outlive the work, and the streams wait for each
+                // other.
+                unsafe { backend.launch_graph(&graph, from).map_err(failed)? };
+                backend.record(&event, from).map_err(failed)?;
+                backend.wait_event(to, &event).map_err(failed)?;
+            }
+            backend.synchronize(stream).map_err(failed)?;
+            rank.collectives.check(stream).map_err(failed)?;
+            let read = |memory: &B::Memory| {
+                let mut bytes = vec![0; 4 * count];
+                // SAFETY: all of the memory, which nothing writes now.
+                unsafe { backend.download(stream, memory.address(), &mut bytes) }
+                    .map_err(failed)?;
+                Ok::<_, String>(bytes)
+            };
+            let each = |index| (0..world).map(|rank| given(rank, index)).sum::<f32>();
+            let grown = (round * times * world) as f32;
+            let new: Vec<f32> = (0..count).map(|index| grown * each(index)).collect();
+            let normal = |row: &[f32]| arithmetic::normalize(row, &ones, EPSILON);
+            let normalized: Vec<f32> = new.chunks(HIDDEN).flat_map(normal).collect();
+            for (what, memory, wanted) in
+                [("residual", &residual, &new), ("rows", &out, &normalized)]
+            {
+                if read(memory)? != encoded(DType::F32, wanted) {
+                    let me = rank.rank();
+                    return Err(format!("rank {me}: {what} of {rows} rows, round {round}"));
+                }
+            }
         }
     }
     Ok(())
