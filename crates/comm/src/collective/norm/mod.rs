@@ -117,6 +117,10 @@ impl<B: CollectiveKernels> Collectives<B> {
     /// each rank reduces, adds and normalizes its part of the rows, one of `world`, and all gather the
     /// results. `residual` and `residual_out` have this rank's rows alone. The bits are the same. Where rows
     /// are quantized, a rank's part has an even number of elements.
+    ///
+    /// It is a sequence of launches: a reduce-scatter, the rows, and an all-gather of each result. Each moves
+    /// its bytes in the variant that is fastest at its size, which one launch could not. A long message takes
+    /// far more time than the launches in between.
     pub fn reduce_scatter_add_rms_norm_all_gather(
         &self,
         stream: &B::Stream,
