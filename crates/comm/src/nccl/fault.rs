@@ -20,26 +20,26 @@ pub(super) fn failure(
     let last = library.api.get_last_error.get().ok();
     // SAFETY: the communicator may be null; the string is NCCL's until its next call on this thread.
     let last = last.map(|get| text(unsafe { get(null_mut()) }));
-    let said: Vec<String> = [meaning, last]
+    let message: Vec<String> = [meaning, last]
         .into_iter()
         .flatten()
-        .filter(|said| !said.is_empty())
+        .filter(|message| !message.is_empty())
         .collect();
     CommError::Nccl {
         rank,
         call,
         code,
         name: code_name(code),
-        detail: format!("{}; {}", said.join(": "), hint(code)),
+        detail: format!("{}; {}", message.join(": "), hint(code)),
     }
 }
 
 /// A string of NCCL, zero-terminated or null.
-fn text(said: *const c_char) -> String {
-    if said.is_null() {
+fn text(message: *const c_char) -> String {
+    if message.is_null() {
         return String::new();
     }
     // SAFETY: not null, and the callers pass what NCCL has just returned.
-    let said = unsafe { CStr::from_ptr(said) };
-    said.to_string_lossy().trim().to_owned()
+    let message = unsafe { CStr::from_ptr(message) };
+    message.to_string_lossy().trim().to_owned()
 }

@@ -3,11 +3,11 @@
 
 use warpweave_comm::CollectiveKernels;
 use warpweave_comm::collective::{Operation, Variant};
-use warpweave_symm_mem::{DType, DeviceSlice, Error, FaultCause, Memory, Priority};
+use warpweave_symm_mem::{DType, DeviceSlice, Error, FaultCause, Memory};
 
 use crate::case::{Case, DTYPES, OPERATIONS, Reach};
 use crate::play::Played;
-use crate::rank::Rank;
+use crate::rank::{Rank, message};
 use crate::suite::every_variant;
 use crate::values::{encoded, given, result};
 
@@ -15,10 +15,6 @@ use crate::values::{encoded, given, result};
 const POISON: u8 = 0xa5;
 /// Bytes on either side of an operand that a call must leave alone.
 const MARGIN: usize = 64;
-
-fn told(error: Error) -> String {
-    error.to_string()
-}
 
 /// Calls `operation` on slices.
 fn call<B: CollectiveKernels>(
@@ -79,7 +75,7 @@ fn one<B: CollectiveKernels>(rank: &Rank<B>, case: &Case, skew: usize, seed: u64
     let memory = rank
         .backend
         .allocate(start + 2 * (room + MARGIN))
-        .map_err(told)?;
+        .map_err(message)?;
     let all = DeviceSlice::of(&memory);
     let slice = |at: usize, bytes: usize| all.slice(start + at, bytes).expect("inside");
     let values = given(case.dtype, seed, me, 0..given_bytes / case.dtype.size());
@@ -90,18 +86,18 @@ fn one<B: CollectiveKernels>(rank: &Rank<B>, case: &Case, skew: usize, seed: u64
         let (backend, stream) = (&rank.backend, &rank.stream);
         backend
             .fill(stream, memory.address(), POISON, memory.bytes())
-            .map_err(told)?;
+            .map_err(message)?;
         let at = memory.address().add(start + input_at);
-        backend.upload(stream, at, &values).map_err(told)?;
+        backend.upload(stream, at, &values).map_err(message)?;
     }
     expected[start + input_at..][..given_bytes].copy_from_slice(&values);
     let wanted = encoded(case.dtype, &result(case, &rank.limits(), seed, me));
     expected[start + output_at..][..taken_bytes].copy_from_slice(&wanted);
     let operands = [slice(input_at, given_bytes), slice(output_at, taken_bytes)];
     rank.meet()?;
-    let variant = call(rank, &rank.stream, case, operands).map_err(told)?;
-    finish(rank)?;
-    let got = read(rank, &memory)?;
+    let variant = call(rank, &rank.stream, case, operands).map_err(message)?;
+    rank.finish()?;
+    let got = rank.read(&memory)?;
     match got
         .iter()
         .zip(&expected)
@@ -113,22 +109,6 @@ fn one<B: CollectiveKernels>(rank: &Rank<B>, case: &Case, skew: usize, seed: u64
             at as i64 - (start + output_at) as i64
         )),
     }
-}
-
-fn finish<B: CollectiveKernels>(rank: &Rank<B>) -> Played {
-    rank.backend.synchronize(&rank.stream).map_err(told)?;
-    rank.collectives.check(&rank.stream).map_err(told)
-}
-
-fn read<B: CollectiveKernels>(rank: &Rank<B>, memory: &B::Memory) -> Result<Vec<u8>, String> {
-    let mut bytes = vec![0; memory.bytes()];
-    // SAFETY: all of the memory.
-    unsafe {
-        rank.backend
-            .download(&rank.stream, memory.address(), &mut bytes)
-            .map_err(told)?
-    };
-    Ok(bytes)
 }
 
 /// Chunks of lengths that differ by pair, empty ones among them, in one piece and in several.
@@ -154,7 +134,7 @@ pub fn uneven<B: CollectiveKernels>(rank: &Rank<B>) -> Played {
             let received: Vec<usize> = (0..world).map(|from| length(from, me)).collect();
             let given: Vec<u8> = (0..world).flat_map(|to| bytes(me, to)).collect();
             let wanted: Vec<u8> = (0..world).flat_map(|from| bytes(from, me)).collect();
-            let room = |bytes: usize| rank.backend.allocate(bytes + 2 * MARGIN).map_err(told);
+            let room = |bytes: usize| rank.backend.allocate(bytes + 2 * MARGIN).map_err(message);
             let (input, output) = (room(given.len())?, room(wanted.len())?);
             let start = MARGIN / 2 + skew * (me % 2);
             // SAFETY: new memory, within its bounds.
@@ -162,10 +142,10 @@ pub fn uneven<B: CollectiveKernels>(rank: &Rank<B>) -> Played {
                 let (backend, stream) = (&rank.backend, &rank.stream);
                 backend
                     .fill(stream, output.address(), POISON, output.bytes())
-                    .map_err(told)?;
+                    .map_err(message)?;
                 backend
                     .upload(stream, input.address().add(start), &given)
-                    .map_err(told)?;
+                    .map_err(message)?;
             }
             let slice = |memory, bytes| DeviceSlice::slice(memory, start, bytes).expect("inside");
             let input = (slice(DeviceSlice::of(&input), given.len()), &sent[..]);
@@ -174,84 +154,13 @@ pub fn uneven<B: CollectiveKernels>(rank: &Rank<B>) -> Played {
             let called = rank
                 .collectives
                 .all_to_all_uneven(&rank.stream, input, taken, most);
-            called.map_err(told)?;
-            finish(rank)?;
+            called.map_err(message)?;
+            rank.finish()?;
             let mut expected = vec![POISON; output.bytes()];
             expected[start..][..wanted.len()].copy_from_slice(&wanted);
-            if read(rank, &output)? != expected {
+            if rank.read(&output)? != expected {
                 return Err(format!(
                     "rank {me} of {world}: {most} bytes at most, skewed by {skew}"
-                ));
-            }
-        }
-    }
-    Ok(())
-}
-
-/// A graph of two calls, replayed on two streams that wait for each other, while one rank after the other is
-/// late. The first is an exchange in place, which the second time undoes: a replay too many or too few shows.
-pub fn many_replays<B: CollectiveKernels>(rank: &Rank<B>, replays: usize) -> Played {
-    let (backend, world, me) = (&rank.backend, rank.world(), rank.rank());
-    const COUNT: usize = 60;
-    let bytes = 4 * COUNT * world;
-    let value = |rank: usize, chunk: usize| (10 * rank + chunk) as f32;
-    let mine: Vec<f32> = (0..world)
-        .flat_map(|chunk| [value(me, chunk); COUNT])
-        .collect();
-    let [x, sum] = [(); 2].map(|()| backend.allocate(bytes));
-    let (x, sum) = (x.map_err(told)?, sum.map_err(told)?);
-    // SAFETY: all of new memory.
-    unsafe {
-        backend
-            .upload(&rank.stream, x.address(), &encoded(DType::F32, &mine))
-            .map_err(told)?
-    };
-    let [values, sums] = [&x, &sum].map(DeviceSlice::of);
-    let other = backend.stream(Priority::Normal).map_err(told)?;
-    let graph = backend.capture(&rank.stream, || {
-        rank.collectives.all_to_all(&rank.stream, values, values)?;
-        rank.collectives
-            .all_reduce(&rank.stream, DType::F32, values, sums)?;
-        Ok(())
-    });
-    let graph = graph.map_err(told)?;
-    let event = backend.event().map_err(told)?;
-    rank.meet()?;
-    for round in 0..10 {
-        // An odd number, so that each round ends in the other state.
-        let times = (replays / 10) | 1;
-        for replay in 0..times {
-            let [from, to] = match replay % 2 {
-                0 => [&rank.stream, &other],
-                _ => [&other, &rank.stream],
-            };
-            if replay % 200 == 0 && replay / 200 % world == me {
-                std::thread::sleep(std::time::Duration::from_millis(1));
-            }
-            // SAFETY: the memory and the collectives outlive the work, and the streams wait for each other.
-            unsafe { backend.launch_graph(&graph, from).map_err(told)? };
-            backend.record(&event, from).map_err(told)?;
-            backend.wait_event(to, &event).map_err(told)?;
-        }
-        backend.synchronize(&other).map_err(told)?;
-        finish(rank)?;
-        let state = |rank: usize, chunk: usize| match round % 2 {
-            0 => value(chunk, rank),
-            _ => value(rank, chunk),
-        };
-        let reduced = |chunk| (0..world).map(|rank| state(rank, chunk)).sum();
-        for (memory, wanted) in [
-            (
-                &x,
-                (0..world).map(|chunk| state(me, chunk)).collect::<Vec<_>>(),
-            ),
-            (&sum, (0..world).map(reduced).collect()),
-        ] {
-            let wanted: Vec<f32> = wanted.iter().flat_map(|value| [*value; COUNT]).collect();
-            if read(rank, memory)? != encoded(DType::F32, &wanted) {
-                return Err(format!(
-                    "rank {me}: wrong values after {} replays",
-                    (round + 1) * times
                 ));
             }
         }
@@ -287,7 +196,7 @@ pub fn different_calls_are_told<B: CollectiveKernels>(
     timeout: std::time::Duration,
 ) -> Played {
     let last = rank.world() - 1;
-    let memory = rank.backend.allocate(1 << 16).map_err(told)?;
+    let memory = rank.backend.allocate(1 << 16).map_err(message)?;
     for (index, odd) in ODD.into_iter().enumerate() {
         let alike = Case::new(
             Operation::AllReduce,
@@ -306,8 +215,8 @@ pub fn different_calls_are_told<B: CollectiveKernels>(
         // After a call that is alike.
         let operands = [slice(0, 1920), slice(1 << 15, 1920)];
         rank.meet()?;
-        call(rank, &rank.stream, &alike, operands).map_err(told)?;
-        finish(rank)?;
+        call(rank, &rank.stream, &alike, operands).map_err(message)?;
+        rank.finish()?;
         rank.meet()?;
         let start = std::time::Instant::now();
         call(
@@ -316,14 +225,14 @@ pub fn different_calls_are_told<B: CollectiveKernels>(
             &case,
             [slice(0, given), slice(1 << 15, taken)],
         )
-        .map_err(told)?;
-        rank.backend.synchronize(&rank.stream).map_err(told)?;
+        .map_err(message)?;
+        rank.backend.synchronize(&rank.stream).map_err(message)?;
         let waited = start.elapsed();
         is_told(rank, waited, timeout).map_err(|why| format!("odd call {index}: {why}"))?;
         rank.meet()?;
         rank.collectives
             .recover(&rank.stream, rank.exchange.as_ref())
-            .map_err(told)?;
+            .map_err(message)?;
         one(rank, &alike, 0, 9000 + index as u64)?;
     }
     Ok(())
@@ -390,7 +299,7 @@ pub fn every_variant_tells_other_calls<B: CollectiveKernels>(
             }
             let case = if rank.rank() == last { odd } else { alike };
             let story = |why| format!("{alike:?}, and {odd:?}: {why}");
-            let place = rank.place(&case).map_err(told)?;
+            let place = rank.place(&case).map_err(message)?;
             rank.meet()?;
             let start = std::time::Instant::now();
             // SAFETY: both places are live, and nobody uses what they hold afterwards.
@@ -398,15 +307,15 @@ pub fn every_variant_tells_other_calls<B: CollectiveKernels>(
                 rank.collectives
                     .enqueue(&rank.stream, &place.call, case.variant)
             };
-            called.map_err(told)?;
-            rank.backend.synchronize(&rank.stream).map_err(told)?;
+            called.map_err(message)?;
+            rank.backend.synchronize(&rank.stream).map_err(message)?;
             is_told(rank, start.elapsed(), timeout).map_err(story)?;
             rank.meet()?;
             rank.collectives
                 .recover(&rank.stream, rank.exchange.as_ref())
-                .map_err(told)?;
+                .map_err(message)?;
             if let Some(error) = rank.call(&alike, 2, 9500).map_err(story)? {
-                return Err(story(told(error)));
+                return Err(story(message(error)));
             }
         }
     }

@@ -12,7 +12,8 @@ use crate::late::{self, Stray};
 use crate::norm;
 use crate::play::Played;
 use crate::random::Random;
-use crate::rank::{Rank, Sizes};
+use crate::rank::{Rank, Sizes, message};
+use crate::replays;
 use crate::suite::{self, Mixture};
 
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -46,12 +47,10 @@ fn on(world: usize, sizes: Sizes, timeout: Duration, body: impl Fn(&Rank<Cuda>) 
     let body = &body;
     let run = move |exchange: Arc<dyn Exchange>| {
         let device = if world > devices { 0 } else { exchange.rank() };
-        let backend = Cuda::new(device)
-            .map_err(|error| error.to_string())?
-            .with_timeout(timeout);
-        let rank = Rank::new(backend, exchange, sizes).map_err(|error| error.to_string())?;
+        let backend = Cuda::new(device).map_err(message)?.with_timeout(timeout);
+        let rank = Rank::new(backend, exchange, sizes).map_err(message)?;
         body(&rank)?;
-        rank.close().map_err(|error| error.to_string())
+        rank.close().map_err(message)
     };
     let group = ThreadExchange::group_with_timeout(world, Duration::from_secs(120));
     let failures: Vec<String> = std::thread::scope(|scope| {
@@ -165,7 +164,7 @@ fn ranks_that_are_late_skip_or_repeat_a_call_fail_or_are_right() {
 fn barriers_order_work_and_bad_calls_are_refused() {
     for world in worlds() {
         on(world, sizes(world), TIMEOUT, |rank| {
-            suite::barriers_order_work(rank).map_err(|error| error.to_string())?;
+            suite::barriers_order_work(rank).map_err(message)?;
             suite::bad_calls_are_refused(rank)
         });
     }
@@ -197,11 +196,7 @@ fn soak(world: usize, calls: usize, timeout: Duration) {
     sizes.room = 1 << 20;
     sizes.batch = 32 << 20;
     on(world, sizes, timeout, |rank| {
-        let free = || {
-            rank.backend
-                .free_memory()
-                .map_err(|error| error.to_string())
-        };
+        let free = || rank.backend.free_memory().map_err(message);
         let limits = rank.limits();
         let mut random = Random::new(calls as u64);
         let mut before = None;
@@ -221,9 +216,7 @@ fn soak(world: usize, calls: usize, timeout: Duration) {
             // What the driver keeps of the first graphs it keeps for all.
             before.get_or_insert(free()?);
         }
-        rank.exchange
-            .barrier("played")
-            .map_err(|error| error.to_string())?;
+        rank.exchange.barrier("played").map_err(message)?;
         let (before, after) = (before.unwrap_or_default(), free()?);
         match before.saturating_sub(after) {
             lost if lost > 16 << 20 => Err(format!("{lost} bytes of device memory are gone")),
@@ -284,7 +277,7 @@ fn chunks_of_different_lengths() {
 fn a_hundred_thousand_replays_on_two_streams() {
     let world = devices().clamp(2, 8);
     on(world, sizes(world), TIMEOUT, |rank| {
-        calls::many_replays(rank, 100_000)
+        replays::of_collectives(rank, 100_000)
     });
 }
 
@@ -293,7 +286,7 @@ fn a_hundred_thousand_replays_on_two_streams() {
 fn a_million_replays_of_reduced_and_normalized_rows() {
     let world = devices().clamp(2, 8);
     on(world, sizes(world), TIMEOUT, |rank| {
-        norm::many_replays(rank, 1_000_000)
+        replays::of_norms(rank, 1_000_000)
     });
 }
 

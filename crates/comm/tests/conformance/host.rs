@@ -14,7 +14,8 @@ use crate::late::{self, Stray};
 use crate::norm;
 use crate::play::{Played, Step};
 use crate::random::Random;
-use crate::rank::{Rank, Sizes};
+use crate::rank::{Rank, Sizes, message};
+use crate::replays;
 use crate::suite::{self, Mixture};
 
 /// Long enough for many ranks on few cores.
@@ -30,9 +31,9 @@ pub fn on(
     let body = &body;
     let run = move |exchange| {
         let backend = Host::with_timeout(timeout);
-        let rank = Rank::new(backend, exchange, sizes).map_err(|error| error.to_string())?;
+        let rank = Rank::new(backend, exchange, sizes).map_err(message)?;
         body(&rank)?;
-        rank.close().map_err(|error| error.to_string())
+        rank.close().map_err(message)
     };
     std::thread::scope(|scope| {
         let ranks: Vec<_> = exchanges
@@ -189,8 +190,7 @@ fn epochs_wrap_around() {
 #[test]
 fn barriers_order_work() {
     for world in [1, 2, 5] {
-        let body =
-            |rank: &Rank<Host>| suite::barriers_order_work(rank).map_err(|error| error.to_string());
+        let body = |rank: &Rank<Host>| suite::barriers_order_work(rank).map_err(message);
         on_threads(world, TIMEOUT, body).unwrap_or_else(|why| panic!("{why}"));
     }
 }
@@ -298,15 +298,15 @@ fn chunks_of_different_lengths() {
 
 #[test]
 fn ten_thousand_replays_on_two_streams() {
-    on_threads(2, TIMEOUT, |rank| calls::many_replays(rank, 10_000))
+    on_threads(2, TIMEOUT, |rank| replays::of_collectives(rank, 10_000))
         .unwrap_or_else(|why| panic!("{why}"));
-    on_threads(4, TIMEOUT, |rank| calls::many_replays(rank, 500))
+    on_threads(4, TIMEOUT, |rank| replays::of_collectives(rank, 500))
         .unwrap_or_else(|why| panic!("{why}"));
 }
 
 #[test]
 fn replays_of_reduced_and_normalized_rows() {
-    on_threads(2, TIMEOUT, |rank| norm::many_replays(rank, 3_000))
+    on_threads(2, TIMEOUT, |rank| replays::of_norms(rank, 3_000))
         .unwrap_or_else(|why| panic!("{why}"));
 }
 

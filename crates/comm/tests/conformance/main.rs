@@ -17,5 +17,6 @@ mod play;
 mod processes;
 mod random;
 mod rank;
+mod replays;
 mod suite;
 mod values;

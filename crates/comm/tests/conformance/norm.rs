@@ -8,18 +8,18 @@ use warpweave_comm::CollectiveKernels;
 use warpweave_comm::collective::norm::arithmetic;
 use warpweave_comm::collective::{AddRmsNorm, Quantized, Variant};
 use warpweave_symm_mem::host::Element;
-use warpweave_symm_mem::{Backend, DType, DeviceSlice, Error, FaultCause, Memory, Priority};
+use warpweave_symm_mem::{Backend, DType, DeviceSlice, Error, FaultCause, Memory};
 
 use crate::case::DTYPES;
 use crate::play::Played;
-use crate::rank::Rank;
+use crate::rank::{Rank, message};
 use crate::values::{encoded, given};
 
 /// What memory holds before a call.
 const POISON: u8 = 0xa5;
 /// Bytes on either side of an operand that a call must leave alone.
 const MARGIN: usize = 256;
-const EPSILON: f32 = 1e-5;
+pub const EPSILON: f32 = 1e-5;
 
 /// How a matrix is reduced and normalized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,13 +95,7 @@ impl<B: Backend> Placed<B> {
     where
         B: CollectiveKernels,
     {
-        let mut all = vec![0; self.memory.bytes()];
-        // SAFETY: all of the memory.
-        let read = unsafe {
-            rank.backend
-                .download(&rank.stream, self.memory.address(), &mut all)
-        };
-        read.map_err(|error| error.to_string())?;
+        let all = rank.read(&self.memory)?;
         let end = self.at + self.bytes;
         match all[..self.at]
             .iter()
@@ -332,10 +326,7 @@ pub fn every_case<B: CollectiveKernels>(
 
 /// Calls that cannot be are refused before anything is enqueued, and the group goes on.
 pub fn bad_calls_are_refused<B: CollectiveKernels>(rank: &Rank<B>) -> Played {
-    let memory = rank
-        .backend
-        .allocate(4096)
-        .map_err(|error| error.to_string())?;
+    let memory = rank.backend.allocate(4096).map_err(message)?;
     let slice =
         |at: usize, bytes: usize| DeviceSlice::of(&memory).slice(at, bytes).expect("inside");
     let good = AddRmsNorm {
@@ -401,7 +392,7 @@ pub fn bad_calls_are_refused<B: CollectiveKernels>(rank: &Rank<B>) -> Played {
             .collectives
             .all_reduce_add_rms_norm(&rank.stream, &norm)
         {
-            Err(Error::InvalidArgument { why: told, .. }) if told.contains(why) => {}
+            Err(Error::InvalidArgument { why: message, .. }) if message.contains(why) => {}
             other => return Err(format!("{why}: {other:?}")),
         }
     }
@@ -409,17 +400,16 @@ pub fn bad_calls_are_refused<B: CollectiveKernels>(rank: &Rank<B>) -> Played {
     let called = rank
         .collectives
         .all_reduce_add_rms_norm(&rank.stream, &good);
-    called.map_err(|error| error.to_string())?;
+    called.map_err(message)?;
     let done = rank.backend.synchronize(&rank.stream);
     done.and_then(|()| rank.collectives.check(&rank.stream))
-        .map_err(|error| error.to_string())
+        .map_err(message)
 }
 
 /// The last rank makes no call, or one of other rows: every other rank has an error that names it, and its
 /// results are as they were. Afterwards the group goes on.
 pub fn a_stray_rank_is_named<B: CollectiveKernels>(rank: &Rank<B>, timeout: Duration) -> Played {
     let (last, hidden) = (rank.world() - 1, 600);
-    let told = |error: Error| error.to_string();
     for (seed, variant) in [Variant::Packets, Variant::PacketsTwoShot]
         .into_iter()
         .enumerate()
@@ -437,7 +427,7 @@ pub fn a_stray_rank_is_named<B: CollectiveKernels>(rank: &Rank<B>, timeout: Dura
             };
             play(rank, &alike, 70 + seed as u64)?;
             let rows = if rank.rank() == last { 1 } else { 2 };
-            let place = |bytes| Placed::<B>::new(rank, None, bytes, 0).map_err(told);
+            let place = |bytes| Placed::<B>::new(rank, None, bytes, 0).map_err(message);
             let matrix = 4 * rows * hidden;
             let (input, residual, weight) = (place(matrix)?, place(matrix)?, place(4 * hidden)?);
             let (residual_out, normalized) = (place(matrix)?, place(matrix)?);
@@ -460,8 +450,8 @@ pub fn a_stray_rank_is_named<B: CollectiveKernels>(rank: &Rank<B>, timeout: Dura
                 let stream = &rank.stream;
                 rank.collectives
                     .all_reduce_add_rms_norm_by(stream, &norm, variant)
-                    .map_err(told)?;
-                rank.backend.synchronize(stream).map_err(told)?;
+                    .map_err(message)?;
+                rank.backend.synchronize(stream).map_err(message)?;
                 rank.collectives.check(stream)
             };
             match checked {
@@ -501,99 +491,8 @@ pub fn a_stray_rank_is_named<B: CollectiveKernels>(rank: &Rank<B>, timeout: Dura
             rank.meet()?;
             rank.collectives
                 .recover(&rank.stream, rank.exchange.as_ref())
-                .map_err(told)?;
+                .map_err(message)?;
             play(rank, &alike, 80 + seed as u64)?;
-        }
-    }
-    Ok(())
-}
-
-/// Graphs of an all-reduce and of the fused call on its result, of 8 to 256 KiB, replayed on two streams that
-/// wait for each other while a rank is late now and then. The residual grows with each replay: one too many
-/// or too few shows. `replays` are those of all sizes.
-pub fn many_replays<B: CollectiveKernels>(rank: &Rank<B>, replays: usize) -> Played {
-    const HIDDEN: usize = 1024;
-    const SIZES: [usize; 6] = [2, 4, 8, 16, 32, 64];
-    const ROUNDS: usize = 5;
-    let (backend, stream, world) = (&rank.backend, &rank.stream, rank.world());
-    let failed = |error: Error| error.to_string();
-    let (other, event) = (backend.stream(Priority::Normal), backend.event());
-    let (other, event) = (other.map_err(failed)?, event.map_err(failed)?);
-    // Multiples of a half, so that residuals are exact.
-    let given = |rank: usize, index: usize| ((index + rank) % 3) as f32 - 0.5;
-    let mut late = 1u32;
-    for rows in SIZES {
-        let count = rows * HIDDEN;
-        let mine: Vec<f32> = (0..count).map(|index| given(rank.rank(), index)).collect();
-        let (zeros, ones) = (vec![0.0; count], vec![1.0f32; HIDDEN]);
-        let filled = |values: &[f32]| -> Result<_, Error> {
-            let memory = backend.allocate(4 * values.len())?;
-            // SAFETY: all of new memory.
-            unsafe { backend.upload(stream, memory.address(), &encoded(DType::F32, values))? };
-            Ok(memory)
-        };
-        let [x, sum, residual, out] = [&mine, &zeros, &zeros, &zeros].map(|values| filled(values));
-        let (x, sum) = (x.map_err(failed)?, sum.map_err(failed)?);
-        let (residual, out) = (residual.map_err(failed)?, out.map_err(failed)?);
-        let weight = filled(&ones).map_err(failed)?;
-        let norm = AddRmsNorm {
-            dtype: DType::F32,
-            hidden: HIDDEN,
-            epsilon: EPSILON,
-            input: DeviceSlice::of(&sum),
-            residual: DeviceSlice::of(&residual),
-            weight: DeviceSlice::of(&weight),
-            residual_out: DeviceSlice::of(&residual),
-            normalized: Some(DeviceSlice::of(&out)),
-            quantized: None,
-        };
-        let graph = backend.capture(stream, || {
-            let collectives = &rank.collectives;
-            collectives.all_reduce(stream, DType::F32, DeviceSlice::of(&x), norm.input)?;
-            collectives.all_reduce_add_rms_norm(stream, &norm).map(drop)
-        });
-        let graph = graph.map_err(failed)?;
-        rank.meet()?;
-        // Even, so that the last replay of a round is on the second stream.
-        let times = (replays / SIZES.len() / ROUNDS).next_multiple_of(2);
-        for round in 1..=ROUNDS {
-            for replay in 0..times {
-                late = late.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                if rank.rank() == 0 && late >> 24 == 0 {
-                    std::thread::sleep(Duration::from_micros(u64::from(late >> 12 & 0x3ff)));
-                }
-                let [from, to] = match replay % 2 {
-                    0 => [stream, &other],
-                    _ => [&other, stream],
-                };
-                // SAFETY: the memory and the collectives outlive the work, and the streams wait for each
-                // other.
-                unsafe { backend.launch_graph(&graph, from).map_err(failed)? };
-                backend.record(&event, from).map_err(failed)?;
-                backend.wait_event(to, &event).map_err(failed)?;
-            }
-            backend.synchronize(stream).map_err(failed)?;
-            rank.collectives.check(stream).map_err(failed)?;
-            let read = |memory: &B::Memory| {
-                let mut bytes = vec![0; 4 * count];
-                // SAFETY: all of the memory, which nothing writes now.
-                unsafe { backend.download(stream, memory.address(), &mut bytes) }
-                    .map_err(failed)?;
-                Ok::<_, String>(bytes)
-            };
-            let each = |index| (0..world).map(|rank| given(rank, index)).sum::<f32>();
-            let grown = (round * times * world) as f32;
-            let new: Vec<f32> = (0..count).map(|index| grown * each(index)).collect();
-            let normal = |row: &[f32]| arithmetic::normalize(row, &ones, EPSILON);
-            let normalized: Vec<f32> = new.chunks(HIDDEN).flat_map(normal).collect();
-            for (what, memory, wanted) in
-                [("residual", &residual, &new), ("rows", &out, &normalized)]
-            {
-                if read(memory)? != encoded(DType::F32, wanted) {
-                    let me = rank.rank();
-                    return Err(format!("rank {me}: {what} of {rows} rows, round {round}"));
-                }
-            }
         }
     }
     Ok(())

@@ -6,7 +6,7 @@ use warpweave_comm::CollectiveKernels;
 use warpweave_symm_mem::{DevicePtr, Error, Memory};
 
 use crate::case::Case;
-use crate::rank::Rank;
+use crate::rank::{Rank, message};
 use crate::values::{encoded, given, result};
 
 /// What memory holds before a call.
@@ -292,7 +292,7 @@ impl<B: CollectiveKernels> Rank<B> {
             log: at,
         } = call;
         let (limits, rank) = (self.limits(), self.rank());
-        let place = self.place(case).map_err(|error| error.to_string())?;
+        let place = self.place(case).map_err(message)?;
         let elements = case.operation.elements(case.count, self.world()).0;
         let input = encoded(case.dtype, &given(case.dtype, *seed, rank, 0..elements));
         let output = encoded(case.dtype, &result(case, &limits, *seed, rank));

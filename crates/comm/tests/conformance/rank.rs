@@ -5,9 +5,10 @@ use std::sync::Arc;
 use warpweave_comm::collective::Call;
 use warpweave_comm::{CollectiveKernels, CollectiveOptions, Collectives, Operand};
 use warpweave_symm_mem::multicast::MulticastBuffer;
-use warpweave_symm_mem::{DevicePtr, Exchange, Memory, Priority, Result, SymmetricBuffer};
+use warpweave_symm_mem::{DType, DevicePtr, Exchange, Memory, Priority, Result, SymmetricBuffer};
 
 use crate::case::{Case, Limits};
+use crate::values::encoded;
 
 /// Bytes on either side of an operand that a call must leave alone.
 pub const MARGIN: usize = 64;
@@ -33,6 +34,11 @@ impl Sizes {
         room: 1 << 20,
         batch: 8 << 20,
     };
+}
+
+/// What a test says of an error.
+pub fn message(error: impl ToString) -> String {
+    error.to_string()
 }
 
 pub struct Rank<B: CollectiveKernels> {
@@ -102,8 +108,35 @@ impl<B: CollectiveKernels> Rank<B> {
     /// Waits for the other ranks. Stands between what allocates, frees or captures and the next call: on a
     /// device that ranks share it may wait for all work, and so for a peer that waits for this rank.
     pub fn meet(&self) -> Result<(), String> {
-        let met = self.exchange.barrier("meet");
-        met.map_err(|error| error.to_string())
+        self.exchange.barrier("meet").map_err(message)
+    }
+
+    /// Waits for the calls so far.
+    pub fn finish(&self) -> Result<(), String> {
+        self.backend.synchronize(&self.stream).map_err(message)?;
+        self.collectives.check(&self.stream).map_err(message)
+    }
+
+    /// New memory that holds `values`, on the device when the stream gets there.
+    pub fn filled(&self, values: &[f32]) -> Result<B::Memory, String> {
+        let memory = self.backend.allocate(4 * values.len()).map_err(message)?;
+        // SAFETY: all of new memory.
+        let uploaded = unsafe {
+            let bytes = encoded(DType::F32, values);
+            self.backend.upload(&self.stream, memory.address(), &bytes)
+        };
+        uploaded.map_err(message).map(|()| memory)
+    }
+
+    /// All bytes of `memory`.
+    pub fn read(&self, memory: &B::Memory) -> Result<Vec<u8>, String> {
+        let mut bytes = vec![0; memory.bytes()];
+        // SAFETY: all of the memory.
+        let read = unsafe {
+            self.backend
+                .download(&self.stream, memory.address(), &mut bytes)
+        };
+        read.map_err(message).map(|()| bytes)
     }
 
     pub fn world(&self) -> usize {

@@ -7,7 +7,7 @@ use warpweave_symm_mem::{DType, Error};
 use crate::case::{Case, DTYPES, Limits, OPERATIONS, Reach};
 use crate::play::{Played, Step};
 use crate::random::Random;
-use crate::rank::Rank;
+use crate::rank::{Rank, message};
 
 /// The fewest operands that peers must reach for this variant; both where it has nothing to work with here.
 pub fn least_reach(operation: Operation, variant: Variant, limits: &Limits) -> Reach {
@@ -190,7 +190,7 @@ pub fn epochs_wrap_around<B: CollectiveKernels>(rank: &Rank<B>) -> Played {
         let begun = rank
             .collectives
             .begin_at(&rank.stream, rank.exchange.as_ref(), epoch);
-        begun.map_err(|error| error.to_string())?;
+        begun.map_err(message)?;
         let steps = mixed(&mut Random::new(u64::from(epoch)), &rank.limits(), &mixture);
         rank.play(&steps, u64::from(epoch))
             .map_err(|why| format!("from epoch {epoch}: {why}"))?;
@@ -245,7 +245,7 @@ pub fn bad_calls_are_refused<B: CollectiveKernels>(rank: &Rank<B>) -> Played {
         8,
         Reach::BOTH,
     );
-    let place = rank.place(&good).map_err(|error| error.to_string())?;
+    let place = rank.place(&good).map_err(message)?;
     let mut bad = place.call;
     bad.root = rank.world();
     let refused = rank.collectives.validate(&bad, Variant::Push);

@@ -226,14 +226,14 @@ fn with_a_token_that_is_no_secret_only_the_own_user_gets_in() {
             "exec 3<>/dev/tcp/127.0.0.1/{}; printf '{octal}' >&3; cat <&3",
             server.address().port()
         );
-        let said = std::os::unix::process::CommandExt::uid(
+        let message = std::os::unix::process::CommandExt::uid(
             std::process::Command::new("bash").args(["-c", &script]),
             65534,
         )
         .output()
         .expect("bash");
         // Refused, because of its user: the messages' third kind and the refusals' eighth.
-        assert_eq!(said.stdout[CHALLENGE..], frame(&[2, 7]), "{said:?}");
+        assert_eq!(message.stdout[CHALLENGE..], frame(&[2, 7]), "{message:?}");
     }
     own.ping().expect("served");
 }

@@ -84,12 +84,12 @@ fn meets(launcher: &str, ranks: Vec<Environment>) {
         .collect();
     let children: Vec<_> = ranks.iter().map(|env| start("meet", env, None)).collect();
     for child in children {
-        let said = output(child);
+        let message = output(child);
         assert!(
-            said.contains(&format!("met {}", expected.join(";"))),
-            "{said}"
+            message.contains(&format!("met {}", expected.join(";"))),
+            "{message}"
         );
-        assert!(said.contains("child: fine"), "{said}");
+        assert!(message.contains("child: fine"), "{message}");
     }
 }
 
@@ -179,10 +179,10 @@ fn own(rank: usize, world: usize, port: u16, token: &str) -> Environment {
 
 #[test]
 fn a_part_of_a_launchers_variables_is_an_error_that_names_the_rest() {
-    let said = output(start("meet", &vec![("PMI_RANK", text(0))], None));
+    let message = output(start("meet", &vec![("PMI_RANK", text(0))], None));
     assert!(
-        said.contains("failed: environment of MPICH: missing: PMI_SIZE"),
-        "{said}"
+        message.contains("failed: environment of MPICH: missing: PMI_SIZE"),
+        "{message}"
     );
 }
 
@@ -196,10 +196,10 @@ fn the_token_is_shown_to_nobody() {
     let one = start("meet", &own(1, 2, port, SECRET), None);
     // `ps` reads this.
     let line = std::fs::read_to_string(format!("/proc/{}/cmdline", one.id())).expect("procfs");
-    let said = [line, stranger, output(zero), output(one)].concat();
-    assert!(said.contains("met 0 of 2 by warpweave;1 of 2"), "{said}");
-    assert!(said.contains("JobToken"), "the job was printed: {said}");
-    assert!(!said.contains("nobody may see"), "{said}");
+    let message = [line, stranger, output(zero), output(one)].concat();
+    assert!(message.contains("met 0 of 2 by warpweave;1 of 2"), "{message}");
+    assert!(message.contains("JobToken"), "the job was printed: {message}");
+    assert!(!message.contains("nobody may see"), "{message}");
 }
 
 #[test]
@@ -217,13 +217,13 @@ fn killed_ranks_leave_nothing_behind() {
         .map(|rank| start("linger", &own(rank, 2, port, SECRET), Some(&folder)))
         .collect();
     for rank in &mut ranks {
-        let (mut said, mut byte) = (String::new(), [0]);
+        let (mut message, mut byte) = (String::new(), [0]);
         let start = Instant::now();
         let out = rank.stdout.as_mut().expect("a pipe");
-        while !said.contains("child: ready") {
-            assert_eq!(out.read(&mut byte).expect("a pipe"), 1, "{said}");
-            said.push(byte[0] as char);
-            assert!(start.elapsed() < Duration::from_secs(30), "{said}");
+        while !message.contains("child: ready") {
+            assert_eq!(out.read(&mut byte).expect("a pipe"), 1, "{message}");
+            message.push(byte[0] as char);
+            assert!(start.elapsed() < Duration::from_secs(30), "{message}");
         }
     }
     for rank in &mut ranks {

@@ -274,12 +274,12 @@ fn idle(backend: Host, exchange: Peers) -> Turn {
 /// A rank whose output is read by a thread, so that the time of each line is right.
 struct Rank {
     process: Child,
-    said: Receiver<(Instant, String)>,
+    message: Receiver<(Instant, String)>,
 }
 
 impl Rank {
     fn hears(&self, limit: Duration) -> Option<(Instant, String)> {
-        self.said.recv_timeout(limit).ok()
+        self.message.recv_timeout(limit).ok()
     }
 
     fn send(&self, signal: Signal) {
@@ -316,20 +316,20 @@ fn start(work: &str, deadline: Duration) -> Vec<Rank> {
                 .spawn()
                 .expect("starting this binary");
             let lines = BufReader::new(process.stdout.take().expect("a pipe")).lines();
-            let (sender, said) = channel();
+            let (sender, message) = channel();
             std::thread::spawn(move || {
                 for line in lines.map_while(Result::ok) {
-                    if let Some(said) = line.strip_prefix("child: ") {
-                        let _ = sender.send((Instant::now(), said.to_owned()));
+                    if let Some(message) = line.strip_prefix("child: ") {
+                        let _ = sender.send((Instant::now(), message.to_owned()));
                     }
                 }
             });
-            Rank { process, said }
+            Rank { process, message }
         })
         .collect();
     for rank in &ranks {
-        let (_, said) = rank.hears(Duration::from_secs(60)).expect("a rank");
-        assert_eq!(said, "ready");
+        let (_, message) = rank.hears(Duration::from_secs(60)).expect("a rank");
+        assert_eq!(message, "ready");
     }
     ranks
 }
@@ -348,8 +348,8 @@ fn last_words(ranks: &[Rank], culprit: usize, since: Instant) -> Vec<(usize, Dur
         .filter(|(rank, _)| *rank != culprit)
         .map(|(rank, process)| {
             let heard = process.hears(limit.saturating_sub(since.elapsed()));
-            let (at, said) = heard.unwrap_or_else(|| panic!("rank {rank} goes on"));
-            (rank, at.saturating_duration_since(since), said)
+            let (at, message) = heard.unwrap_or_else(|| panic!("rank {rank} goes on"));
+            (rank, at.saturating_duration_since(since), message)
         })
         .collect()
 }
@@ -368,15 +368,15 @@ fn a_killed_rank_is_named_by_all_others_at_once() {
         std::thread::sleep(moment);
         let killed = Instant::now();
         ranks[culprit].send(Signal::KILL);
-        for (rank, after, said) in last_words(&ranks, culprit, killed) {
-            let story = format!("{work}, {moment:?}, rank {rank} after {after:?}: {said}");
+        for (rank, after, message) in last_words(&ranks, culprit, killed) {
+            let story = format!("{work}, {moment:?}, rank {rank} after {after:?}: {message}");
             // A job of processes on a loaded machine; alone they take milliseconds.
             assert!(after < Duration::from_secs(3), "{story}");
             let names = [
                 format!("rank {culprit} is lost"),
                 format!("lost rank {culprit} of the larger group"),
             ];
-            assert!(names.iter().any(|name| said.contains(name)), "{story}");
+            assert!(names.iter().any(|name| message.contains(name)), "{story}");
             longest = longest.max(after);
         }
     }
@@ -397,19 +397,19 @@ fn a_stopped_rank_costs_the_others_one_deadline_and_fails_when_it_goes_on() {
         std::thread::sleep(Duration::from_micros(random(100_000)));
         ranks[culprit].send(Signal::STOP);
         let stopped = Instant::now();
-        for (rank, after, said) in last_words(&ranks, culprit, stopped) {
-            let story = format!("{work}, rank {rank} after {after:?}: {said}");
+        for (rank, after, message) in last_words(&ranks, culprit, stopped) {
+            let story = format!("{work}, rank {rank} after {after:?}: {message}");
             assert!(after < 2 * deadline, "{story}");
             let words = ["waited", "gave up waiting", "is lost", "since another wait"];
-            assert!(words.iter().any(|word| said.contains(word)), "{story}");
+            assert!(words.iter().any(|word| message.contains(word)), "{story}");
         }
         let going_on = Instant::now();
         ranks[culprit].send(Signal::CONT);
-        let (at, said) = ranks[culprit]
+        let (at, message) = ranks[culprit]
             .hears(Duration::from_secs(30))
             .unwrap_or_else(|| panic!("{work}: rank {culprit} goes on"));
         let after = at.saturating_duration_since(going_on);
-        let story = format!("{work}, rank {culprit}, going on, after {after:?}: {said}");
+        let story = format!("{work}, rank {culprit}, going on, after {after:?}: {message}");
         assert!(after < 2 * deadline, "{story}");
     }
 }

@@ -158,8 +158,8 @@ impl Rank {
                 "the child ended without a word: {:?}",
                 self.process.wait()
             );
-            if let Some(said) = line.strip_prefix("child: ") {
-                return said.trim().to_owned();
+            if let Some(message) = line.strip_prefix("child: ") {
+                return message.trim().to_owned();
             }
         }
     }
@@ -214,10 +214,10 @@ fn killed_in_a_barrier(victim: usize) {
         .enumerate()
         .filter(|(rank, _)| *rank != victim)
     {
-        let said = child.hears();
+        let message = child.hears();
         let expected =
             format!("culprit Some({victim}): rank {rank}: lost rank {victim} during `last`");
-        assert!(said.starts_with(&expected), "{said}");
+        assert!(message.starts_with(&expected), "{message}");
     }
     assert!(
         killed.elapsed() < Duration::from_secs(2),
@@ -239,18 +239,18 @@ fn so_does_the_killed_rank_that_serves_the_store() {
 #[test]
 fn values_that_differ_are_shown_on_every_rank() {
     let mut ranks = start("agree", 3, &[]);
-    let said: Vec<_> = ranks.iter_mut().map(Rank::hears).collect();
+    let message: Vec<_> = ranks.iter_mut().map(Rank::hears).collect();
     assert!(
-        said[0].contains("`shape` differs between ranks: (8, 16) on rank 0, (8, 17) on rank 1"),
-        "{said:?}"
+        message[0].contains("`shape` differs between ranks: (8, 16) on rank 0, (8, 17) on rank 1"),
+        "{message:?}"
     );
     assert!(
-        said[1].contains("(8, 17) on rank 1, (8, 16) on rank 0"),
-        "{said:?}"
+        message[1].contains("(8, 17) on rank 1, (8, 16) on rank 0"),
+        "{message:?}"
     );
     assert!(
-        said[2].contains("(8, 16) on rank 2, (8, 17) on rank 1"),
-        "{said:?}"
+        message[2].contains("(8, 16) on rank 2, (8, 17) on rank 1"),
+        "{message:?}"
     );
 }
 
@@ -258,9 +258,9 @@ fn values_that_differ_are_shown_on_every_rank() {
 fn a_posted_failure_reaches_the_others_with_its_message() {
     let mut ranks = start("abort", 3, &[]);
     for rank in [0, 2] {
-        let said = ranks[rank].hears();
-        assert!(said.starts_with("culprit Some(1)"), "{said}");
-        assert!(said.contains("device 1 is out of memory"), "{said}");
+        let message = ranks[rank].hears();
+        assert!(message.starts_with("culprit Some(1)"), "{message}");
+        assert!(message.contains("device 1 is out of memory"), "{message}");
     }
     assert_eq!(ranks[1].hears(), "fine");
 }
@@ -268,10 +268,10 @@ fn a_posted_failure_reaches_the_others_with_its_message() {
 #[test]
 fn a_rank_that_does_not_come_is_named_at_the_deadline() {
     let mut ranks = start("absent", 2, &[("WARPWEAVE_TIMEOUT", "0.5")]);
-    let said = ranks[0].hears();
+    let message = ranks[0].hears();
     assert!(
-        said.starts_with("culprit Some(1)") && said.contains("timed out after"),
-        "{said}"
+        message.starts_with("culprit Some(1)") && message.contains("timed out after"),
+        "{message}"
     );
 }
 

@@ -348,15 +348,15 @@ fn after_a_fault_calls_are_refused_until_all_recover_and_graphs_stay_good() {
 
 #[test]
 fn ranks_that_prepare_different_schedules_are_told() {
-    let told = on_ranks(2, host, |rank| {
+    let message = on_ranks(2, host, |rank| {
         let n = 4 + rank.place().0;
         let schedule = schedule("ringPut", 2, Problem::new(12, n, 6, DType::F32));
         rank.executor.prepare(&schedule).unwrap_err().to_string()
     });
     assert!(
-        told[0].contains("the schedule differs between ranks"),
+        message[0].contains("the schedule differs between ranks"),
         "{}",
-        told[0]
+        message[0]
     );
 }
 
