@@ -1,6 +1,6 @@
 //! Parameters of the kernels of `cuda/norm.cu`: twins of its structures.
 
-use warpweave_symm_mem::DevicePtr;
+use warpweave_symm_mem::{DType, DevicePtr};
 
 use crate::collective::launch::Packets;
 
@@ -69,6 +69,28 @@ const _: () = {
 };
 
 impl RowNorm {
+    /// The longest row, in bytes.
+    pub const MOST_BYTES: usize = MAX_SEGMENTS * SEGMENT * UNIT;
+
+    /// The same, with vectors if everything is aligned to them.
+    #[must_use]
+    pub fn with_vectors(self, dtype: DType) -> Self {
+        let addresses = [
+            self.input,
+            self.residual,
+            self.weight,
+            self.residual_out,
+            self.normalized,
+            self.quantized,
+        ];
+        let row = u64::from(self.hidden) * dtype.size() as u64;
+        let all = addresses.iter().fold(row, |all, address| all | address.0);
+        RowNorm {
+            vectors: u32::from(all.is_multiple_of(16)),
+            ..self
+        }
+    }
+
     /// Units of a row of elements of `size` bytes.
     pub(crate) const fn units(&self, size: usize) -> usize {
         (self.hidden as usize * size).div_ceil(UNIT)

@@ -31,7 +31,7 @@ use super::call::{Call, Operand, Operation};
 use super::calls::overlap;
 use super::launch::{PAYLOAD, signature};
 use super::variant::Variant;
-use launch::{MAX_SEGMENTS, ReducedNorm, RowNorm, SEGMENT, Shots, UNIT, UNIT_PACKETS};
+use launch::{ReducedNorm, RowNorm, Shots, UNIT_PACKETS};
 
 /// Minimum time of a launch after another, in microseconds.
 const LAUNCH: f64 = 2.5;
@@ -86,9 +86,10 @@ impl<B: CollectiveKernels> Collectives<B> {
         stream: &B::Stream,
         norm: &AddRmsNorm<'_>,
     ) -> Result<Variant> {
-        let rows = self.rows(norm, 1)?;
-        let variant = self.select_norm(norm)?;
-        self.reduce_and_normalize(stream, norm, &rows, variant)?;
+        let (rows, call) = (self.rows(norm, 1)?, self.reduction(norm)?);
+        let variant = self.select_with_norm(&call, &rows)?;
+        // SAFETY: `rows` has checked the operands, which live as `DeviceSlice` promises.
+        unsafe { self.enqueue_with_norm(stream, &call, &rows, variant)? };
         Ok(variant)
     }
 
@@ -103,14 +104,16 @@ impl<B: CollectiveKernels> Collectives<B> {
         norm: &AddRmsNorm<'_>,
         variant: Variant,
     ) -> Result<()> {
-        let rows = self.rows(norm, 1)?;
-        self.reduce_and_normalize(stream, norm, &rows, variant)
+        let (rows, call) = (self.rows(norm, 1)?, self.reduction(norm)?);
+        // SAFETY: `rows` has checked the operands, which live as `DeviceSlice` promises.
+        unsafe { self.enqueue_with_norm(stream, &call, &rows, variant) }
     }
 
     /// Adds `input`, of this rank alone, to the residual, and normalizes. Not collective.
     pub fn add_rms_norm(&self, stream: &B::Stream, norm: &AddRmsNorm<'_>) -> Result<()> {
         let rows = self.rows(norm, 1)?;
-        self.normalize(stream, norm.dtype, &rows)
+        // SAFETY: `rows` has checked the operands, which live as `DeviceSlice` promises.
+        unsafe { self.normalize(stream, norm.dtype, &rows) }
     }
 
     /// As [`Collectives::all_reduce_add_rms_norm`], for long messages and residuals that are sharded by rows:
@@ -152,7 +155,7 @@ impl<B: CollectiveKernels> Collectives<B> {
             rows: all.rows / world as u32,
             ..all
         };
-        let rows = with_vectors(rows, norm.dtype);
+        let rows = rows.with_vectors(norm.dtype);
         let size = norm.dtype.size();
         let scatter = Call {
             operation: Operation::ReduceScatter,
@@ -168,8 +171,10 @@ impl<B: CollectiveKernels> Collectives<B> {
             norm.quantized.map(|quantized| quantized.scales),
         ];
         // SAFETY: `rows` has checked the lengths; the operands live as `DeviceSlice` promises.
-        unsafe { self.run(stream, &scatter)? };
-        self.normalize(stream, norm.dtype, &rows)?;
+        unsafe {
+            self.run(stream, &scatter)?;
+            self.normalize(stream, norm.dtype, &rows)?;
+        }
         for result in results.into_iter().flatten() {
             let (start, bytes) = part(result);
             let mine = start.add(rank * bytes);
@@ -187,7 +192,7 @@ impl<B: CollectiveKernels> Collectives<B> {
             why,
         };
         let (size, row) = (norm.dtype.size(), norm.hidden * norm.dtype.size());
-        if row == 0 || row > MAX_SEGMENTS * SEGMENT * UNIT {
+        if row == 0 || row > RowNorm::MOST_BYTES {
             return Err(wrong(format!("rows of {} elements", norm.hidden)));
         }
         let given = norm.input.bytes();
@@ -273,13 +278,15 @@ impl<B: CollectiveKernels> Collectives<B> {
             epsilon: norm.epsilon,
             vectors: 0,
         };
-        Ok(with_vectors(rows, norm.dtype))
+        Ok(rows.with_vectors(norm.dtype))
     }
 
-    fn normalize(&self, stream: &B::Stream, dtype: DType, rows: &RowNorm) -> Result<()> {
+    /// # Safety
+    /// As for [`CollectiveKernels::add_rms_norm`].
+    unsafe fn normalize(&self, stream: &B::Stream, dtype: DType, rows: &RowNorm) -> Result<()> {
         match rows.rows {
             0 => Ok(()),
-            // SAFETY: `rows` has checked the operands, which live as `DeviceSlice` promises.
+            // SAFETY: the caller's obligations.
             _ => unsafe { self.backend.add_rms_norm(stream, dtype, rows) },
         }
     }
@@ -314,9 +321,13 @@ impl<B: CollectiveKernels> Collectives<B> {
     /// The variant that [`Collectives::all_reduce_add_rms_norm`] takes, the same on all ranks. By packets it
     /// is one launch.
     pub fn select_norm(&self, norm: &AddRmsNorm<'_>) -> Result<Variant> {
-        let rows = self.rows(norm, 1)?;
-        let call = self.reduction(norm)?;
-        let separate = self.select(&call)?;
+        self.select_with_norm(&self.reduction(norm)?, &self.rows(norm, 1)?)
+    }
+
+    /// As [`Collectives::select_norm`], for a call of raw addresses: see
+    /// [`Collectives::enqueue_with_norm`].
+    pub fn select_with_norm(&self, call: &Call, rows: &RowNorm) -> Result<Variant> {
+        let separate = self.select(call)?;
         let predict = |variant| {
             self.costs
                 .predict(Operation::AllReduce, variant, self.world(), call.bytes())
@@ -324,7 +335,7 @@ impl<B: CollectiveKernels> Collectives<B> {
         let apart = predict(separate).map_or(f64::INFINITY, |time| time + LAUNCH);
         let in_one = [Variant::Packets, Variant::PacketsTwoShot]
             .into_iter()
-            .filter(|variant| self.fits_packets(&rows, norm.dtype, *variant))
+            .filter(|variant| self.fits_packets(rows, call.dtype, *variant))
             // In this order where nothing was measured.
             .map(|variant| (variant, predict(variant).unwrap_or(f64::MAX)))
             .min_by(|a, b| a.1.total_cmp(&b.1));
@@ -335,27 +346,38 @@ impl<B: CollectiveKernels> Collectives<B> {
         })
     }
 
-    fn reduce_and_normalize(
+    /// Enqueues `call`, an all-reduce in place, and the normalization of its result, the `rows`, as
+    /// [`Collectives::all_reduce_add_rms_norm_by`] does. It may leave anything in the operand of `call`,
+    /// unless that is where the normalized rows go.
+    ///
+    /// # Safety
+    /// As for [`Collectives::enqueue`]. `rows` has as many elements as `call`, the `input` is this rank's
+    /// operand of it, and the [vectors](RowNorm::with_vectors) are right; its memory lives as long, and its
+    /// results overlap nothing else but where [`AddRmsNorm`] says so.
+    pub unsafe fn enqueue_with_norm(
         &self,
         stream: &B::Stream,
-        norm: &AddRmsNorm<'_>,
+        call: &Call,
         rows: &RowNorm,
         variant: Variant,
     ) -> Result<()> {
+        let dtype = call.dtype;
         if self.world() == 1 || rows.rows == 0 {
-            return self.normalize(stream, norm.dtype, rows);
+            // SAFETY: the caller's obligations.
+            return unsafe { self.normalize(stream, dtype, rows) };
         }
         let shots = match variant {
             Variant::Packets => Shots::One,
             Variant::PacketsTwoShot => Shots::Two,
             _ => {
-                let call = self.reduction(norm)?;
-                // SAFETY: `rows` has checked the lengths; the operands live as `DeviceSlice` promises.
-                unsafe { self.enqueue(stream, &call, variant)? };
-                return self.normalize(stream, norm.dtype, rows);
+                // SAFETY: the caller's obligations.
+                return unsafe {
+                    self.enqueue(stream, call, variant)?;
+                    self.normalize(stream, dtype, rows)
+                };
             }
         };
-        if !self.fits_packets(rows, norm.dtype, variant) {
+        if !self.fits_packets(rows, dtype, variant) {
             return Err(Error::Unavailable {
                 what: format!("variant `{variant}` of this all-reduce and RMSNorm"),
                 why: format!(
@@ -373,35 +395,17 @@ impl<B: CollectiveKernels> Collectives<B> {
         .entered();
         let launch = ReducedNorm {
             packets: self.packets(signature(
-                (shots, norm.dtype),
-                &[norm.hidden, norm.input.bytes()],
+                (shots, dtype),
+                &[rows.hidden as usize, call.bytes()],
             )),
             norm: *rows,
             chunk: self.chunk_of_rows(rows) as u32,
             reserved: 0,
         };
-        // SAFETY: the operands were checked and live as `DeviceSlice` promises; the packets fit.
+        // SAFETY: the caller's obligations; the packets fit.
         unsafe {
             self.backend
-                .reduced_norm(stream, shots, norm.dtype, &launch, self.blocks)
+                .reduced_norm(stream, shots, dtype, &launch, self.blocks)
         }
-    }
-}
-
-/// The same, with vectors if everything is aligned to them.
-fn with_vectors(rows: RowNorm, dtype: DType) -> RowNorm {
-    let addresses = [
-        rows.input,
-        rows.residual,
-        rows.weight,
-        rows.residual_out,
-        rows.normalized,
-        rows.quantized,
-    ];
-    let row = u64::from(rows.hidden) * dtype.size() as u64;
-    let all = addresses.iter().fold(row, |all, address| all | address.0);
-    RowNorm {
-        vectors: u32::from(all.is_multiple_of(16)),
-        ..rows
     }
 }
