@@ -3,7 +3,8 @@
 
 use crate::kernels::AnyKernel;
 use crate::plan::{
-    Batch, BufferId, Effect, MulticastRegion, Op, OpKind, Plan, Region, SlotId, Transport,
+    AddRmsNorm, Batch, BufferId, Effect, MulticastRegion, Op, OpKind, Plan, Region, SlotId,
+    Transport,
 };
 use std::fmt::{self, Write};
 use std::ops::Range;
@@ -108,10 +109,13 @@ pub(crate) fn op_line(plan: &Plan, kind: &OpKind) -> String {
             dst,
             ranks: members,
             transport,
+            then,
         } => format!(
-            "{collective} {} -> {}{} by {transport}",
+            "{collective} {} -> {}{}{} by {transport}",
             region(plan, src),
             region(plan, dst),
+            then.as_ref()
+                .map_or(String::new(), |norm| norm_of(plan, norm)),
             match members.iter().copied().eq(0..plan.world) {
                 true => String::new(),
                 false => format!(" among {}", listed(members)),
@@ -143,6 +147,17 @@ pub(crate) fn op_line(plan: &Plan, kind: &OpKind) -> String {
     }
 }
 
+fn norm_of(plan: &Plan, norm: &AddRmsNorm) -> String {
+    let AddRmsNorm {
+        residual,
+        weight,
+        residual_out,
+        epsilon,
+    } = norm;
+    let [residual, weight, out] = [residual, weight, residual_out].map(|r| region(plan, r));
+    format!(", + {residual} -> {out}, RMSNorm * {weight}, epsilon {epsilon}")
+}
+
 fn batch_of(batch: Batch) -> String {
     let Batch {
         count,
@@ -170,13 +185,13 @@ pub(crate) fn effect_line(plan: &Plan, effect: &Effect) -> String {
 
 /// `buffer@rank[rows, columns]`.
 pub(crate) fn region(plan: &Plan, region: &Region) -> String {
-    box_of(
-        plan,
-        region.buffer,
-        &region.rank.to_string(),
-        &region.rows,
-        &region.cols,
-    )
+    let at = format!("@{}", region.rank);
+    box_of(plan, region.buffer, &at, &region.rows, &region.cols)
+}
+
+/// `buffer[rows, columns]`, of the rank whose plan it is.
+pub(crate) fn own_region(plan: &Plan, region: &Region) -> String {
+    box_of(plan, region.buffer, "", &region.rows, &region.cols)
 }
 
 /// A slot's name.
@@ -185,19 +200,19 @@ pub(crate) fn slot_name(plan: &Plan, slot: SlotId) -> &str {
 }
 
 fn multicast_region(plan: &Plan, region: &MulticastRegion) -> String {
-    box_of(plan, region.buffer, "*", &region.rows, &region.cols)
+    box_of(plan, region.buffer, "@*", &region.rows, &region.cols)
 }
 
 fn box_of(
     plan: &Plan,
     buffer: BufferId,
-    rank: &str,
+    at: &str,
     rows: &Range<usize>,
     cols: &Range<usize>,
 ) -> String {
     let name = plan.buffer(buffer).map_or("?", |b| b.name.as_str());
     format!(
-        "{name}@{rank}[{}..{}, {}..{}]",
+        "{name}{at}[{}..{}, {}..{}]",
         rows.start, rows.end, cols.start, cols.end
     )
 }

@@ -11,6 +11,8 @@ pub enum AccessKind {
     Read,
     /// It writes.
     Write,
+    /// It may leave anything.
+    Discard,
 }
 
 /// One access, somewhere between two steps, which are the same one for all but collectives.
@@ -26,7 +28,7 @@ pub(super) struct Access {
 
 impl Access {
     pub(super) fn writes(&self) -> bool {
-        self.kind == AccessKind::Write
+        self.kind != AccessKind::Read
     }
 }
 

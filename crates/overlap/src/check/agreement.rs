@@ -146,31 +146,47 @@ struct Entered {
 }
 
 fn collectives(plan: &Plan) -> Vec<Entered> {
-    let entered = |kind: &OpKind| {
-        let OpKind::Collective {
-            collective,
-            src,
-            dst,
-            ranks,
-            transport,
-        } = kind
-        else {
-            return None;
-        };
-        let dtype = plan.buffer(dst.buffer).map(|b| b.dtype);
-        let mut what = format!(
-            "{collective} of {}x{} {} by {transport}",
-            collective.all_rows(src, dst),
-            dst.cols.len(),
-            dtype.map_or("?", |d| d.name())
-        );
-        if !ranks.iter().copied().eq(0..plan.world) {
-            what += &format!(" among {ranks:?}");
-        }
-        Some(Entered {
+    let entered = |kind: &OpKind| match kind {
+        OpKind::Collective { ranks, .. } => Some(Entered {
             ranks: ranks.clone(),
-            what,
-        })
+            what: agreed(plan, kind)?,
+        }),
+        _ => None,
     };
     plan.ops.iter().filter_map(|op| entered(&op.kind)).collect()
+}
+
+/// What has to be the same on all ranks that take part in a collective; `None` for other operations.
+pub(crate) fn agreed(plan: &Plan, kind: &OpKind) -> Option<String> {
+    let OpKind::Collective {
+        collective,
+        src,
+        dst,
+        ranks,
+        transport,
+        then,
+    } = kind
+    else {
+        return None;
+    };
+    let dtype = plan.buffer(dst.buffer).map(|b| b.dtype);
+    let mut what = format!(
+        "{collective} of {}x{} {} by {transport}",
+        collective.all_rows(src, dst),
+        dst.cols.len(),
+        dtype.map_or("?", |d| d.name())
+    );
+    if let Some(norm) = then {
+        // The same elements of buffers that each rank has for itself: their names say which.
+        let [residual, weight] =
+            [&norm.residual, &norm.weight].map(|region| show::own_region(plan, region));
+        what += &format!(
+            ", + {residual}, RMSNorm * {weight}, epsilon {}",
+            norm.epsilon
+        );
+    }
+    if !ranks.iter().copied().eq(0..plan.world) {
+        what += &format!(" among {ranks:?}");
+    }
+    Some(what)
 }

@@ -1,6 +1,6 @@
-//! Reads of elements that nobody has written.
+//! Reads of elements that nobody has written, or that hold anything since.
 
-use super::access::{Access, by_copy};
+use super::access::{Access, AccessKind, by_copy};
 use super::order::HappensBefore;
 use super::program::{Program, Site};
 use super::report::Violation;
@@ -25,15 +25,26 @@ pub(super) fn unwritten(program: &Program<'_>, order: &HappensBefore<'_>) -> Vec
         let is_input = role == Some(Role::Input);
         let in_call: Vec<&Access> = accesses.iter().filter(first_call).copied().collect();
         for read in in_call.iter().filter(|a| !a.writes()) {
-            let writes = in_call
-                .iter()
-                .filter(|w| w.writes() && !order.before(read.end, w.begin))
+            let is = |kind| in_call.iter().filter(move |a| a.kind == kind);
+            let writes = is(AccessKind::Write)
+                .filter(|w| !order.before(read.end, w.begin))
                 // What the caller leaves in an output is nobody's to read.
                 .filter(|w| is_input || program.nodes[w.begin].site != Site::CallerWrites)
                 // An operation does not feed itself, but a collective may read in place what lies there
                 // already.
                 .filter(|w| w.begin != read.begin);
-            let missing = read.region.minus_all(writes.map(|w| &w.region));
+            let mut missing = read.region.minus_all(writes.clone().map(|w| &w.region));
+            // What is discarded before the read must be written in between.
+            for discard in is(AccessKind::Discard).filter(|d| order.before(d.end, read.begin)) {
+                let later = writes
+                    .clone()
+                    .filter(|w| order.before(discard.end, w.begin));
+                let lost = read.region.intersection(&discard.region);
+                missing.extend(
+                    lost.iter()
+                        .flat_map(|lost| lost.minus_all(later.clone().map(|w| &w.region))),
+                );
+            }
             let node = &program.nodes[read.begin];
             if !missing.is_empty() && reported.insert((node.rank, node.site, rank, buffer)) {
                 let plan = program.plans[node.rank];

@@ -61,6 +61,7 @@ pub use program::Site;
 pub use report::{Awaited, Blockage, Flag, Report, Schedule, Sequence, Step, Touch, Violation};
 pub use structure::{Fault, FaultKind};
 
+pub(crate) use agreement::agreed;
 pub(crate) use checked::Proof;
 pub(crate) use structure::faults_of;
 

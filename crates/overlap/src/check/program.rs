@@ -228,7 +228,7 @@ impl<'a> Program<'a> {
         kind: &'a OpKind,
         preds: Vec<NodeId>,
     ) -> (NodeId, NodeId) {
-        use AccessKind::{Read, Write};
+        use AccessKind::{Discard, Read, Write};
         if let OpKind::Kernel { lanes, .. } = kind {
             return self.kernel(plan, call, index, lanes, preds);
         }
@@ -246,6 +246,9 @@ impl<'a> Program<'a> {
         }
         for region in kind.writes(plan.world) {
             self.access(begin, end, Write, region);
+        }
+        if let Some(region) = kind.discards() {
+            self.access(begin, end, Discard, region.clone());
         }
         let node = begin;
         match kind {

@@ -242,6 +242,7 @@ impl fmt::Display for Touch {
         let verb = match self.kind {
             AccessKind::Read => "reads",
             AccessKind::Write => "writes",
+            AccessKind::Discard => "may leave anything in",
         };
         write!(f, "{}  ({verb} {})", self.step, self.text)
     }

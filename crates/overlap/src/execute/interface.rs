@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use warpweave_symm_mem::{Exchange, ExchangeError};
 
 use super::error::{ExecuteError, Result};
+use crate::check::agreed;
 use crate::plan::{Buffer, OpKind, Placement, Plan, Region, Transport};
 
 /// What a plan shares with its peers. Local buffers are a rank's own business.
@@ -36,17 +37,14 @@ impl SharedCollective {
             dst,
             ranks,
             transport,
+            ..
         } = kind
         else {
             return None;
         };
         let (from, to) = (&plan.buffers[src.buffer.0], &plan.buffers[dst.buffer.0]);
         let rows = collective.all_rows(src, dst);
-        let mut line = format!(
-            "{collective} of {rows} rows of {} {} by {transport} among ranks {ranks:?}",
-            dst.cols.len(),
-            to.dtype,
-        );
+        let mut line = agreed(plan, kind)?;
         if *transport == Transport::SymmetricMemory {
             // The variant depends on which operands peers can reach, and on whether results overwrite them.
             let name = |buffer: &Buffer| match buffer.placement {

@@ -3,12 +3,13 @@
 
 use std::collections::BTreeSet;
 
+use warpweave_comm::collective::norm::launch::RowNorm;
 use warpweave_kernels::MAX_PARTIALS;
 
 use super::error::{ExecuteError, Result};
 use crate::check;
 use crate::kernels::{AnyKernel, KernelBuffer};
-use crate::plan::{OpKind, Placement, Plan, Region, Transport};
+use crate::plan::{AddRmsNorm, OpKind, Placement, Plan, Region, Transport};
 
 /// Refuses a plan that no device could run.
 pub(super) fn validate(plan: &Plan, rank: usize, world: usize) -> Result<()> {
@@ -69,8 +70,12 @@ impl Checker<'_> {
                 dst,
                 ranks,
                 transport,
+                then,
                 ..
-            } => self.collective((src, dst), ranks, *transport),
+            } => {
+                self.collective((src, dst), ranks, *transport)?;
+                then.as_ref().map_or(Ok(()), |norm| self.norm(norm))
+            }
             OpKind::Gemm { a, bias, .. } => ensure(bias.is_none() || !a.cols.is_empty(), || {
                 "a bias of a GEMM of no terms".into()
             }),
@@ -98,10 +103,7 @@ impl Checker<'_> {
         ranks: &[usize],
         transport: Transport,
     ) -> Check {
-        let whole = |r: &Region| r.cols.len() == self.plan.buffers[r.buffer.0].cols;
-        ensure(whole(src) && whole(dst), || {
-            "a collective takes whole rows".into()
-        })?;
+        self.whole_rows("a collective", [src, dst])?;
         match transport {
             Transport::Nccl => Ok(()),
             Transport::SymmetricMemory => {
@@ -114,6 +116,28 @@ impl Checker<'_> {
             }
             other => Err(format!("there are no collectives by {other}")),
         }
+    }
+
+    /// The same for what follows an all-reduce.
+    fn norm(&self, norm: &AddRmsNorm) -> Check {
+        self.whole_rows("an RMSNorm", [&norm.residual, &norm.residual_out])?;
+        let rows = norm.residual.rows.len();
+        ensure(u32::try_from(rows).is_ok(), || {
+            format!("an RMSNorm of {rows} rows")
+        })?;
+        let buffer = &self.plan.buffers[norm.weight.buffer.0];
+        let bytes = norm.weight.cols.len() * buffer.dtype.size();
+        ensure((1..=RowNorm::MOST_BYTES).contains(&bytes), || {
+            let most = RowNorm::MOST_BYTES;
+            format!("an RMSNorm of rows of {bytes} bytes: {most} at most, and not none")
+        })
+    }
+
+    fn whole_rows(&self, what: &str, regions: [&Region; 2]) -> Check {
+        let whole = |r: &&Region| r.cols.len() == self.plan.buffers[r.buffer.0].cols;
+        ensure(regions.iter().all(whole), || {
+            format!("{what} takes whole rows")
+        })
     }
 
     /// Kernels see matrices without gaps, by their first address and one element type.

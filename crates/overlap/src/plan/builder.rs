@@ -1,8 +1,8 @@
 //! Building a plan operation by operation.
 
 use super::{
-    Batch, Buffer, BufferId, CALLER_STEPS, Collective, EventId, MulticastRegion, Op, OpKind,
-    Placement, Plan, Provider, Region, Role, Slot, SlotId, StreamId, Transport,
+    AddRmsNorm, Batch, Buffer, BufferId, CALLER_STEPS, Collective, EventId, MulticastRegion, Op,
+    OpKind, Placement, Plan, Provider, Region, Role, Slot, SlotId, StreamId, Transport,
 };
 use crate::check;
 use crate::error::PlanError;
@@ -277,6 +277,29 @@ impl PlanBuilder {
                 dst,
                 ranks,
                 transport,
+                then: None,
+            },
+        )
+    }
+
+    /// An all-reduce of all ranks, of which `dst` gets the rows that are added to a residual and normalized.
+    /// Unless it is `dst`, `src` may hold anything then.
+    pub fn all_reduce_add_rms_norm(
+        &mut self,
+        stream: StreamId,
+        (src, dst): (Region, Region),
+        norm: AddRmsNorm,
+        transport: Transport,
+    ) -> &mut Self {
+        self.push(
+            stream,
+            OpKind::Collective {
+                collective: Collective::AllReduce,
+                src,
+                dst,
+                ranks: (0..self.plan.world).collect(),
+                transport,
+                then: Some(norm),
             },
         )
     }

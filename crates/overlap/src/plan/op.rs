@@ -73,6 +73,8 @@ pub enum OpKind {
         ranks: Vec<usize>,
         /// What moves the bytes.
         transport: Transport,
+        /// What follows an all-reduce on each rank, if anything does.
+        then: Option<AddRmsNorm>,
     },
     /// A GEMM, c = a · b or c = a · b + bias, accumulated in f32.
     Gemm {
@@ -122,9 +124,11 @@ impl OpKind {
     /// The boxes that the operation itself reads. A kernel declares its own in its lanes.
     pub fn reads(&self) -> Vec<Region> {
         match self {
-            OpKind::Copy { src, .. }
-            | OpKind::MulticastCopy { src, .. }
-            | OpKind::Collective { src, .. } => vec![src.clone()],
+            OpKind::Copy { src, .. } | OpKind::MulticastCopy { src, .. } => vec![src.clone()],
+            OpKind::Collective { src, then, .. } => {
+                let norm = then.iter().flat_map(|norm| [&norm.residual, &norm.weight]);
+                std::iter::once(src).chain(norm).cloned().collect()
+            }
             OpKind::Gemm {
                 a, b, bias, batch, ..
             } => {
@@ -141,17 +145,50 @@ impl OpKind {
     /// The boxes that the operation itself writes on any of `world` ranks.
     pub fn writes(&self, world: usize) -> Vec<Region> {
         match self {
-            OpKind::Copy { dst, .. }
-            | OpKind::Collective { dst, .. }
-            | OpKind::Reduce { dst, .. } => {
-                vec![dst.clone()]
+            OpKind::Copy { dst, .. } | OpKind::Reduce { dst, .. } => vec![dst.clone()],
+            OpKind::Collective { dst, then, .. } => {
+                let norm = then.iter().map(|norm| &norm.residual_out);
+                std::iter::once(dst).chain(norm).cloned().collect()
             }
             OpKind::MulticastCopy { dst, .. } => (0..world).map(|rank| dst.on(rank)).collect(),
             OpKind::Gemm { c, batch, .. } => batch.of_c(c),
             _ => Vec::new(),
         }
     }
+
+    /// The box in which the operation may leave anything, besides those that it [writes](OpKind::writes): the
+    /// source of an all-reduce whose result is normalized elsewhere.
+    pub fn discards(&self) -> Option<&Region> {
+        match self {
+            OpKind::Collective {
+                src,
+                dst,
+                then: Some(_),
+                ..
+            } if src != dst => Some(src),
+            _ => None,
+        }
+    }
 }
+
+/// Residual addition and RMSNorm of x, which an all-reduce gives: r = x + residual and y = r / √(mean of r² +
+/// ε) · weight, row by row, with the roundings that [`warpweave_comm::collective::norm`] gives. `dst` of the
+/// collective gets y. Over symmetric memory one launch does all of it while messages are small.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AddRmsNorm {
+    /// As large as `dst`, with the same elements on all ranks.
+    pub residual: Region,
+    /// One row, with the same elements on all ranks.
+    pub weight: Region,
+    /// Gets r; may be `residual`.
+    pub residual_out: Region,
+    /// Added to the mean of squares.
+    pub epsilon: f32,
+}
+
+/// A NaN, which is not equal to itself, is a fault of the plan.
+impl Eq for AddRmsNorm {}
 
 /// What a collective does. Shards are rows, as even as can be, by [`shard`](super::shard).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -1,7 +1,7 @@
 //! Classes of plans that have the same proof.
 
 use super::closing::{Closing, Copies};
-use crate::check::Proof;
+use crate::check::{Proof, agreed};
 use crate::plan::{BufferId, Effect, MulticastRegion, OpKind, Plan, Region};
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -16,8 +16,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// sets of elements, and the answer is the same where each endpoint of a range is replaced by its place among
 /// all endpoints that the plans name on that copy. For endpoints are compared, and never added: the map from
 /// endpoints to places keeps their order and which are equal, hence unions and differences of boxes too. Of a
-/// collective the proof also asks whether its ranks enter with one size: equal sizes are written as equal
-/// numbers.
+/// collective the proof also asks whether its ranks [agree](crate::check::agreed): what is equal there is
+/// written as equal numbers.
 ///
 /// The faults of a plan by itself, and the agreement of ranks about shared buffers, do depend on sizes. Both
 /// are looked for at every M.
@@ -32,7 +32,7 @@ impl Class {
         let mut writer = Writer {
             bytes: Vec::new(),
             places,
-            sizes: Vec::new(),
+            agreed: Vec::new(),
         };
         for (plan, copies) in plans.iter().zip(copies) {
             writer.plan(plan, copies);
@@ -103,17 +103,17 @@ fn each_region(plan: &Plan, kind: &OpKind, each: &mut impl FnMut(&Region)) {
                 }
             }
         }
-        OpKind::Copy { src, dst } | OpKind::Collective { src, dst, .. } => {
+        OpKind::Copy { src, dst } => {
             each(src);
             each(dst);
+        }
+        OpKind::Collective { .. } | OpKind::Gemm { .. } => {
+            kind.reads().iter().for_each(&mut *each);
+            kind.writes(plan.world).iter().for_each(each);
         }
         OpKind::MulticastCopy { src, dst } => {
             each(src);
             on_all(plan, dst, each);
-        }
-        OpKind::Gemm { .. } => {
-            kind.reads().iter().for_each(&mut *each);
-            kind.writes(plan.world).iter().for_each(each);
         }
         OpKind::Reduce { srcs, dst } => {
             srcs.iter().for_each(&mut *each);
@@ -133,8 +133,8 @@ fn on_all(plan: &Plan, region: &MulticastRegion, each: &mut impl FnMut(&Region))
 struct Writer {
     bytes: Vec<u8>,
     places: Places,
-    /// Sizes of collectives, in order of first use.
-    sizes: Vec<(usize, usize)>,
+    /// What ranks agree on for their collectives, in order of first use.
+    agreed: Vec<String>,
 }
 
 impl Writer {
@@ -151,11 +151,6 @@ impl Writer {
     fn numbers(&mut self, numbers: &[usize]) {
         self.number(numbers.len());
         numbers.iter().for_each(|&number| self.number(number));
-    }
-
-    fn text(&mut self, text: &str) {
-        self.number(text.len());
-        self.bytes.extend_from_slice(text.as_bytes());
     }
 
     fn plan(&mut self, plan: &Plan, copies: &Copies) {
@@ -212,22 +207,22 @@ impl Writer {
             OpKind::WaitEvent { event } => self.numbers(&[5, event.0]),
             OpKind::Collective {
                 collective,
-                src,
-                dst,
                 ranks,
                 transport,
+                then,
+                ..
             } => {
-                let size = (collective.all_rows(src, dst), dst.cols.len());
-                let known = self.sizes.iter().position(|&known| known == size);
-                let size = known.unwrap_or_else(|| {
-                    self.sizes.push(size);
-                    self.sizes.len() - 1
+                let agreed = agreed(plan, kind).unwrap_or_default();
+                let known = self.agreed.iter().position(|known| *known == agreed);
+                let agreed = known.unwrap_or_else(|| {
+                    self.agreed.push(agreed);
+                    self.agreed.len() - 1
                 });
-                let dtype = plan.buffer(dst.buffer).map_or("", |b| b.dtype.name());
                 let (collective, transport) = (*collective as usize, *transport as usize);
-                self.numbers(&[6, collective, transport, size]);
+                let discards = usize::from(kind.discards().is_some());
+                let then = usize::from(then.is_some());
+                self.numbers(&[6, collective, transport, agreed, then, discards]);
                 self.numbers(ranks);
-                self.text(dtype);
             }
             OpKind::Gemm { .. } => {
                 let (reads, writes) = (kind.reads().len(), kind.writes(plan.world).len());
@@ -329,7 +324,7 @@ pub(super) fn remember(class: Class, known: Known) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Placement, PlanBuilder, Role, StreamId};
+    use crate::plan::{AddRmsNorm, Placement, PlanBuilder, Role, StreamId, Transport};
     use proptest::prelude::*;
     use warpweave_symm_mem::DType;
 
@@ -407,6 +402,35 @@ mod tests {
                 prop_assert_eq!(class(&boxes), class(&stretched));
             }
         }
+    }
+
+    /// The class of two ranks whose all-reduces are followed by norms with these epsilons.
+    fn class_of_norms(epsilons: [f32; 2]) -> Class {
+        let plan = |rank: usize| {
+            let mut plan = PlanBuilder::new("norms", rank, 2);
+            let whole = |rows| Region {
+                rank,
+                ..region(&[0..rows, 0..1])
+            };
+            plan.buffer("x", Placement::Local, Role::Staging, DType::F32, (4, 1));
+            let norm = AddRmsNorm {
+                residual: whole(2),
+                weight: whole(1),
+                residual_out: whole(2),
+                epsilon: epsilons[rank],
+            };
+            let operands = (whole(2), whole(2));
+            plan.all_reduce_add_rms_norm(StreamId::MAIN, operands, norm, Transport::Nccl);
+            plan.draft().clone()
+        };
+        Class::of(&[plan(0), plan(1)], &[Copies::default(); 2])
+    }
+
+    #[test]
+    fn whether_ranks_agree_tells_classes_apart_and_not_on_what() {
+        let agreed = class_of_norms([1e-5, 1e-5]);
+        assert_eq!(agreed, class_of_norms([1e-6, 1e-6]));
+        assert_ne!(agreed, class_of_norms([1e-5, 1e-6]));
     }
 
     #[test]

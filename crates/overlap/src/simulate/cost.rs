@@ -177,12 +177,15 @@ impl Costs<'_> {
                 dst,
                 ranks,
                 transport,
-            } => self.collective(
-                *collective,
-                self.bytes(src).max(self.bytes(dst)),
-                ranks,
-                *transport,
-            ),
+                then,
+            } => {
+                let whole = self.bytes(src).max(self.bytes(dst));
+                let cost = self.collective(*collective, whole, ranks, *transport);
+                match then {
+                    None => cost,
+                    Some(_) => self.normalized(cost, whole, (ranks, *transport)),
+                }
+            }
             OpKind::Signal { .. } => Cost::latency(t.launch_us),
             OpKind::Wait { .. } => Cost::latency(t.wait_us),
             OpKind::Record { .. } => Cost::default(),
@@ -250,6 +253,27 @@ impl Costs<'_> {
             time,
             loads,
             ..Cost::default()
+        }
+    }
+
+    /// An all-reduce of `whole` bytes, and the residual addition and RMSNorm of its result: two matrices more
+    /// are read, and two written. Over symmetric memory one launch does both, and has what it has reduced in
+    /// registers.
+    fn normalized(
+        &self,
+        reduced: Cost,
+        whole: f64,
+        (ranks, transport): (&[usize], Transport),
+    ) -> Cost {
+        let (launch, passes) = match transport {
+            // Nothing is reduced: the copy to the result, of which the cost is, does not take place.
+            _ if ranks.len() < 2 => (0.0, 2.0),
+            Transport::SymmetricMemory => (0.0, 3.0),
+            _ => (self.machine.latency.launch_us, 4.0),
+        };
+        Cost {
+            time: reduced.time + launch + self.local(whole * passes / 2.0).time,
+            ..reduced
         }
     }
 

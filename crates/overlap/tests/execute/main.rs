@@ -11,6 +11,7 @@ mod late;
 mod layers;
 mod local_reduce;
 mod nodes;
+mod norms;
 mod pool;
 mod prepared;
 mod reductions;

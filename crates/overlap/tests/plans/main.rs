@@ -14,6 +14,7 @@ mod hierarchical;
 mod host_ir;
 mod interpreter;
 mod matmul_overlapping_all_gather;
+mod norms;
 mod parameters;
 mod pipelines;
 mod printed;

@@ -155,6 +155,7 @@ fn plan(
                     cols: 0..1,
                 },
                 transport: Transport::Nccl,
+                then: None,
             },
             Draft::Kernel(lanes) => OpKind::Kernel {
                 // Which kernel it is does not matter to the proof: its lanes do.

@@ -206,6 +206,7 @@ impl<'a> Unroller<'a> {
             dst: all(ENTRIES, ranks.len()),
             ranks: ranks.to_vec(),
             transport: Transport::Nccl,
+            then: None,
         }
     }
 

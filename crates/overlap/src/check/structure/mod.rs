@@ -42,6 +42,8 @@ pub enum FaultKind {
     Unreachable,
     /// Operands whose shapes or element types do not fit together.
     WrongShape,
+    /// An epsilon of an RMSNorm that is not finite, or negative.
+    WrongEpsilon,
     /// An operation that reads and writes the same elements.
     InPlace,
     /// A write to a buffer that is constant.
@@ -268,8 +270,14 @@ impl<'a> Inspector<'a> {
                 src,
                 dst,
                 ranks,
+                then,
                 ..
-            } => self.collective(*collective, src, dst, ranks),
+            } => {
+                self.collective(*collective, src, dst, ranks);
+                if let Some(norm) = then {
+                    self.norm(*collective, (src, dst), norm);
+                }
+            }
             OpKind::Gemm {
                 a,
                 b,
@@ -290,7 +298,7 @@ impl<'a> Inspector<'a> {
                 }
                 self.gemm(a, (b, *b_transposed), c);
                 if let Some(bias) = bias {
-                    self.bias(bias, c);
+                    self.row_of("bias", bias, c);
                 }
             }
             OpKind::Reduce { srcs, dst } => self.sum(srcs, dst),

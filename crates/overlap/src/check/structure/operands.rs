@@ -1,7 +1,7 @@
 //! Whether the operands of an operation fit together: shapes, element types, and what may not overlap.
 
 use super::{FaultKind, Inspector, MAX_COUNT};
-use crate::plan::{Batch, Collective, Region, shard};
+use crate::plan::{AddRmsNorm, Batch, Collective, Region, shard};
 use crate::show;
 use std::collections::HashSet;
 
@@ -67,13 +67,14 @@ impl Inspector<'_> {
         sane
     }
 
-    pub(super) fn bias(&mut self, bias: &Region, c: &Region) {
-        self.same_dtype(bias, c);
-        let fits = bias.rows.len() == 1 && bias.cols.len() == c.cols.len();
+    /// A bias, or a weight, has an element for each column of `c`.
+    pub(super) fn row_of(&mut self, what: &str, row: &Region, c: &Region) {
+        self.same_dtype(row, c);
+        let fits = row.rows.len() == 1 && row.cols.len() == c.cols.len();
         let plan = self.plan;
         self.expect(fits, FaultKind::WrongShape, || {
-            let [bias, c] = [bias, c].map(|r| show::region(plan, r));
-            format!("{bias} is no bias of {c}")
+            let [row, c] = [row, c].map(|r| show::region(plan, r));
+            format!("{row} is no {what} of {c}")
         });
     }
 
@@ -156,5 +157,50 @@ impl Inspector<'_> {
         if !in_place {
             self.apart(src, dst);
         }
+    }
+
+    /// What follows an all-reduce is whole rows of its result. A result may be what it is computed from.
+    pub(super) fn norm(
+        &mut self,
+        collective: Collective,
+        (src, dst): (&Region, &Region),
+        norm: &AddRmsNorm,
+    ) {
+        let AddRmsNorm {
+            residual,
+            weight,
+            residual_out,
+            epsilon,
+        } = norm;
+        let reduces = collective == Collective::AllReduce;
+        self.expect(reduces, FaultKind::WrongShape, || {
+            format!("an RMSNorm follows an all-reduce, not the {collective}")
+        });
+        let sane = epsilon.is_finite() && *epsilon >= 0.0;
+        self.expect(sane, FaultKind::WrongEpsilon, || {
+            format!("an RMSNorm with epsilon {epsilon}")
+        });
+        self.read(residual);
+        self.read(weight);
+        self.write(src);
+        self.write(residual_out);
+        for region in [residual, weight, residual_out] {
+            self.own(region);
+        }
+        self.same_shape(residual, dst);
+        self.same_shape(residual_out, dst);
+        self.row_of("weight", weight, dst);
+        let mut apart = vec![(weight, residual_out)];
+        let others = [residual, weight, residual_out];
+        apart.extend(others.map(|other| (other, dst)));
+        if src != dst {
+            apart.extend(others.map(|other| (other, src)));
+        }
+        if residual != residual_out {
+            apart.push((residual, residual_out));
+        }
+        apart
+            .into_iter()
+            .for_each(|(one, other)| self.apart(one, other));
     }
 }

@@ -9,7 +9,7 @@ use warpweave_symm_mem::{Exchange, SubExchange, agree};
 use super::Binder;
 use crate::execute::addresses::{Nowhere, Place};
 use crate::execute::collective::{
-    GroupCall, NcclCall, Places, ProcessGroup, Round, SymmetricCall, rounds,
+    GroupCall, NcclCall, Norm, Places, ProcessGroup, Round, SymmetricCall, rounds,
 };
 use crate::execute::error::Result;
 use crate::execute::interface::{Interface, SharedCollective};
@@ -145,6 +145,7 @@ impl<B: ExecuteBackend> Binder<'_, B> {
             dst,
             ranks,
             transport,
+            then,
         } = kind
         else {
             return Ok(GroupCall::Symmetric(Vec::new()));
@@ -154,13 +155,32 @@ impl<B: ExecuteBackend> Binder<'_, B> {
         let counts: Vec<usize> = (0..ranks.len())
             .map(|index| shard(rows, index, ranks.len()).len() * cols)
             .collect();
+        // The rows that are normalized lie in `dst` after NCCL, and after a reduction in place in `src`.
+        let norm = |input| {
+            then.as_ref().map(|norm| Norm {
+                dtype,
+                shape: (rows, cols),
+                epsilon: norm.epsilon,
+                input: self.place(input),
+                residual: self.place(&norm.residual),
+                weight: self.place(&norm.weight),
+                residual_out: self.place(&norm.residual_out),
+                normalized: self.place(dst),
+            })
+        };
         if *transport != Transport::SymmetricMemory {
+            if then.is_some() && self.probes() {
+                // A build or a device without the kernel is found before any rank waits for this one.
+                self.executor.0.backend.preload_collectives()?;
+            }
             let call = NcclCall {
                 collective: *collective,
                 counts,
                 dtype,
             };
-            return Ok(GroupCall::Nccl(call, self.place(src), self.place(dst)));
+            let (src, result) = (self.place(src), self.place(dst));
+            let norm = norm(dst).map(Box::new);
+            return Ok(GroupCall::Nccl(call, src, result, norm));
         }
         let boxes: Vec<&SharedCollective> = ranks
             .iter()
@@ -180,10 +200,19 @@ impl<B: ExecuteBackend> Binder<'_, B> {
             root,
             input: input.clone(),
             output,
+            norm: None,
         };
         let calls = match collective {
             Collective::AllReduce => {
-                vec![call(Operation::AllReduce, rows * cols, 0, output(0))]
+                let result = match then {
+                    None => output(0),
+                    Some(_) => input.clone(),
+                };
+                let reduction = call(Operation::AllReduce, rows * cols, 0, result);
+                vec![SymmetricCall {
+                    norm: norm(src),
+                    ..reduction
+                }]
             }
             Collective::ReduceScatter if !even => {
                 return Err(warpweave_symm_mem::Error::Unavailable {

@@ -19,7 +19,7 @@ use super::error::Result;
 use crate::plan::Collective;
 
 pub use cuda::NcclGroup;
-pub(super) use process_group::{GroupCall, Places, ProcessGroup, SymmetricCall, drain};
+pub(super) use process_group::{GroupCall, Norm, Places, ProcessGroup, SymmetricCall, drain};
 pub(super) use rounds::{Round, rounds};
 
 /// A collective by NCCL.

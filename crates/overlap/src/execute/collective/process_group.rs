@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use warpweave_comm::collective::launch::MAX_WORLD;
+use warpweave_comm::collective::norm::launch::RowNorm;
 use warpweave_comm::collective::{Call, CollectiveOptions, Operation, Variant};
 use warpweave_comm::{Collectives, Operand};
 use warpweave_symm_mem::{DType, DevicePtr, Exchange, Nodes};
@@ -51,7 +52,8 @@ enum Engine<B: CollectiveBackend> {
 /// A collective of a group with the places of its operands.
 #[derive(Clone, Debug)]
 pub(in crate::execute) enum GroupCall {
-    Nccl(NcclCall, Place, Place),
+    /// With what follows on this rank, if anything does.
+    Nccl(NcclCall, Place, Place, Option<Box<Norm>>),
     /// One call, or a broadcast of each shard.
     Symmetric(Vec<(SymmetricCall, Variant)>),
 }
@@ -65,6 +67,43 @@ pub(in crate::execute) struct SymmetricCall {
     pub root: usize,
     pub input: Places,
     pub output: Places,
+    /// What follows an all-reduce in place.
+    pub norm: Option<Norm>,
+}
+
+/// The rows that an all-reduce leaves at `input`, to be added to a residual and normalized: a [`RowNorm`]
+/// with places for addresses.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::execute) struct Norm {
+    pub dtype: DType,
+    /// Rows, and elements of a row.
+    pub shape: (usize, usize),
+    pub epsilon: f32,
+    pub input: Place,
+    pub residual: Place,
+    pub weight: Place,
+    pub residual_out: Place,
+    pub normalized: Place,
+}
+
+impl Norm {
+    fn rows(&self, at: &Addresses<'_>) -> RowNorm {
+        let (rows, hidden) = self.shape;
+        RowNorm {
+            input: at.place(self.input),
+            residual: at.place(self.residual),
+            weight: at.place(self.weight),
+            residual_out: at.place(self.residual_out),
+            normalized: at.place(self.normalized),
+            quantized: DevicePtr::NULL,
+            scales: DevicePtr::NULL,
+            rows: rows as u32,
+            hidden: hidden as u32,
+            epsilon: self.epsilon,
+            vectors: 0,
+        }
+        .with_vectors(self.dtype)
+    }
 }
 
 /// Memory of a collective over symmetric memory: this rank's alone, or that of every rank of the group, in
@@ -169,7 +208,11 @@ impl<B: CollectiveBackend> ProcessGroup<B> {
             return Ok(GroupCall::Symmetric(Vec::new()));
         };
         let chosen = calls.into_iter().map(|call| {
-            let variant = collectives.select(&call.call(at)?)?;
+            let reduction = call.call(at)?;
+            let variant = match &call.norm {
+                None => collectives.select(&reduction)?,
+                Some(norm) => collectives.select_with_norm(&reduction, &norm.rows(at))?,
+            };
             Ok((call, variant))
         });
         Ok(GroupCall::Symmetric(chosen.collect::<Result<_>>()?))
@@ -178,7 +221,8 @@ impl<B: CollectiveBackend> ProcessGroup<B> {
     /// Enqueues a call that was made for this group.
     ///
     /// # Safety
-    /// As for [`CollectiveBackend::collective`] and [`Collectives::enqueue`].
+    /// As for [`CollectiveBackend::collective`], [`Collectives::enqueue`] and
+    /// [`Collectives::enqueue_with_norm`].
     pub unsafe fn enqueue(
         &self,
         stream: &B::Stream,
@@ -188,13 +232,25 @@ impl<B: CollectiveBackend> ProcessGroup<B> {
         // SAFETY: the caller's obligations.
         unsafe {
             match (&self.engine, call) {
-                (Engine::Nccl(group), GroupCall::Nccl(call, src, dst)) => {
+                (Engine::Nccl(group), GroupCall::Nccl(call, src, dst, norm)) => {
                     let operands = (at.place(*src), at.place(*dst));
                     self.backend.collective(stream, group, call, operands)?;
+                    if let Some(norm) = norm {
+                        let rows = norm.rows(at);
+                        self.backend.add_rms_norm(stream, norm.dtype, &rows)?;
+                    }
                 }
                 (Engine::Symmetric(collectives), GroupCall::Symmetric(calls)) => {
                     for (call, variant) in calls {
-                        collectives.enqueue(stream, &call.call(at)?, *variant)?;
+                        let (reduction, variant) = (call.call(at)?, *variant);
+                        match &call.norm {
+                            None => collectives.enqueue(stream, &reduction, variant)?,
+                            Some(norm) => {
+                                let rows = norm.rows(at);
+                                collectives
+                                    .enqueue_with_norm(stream, &reduction, &rows, variant)?;
+                            }
+                        }
                     }
                 }
                 _ => {}

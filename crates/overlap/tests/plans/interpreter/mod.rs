@@ -190,12 +190,23 @@ impl Machine {
                 self.atom(key(Site::End(op)), tails)
             }
             OpKind::Collective {
-                src, dst, ranks, ..
+                src,
+                dst,
+                ranks,
+                then,
+                ..
             } => {
                 let begin = self.atom(key(Site::Begin(op)), after);
                 let end = self.atom(key(Site::End(op)), vec![begin]);
                 self.access((begin, end), false, src);
                 self.access((begin, end), true, dst);
+                if let Some(norm) = then {
+                    self.access((begin, end), false, &norm.residual);
+                    self.access((begin, end), false, &norm.weight);
+                    self.access((begin, end), true, &norm.residual_out);
+                    // It may leave anything there.
+                    self.access((begin, end), true, src);
+                }
                 self.collectives[plan.rank].push((begin, end, ranks.clone()));
                 end
             }
