@@ -1,6 +1,8 @@
 //! The arithmetic of a row on the host: the twin of `cuda/norm.cuh`, bit by bit. For tests of kernels, and of
 //! what calls them.
 
+use half::{bf16, f16};
+use warpweave_symm_mem::DType;
 use warpweave_symm_mem::host::Element;
 
 use super::launch::{SEGMENT, UNIT};
@@ -26,6 +28,22 @@ pub fn normalize<T: Element>(r: &[T], weight: &[T], epsilon: f32) -> Vec<T> {
         *value = *value * inverse * weight;
     }
     rounded(&values)
+}
+
+/// [`add`] and [`normalize`] of a row of elements of `dtype`, to which x, the residual and the weight are
+/// rounded: the new residual, then the normalized row.
+pub fn add_rms_norm(dtype: DType, rows: [&[f32]; 3], epsilon: f32) -> [Vec<f32>; 2] {
+    fn of<T: Element>(rows: [&[f32]; 3], epsilon: f32) -> [Vec<f32>; 2] {
+        let [x, residual, weight] = rows.map(rounded::<T>);
+        let sum = add(&x, &residual);
+        let normalized = normalize(&sum, &weight, epsilon);
+        [sum, normalized].map(|row| widened(&row))
+    }
+    match dtype {
+        DType::F16 => of::<f16>(rows, epsilon),
+        DType::Bf16 => of::<bf16>(rows, epsilon),
+        DType::F32 => of::<f32>(rows, epsilon),
+    }
 }
 
 /// A row as e4m3, with its scale: an element is its e4m3 times that.
@@ -92,8 +110,6 @@ fn rounded<T: Element>(values: &[f32]) -> Vec<T> {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use half::{bf16, f16};
-
     use super::*;
 
     /// The value of an encoding, by its definition.
