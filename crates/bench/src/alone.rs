@@ -17,7 +17,7 @@ use warpweave_overlap::{Operation, PlanError};
 use warpweave_symm_mem::DType;
 
 use crate::candidate::Entrant;
-use crate::inputs::part;
+use crate::inputs::{Matrices, part};
 use crate::plans::Implementation;
 use crate::report::{Breakdown, Metric, Row};
 use crate::timing::Times;
@@ -60,13 +60,14 @@ fn some(
 /// The GEMM that a rank computes in `operation`, with its operands at hand and the weight stored as there; of
 /// all of A and B without an operation.
 ///
-/// Where the operation sums over ranks, it is that of the first ⌈K / world⌉ columns of A, and its result,
-/// which is no part of C, is not verified.
+/// Where the operation sums over ranks, it is that of the first ⌈K / world⌉ columns of A. Its result is not
+/// verified where it is not C.
 pub fn gemm_alone(name: &str, provider: Provider, operation: Option<Operation>) -> Implementation {
     let plan_name = name.to_owned();
     let operands = move |_: usize, world: usize, problem: &Problem| {
         let mut operands = gemm_operands(operation, world, problem);
-        if gemm_of(operation, world, problem).2 < problem.k {
+        let is_part = gemm_of(operation, world, problem).2 < problem.k;
+        if is_part || Matrices::of(operation, world, problem).normalized {
             operands.retain(|operand| operand.role() != Role::Output);
         }
         operands

@@ -66,6 +66,7 @@ impl Expected {
                 dtype: call.dtype,
                 terms: 0,
                 summands: 1,
+                further: 0,
             },
             streams: streams.collect(),
             parts: output(call.operation, (rank, world), call.count, call.root),

@@ -48,16 +48,16 @@ pub struct Matrices {
     pub summands: usize,
     /// Whether a bias is added to each row of C.
     pub biased: bool,
+    /// Whether C is added to a residual and normalized.
+    pub normalized: bool,
 }
 
 impl Matrices {
     /// Those of `operation` among `world` ranks; of a GEMM without communication if there is none.
     pub fn of(operation: Option<Operation>, world: usize, problem: &Problem) -> Self {
         let split = |operation: Operation| operation.gemm(world, problem).2 < problem.k;
-        let biased = |operation: Operation| {
-            let operands = operation.operands((0, world), problem, None);
-            operands.iter().any(|o| o.matrix == Matrix::Bias)
-        };
+        let operands = operation.map(|o| o.operands((0, world), problem, None));
+        let has = |matrix| operands.iter().flatten().any(|o| o.matrix == matrix);
         Self {
             problem: *problem,
             summands: if operation.is_some_and(split) {
@@ -65,7 +65,8 @@ impl Matrices {
             } else {
                 1
             },
-            biased: operation.is_some_and(biased),
+            biased: has(Matrix::Bias),
+            normalized: has(Matrix::NormWeight),
         }
     }
 
@@ -76,16 +77,18 @@ impl Matrices {
             Matrix::A => (0, k),
             Matrix::B => (1, n),
             Matrix::Bias => (2, n),
-            // Y holds X; C is computed.
-            Matrix::X | Matrix::Y | Matrix::C => (3, k),
+            Matrix::Residual => (4, n),
+            Matrix::NormWeight => (5, n),
+            // Y holds X; the others are computed.
+            Matrix::X | Matrix::Y | Matrix::C | Matrix::ResidualOut => (3, k),
         };
         let set = match matrix {
-            Matrix::B | Matrix::Bias => 0,
+            Matrix::B | Matrix::Bias | Matrix::NormWeight => 0,
             _ => set as u64,
         };
         Source {
             numbers,
-            seed: set << 2 | place,
+            seed: set << 3 | place,
             dtype,
             cols,
             stride: match (matrix, numbers) {

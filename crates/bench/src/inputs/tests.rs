@@ -87,6 +87,9 @@ fn sets_and_matrices_differ_and_weights_stay() {
         (Matrix::Bias, 0),
         (Matrix::X, 0),
         (Matrix::X, 1),
+        (Matrix::Residual, 0),
+        (Matrix::Residual, 1),
+        (Matrix::NormWeight, 0),
     ]
     .map(|(matrix, set)| of_f32(matrix, Numbers::Reals, set))
     .into();
@@ -95,7 +98,7 @@ fn sets_and_matrices_differ_and_weights_stay() {
             assert!(one.iter().zip(two).filter(|(x, y)| x == y).count() < 8);
         }
     }
-    for weight in [Matrix::B, Matrix::Bias] {
+    for weight in [Matrix::B, Matrix::Bias, Matrix::NormWeight] {
         let again = of_f32(weight, Numbers::Reals, 1);
         assert_eq!(of_f32(weight, Numbers::Reals, 0), again);
     }
@@ -138,6 +141,7 @@ fn only_sums_over_ranks_are_sparse() {
             Operation::MatmulReduceScatter
                 | Operation::MatmulAllReduce
                 | Operation::RowParallelLinear
+                | Operation::RowParallelLinearNorm
                 | Operation::LinearReduceScatter
         );
         let many = matrices(operation, 4, problem);
@@ -174,8 +178,8 @@ fn the_operands_of_all_ranks_cover_their_matrices() {
                 let (rows, cols) = match matrix {
                     Matrix::A => (7, 10),
                     Matrix::B => (10, 5),
-                    Matrix::Bias => (1, 5),
-                    Matrix::C => (7, 5),
+                    Matrix::Bias | Matrix::NormWeight => (1, 5),
+                    Matrix::C | Matrix::Residual | Matrix::ResidualOut => (7, 5),
                     Matrix::X | Matrix::Y => (gathered, 10),
                 };
                 let label = format!("{operation}, {world} ranks, {matrix:?}");

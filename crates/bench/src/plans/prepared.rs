@@ -3,7 +3,9 @@
 
 use std::rc::Rc;
 
-use warpweave_overlap::execute::{DeviceSlice, ExecuteBackend, ExecuteError, Operands, Prepared};
+use warpweave_overlap::execute::{
+    DeviceSlice, ExecuteBackend, ExecuteError, NormOperands, Operands, Prepared,
+};
 use warpweave_overlap::plan::{Buffer, Placement, Plan, Problem, Role};
 use warpweave_overlap::{Configuration, Schedule};
 use warpweave_symm_mem::{DType, DevicePtr, SymmetricBuffer};
@@ -327,6 +329,14 @@ impl<'a, B: ExecuteBackend> Calls<'a, B> {
         Ok(Operands {
             bias: self.slice("bias"),
             gathered: self.slice("x").zip(self.slice("y")).map(Into::into),
+            norm: match self.slice("norm_weight") {
+                None => None,
+                Some(weight) => Some(NormOperands {
+                    residual: slice("residual")?,
+                    weight,
+                    residual_out: slice("residual_out")?,
+                }),
+            },
             ..Operands::new(slice("a")?, slice("b")?, slice("c")?)
         })
     }

@@ -12,11 +12,12 @@ use crate::limit::tflops;
 use crate::shape::Shape;
 
 /// All suites, the one that runs without a name first.
-pub const ALL: [&Suite; 13] = [
+pub const ALL: [&Suite; 14] = [
     &FUSED_MATMUL,
     &RECIPES,
     &PIPELINE,
     &ROW_PARALLEL,
+    &ROW_PARALLEL_NORM,
     &COLUMN_PARALLEL,
     &LAYERS,
     &MATMUL_REDUCE_SCATTER,
@@ -157,6 +158,31 @@ pub(super) const ROW_PARALLEL: Suite = Suite {
         ];
         Figure::all(LAYER, "2 GPUs, nvFuser", three).into()
     },
+};
+
+/// The same layer with the residual and RMSNorm after it, on the rows of decoding and of prefill.
+pub(super) const ROW_PARALLEL_NORM: Suite = Suite {
+    name: "row-parallel-norm",
+    reproduces: "x[M, K/d] · W[N, K/d]ᵀ, all-reduce, residual and RMSNorm, at sizes of Llama 70B: \
+                 after NCCL's all-reduce, and in one launch with ours",
+    operations: &[Operation::RowParallelLinearNorm],
+    // Compared with NCCL, which comes first.
+    entries: || {
+        let mut all = all_of(Operation::RowParallelLinearNorm);
+        all.reverse();
+        all
+    },
+    problems: |kind, _| {
+        on_gpus(
+            kind,
+            &[
+                bf16(8, 8192, 8192),
+                bf16(64, 8192, 28672),
+                bf16(2048, 8192, 28672),
+            ],
+        )
+    },
+    figures: Vec::new,
 };
 
 /// h = t = 8192, K = 4h.

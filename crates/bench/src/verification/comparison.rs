@@ -86,7 +86,7 @@ impl Comparison {
 /// independent of each other: the squares of what is rounded are 1/n of the reference's for each of the n
 /// partial results, and j/n for the sum of j of them, together 1 + (n + 1)/2 − 1/n times those of the
 /// reference, so that the error is at most u times the root of that. With one rank, where nothing is rounded
-/// but the result, the factor is 1.
+/// but the result, the factor is 1. What is computed from the sum adds 1 for each of its roundings.
 #[derive(Clone, Copy, Debug)]
 pub struct Expectation {
     /// What the inputs were.
@@ -97,6 +97,8 @@ pub struct Expectation {
     pub terms: usize,
     /// Ranks of which each has rounded its part of the sum to the element type.
     pub summands: usize,
+    /// Roundings to the element type after that of the sum.
+    pub further: usize,
 }
 
 impl Expectation {
@@ -107,7 +109,7 @@ impl Expectation {
             return 0.0;
         }
         let n = self.summands as f64;
-        let roundings = (1.0 + (n + 1.0) / 2.0 - 1.0 / n).sqrt();
+        let roundings = (1.0 + (n + 1.0) / 2.0 - 1.0 / n + self.further as f64).sqrt();
         let sums = 2.0 * (self.terms as f64).sqrt() * DType::F32.epsilon();
         self.unit() * roundings + sums
     }
@@ -124,7 +126,7 @@ impl Expectation {
 
     /// The largest |out − wanted| that is right for one element, whose partial results have absolute values
     /// that add up to `magnitude`.
-    fn slack(&self, wanted: f32, magnitude: f32) -> f64 {
+    pub(super) fn slack(&self, wanted: f32, magnitude: f32) -> f64 {
         if self.is_exact() {
             return 0.0;
         }
@@ -142,6 +144,21 @@ impl Expectation {
         got: impl IntoIterator<Item = f32>,
         (wanted, magnitudes): (&[f32], &[f32]),
     ) -> Comparison {
+        self.compare_each(at, got, wanted, self.slacks(wanted, magnitudes))
+    }
+
+    /// How far off each sum may be.
+    fn slacks(&self, wanted: &[f32], magnitudes: &[f32]) -> impl Fn(usize) -> f64 {
+        move |i| self.slack(wanted[i], magnitudes.get(i).copied().unwrap_or(0.0))
+    }
+
+    fn compare_each(
+        &self,
+        at: (usize, usize),
+        got: impl IntoIterator<Item = f32>,
+        wanted: &[f32],
+        slack: impl Fn(usize) -> f64,
+    ) -> Comparison {
         let mut result = Comparison::default();
         for (i, got) in got.into_iter().take(wanted.len()).enumerate() {
             let wanted = match self.numbers {
@@ -149,8 +166,7 @@ impl Expectation {
                 Numbers::Reals => wanted[i],
             };
             let difference = f64::from(got) - f64::from(wanted);
-            let magnitude = magnitudes.get(i).copied().unwrap_or(0.0);
-            let right = got == wanted || difference.abs() <= self.slack(wanted, magnitude);
+            let right = got == wanted || difference.abs() <= slack(i);
             result.elements += 1;
             if self.terms > 0 {
                 result.reference_squared += f64::from(wanted).powi(2);
@@ -187,6 +203,18 @@ impl Expectation {
         got: &[u8],
         (wanted, magnitudes): (&[f32], &[f32]),
     ) -> Comparison {
+        self.compare_within(at, got, wanted, self.slacks(wanted, magnitudes))
+    }
+
+    /// The same for what is computed from sums: where inputs are reals, the i-th may be as far off as `slack`
+    /// says of i.
+    pub fn compare_within(
+        &self,
+        at: (usize, usize),
+        got: &[u8],
+        wanted: &[f32],
+        slack: impl Fn(usize) -> f64,
+    ) -> Comparison {
         let size = self.dtype.size();
         if self.is_exact() {
             let mut right = vec![0; wanted.len() * size];
@@ -197,7 +225,7 @@ impl Expectation {
         }
         let got = got.chunks_exact(size);
         let got = got.map(|bytes| decode(self.dtype, bytes));
-        self.compare(at, got, (wanted, magnitudes))
+        self.compare_each(at, got, wanted, slack)
     }
 }
 
@@ -211,6 +239,7 @@ mod tests {
             dtype: DType::Bf16,
             terms: 64,
             summands,
+            further: 0,
         }
     }
 

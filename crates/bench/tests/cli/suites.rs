@@ -5,11 +5,12 @@ use crate::job::{self, Outcome, Said, has};
 
 use serde_json::Value;
 
-const SUITES: [&str; 11] = [
+const SUITES: [&str; 12] = [
     "fused-matmul",
     "recipes",
     "pipeline-32k",
     "row-parallel",
+    "row-parallel-norm",
     "column-parallel",
     "layers",
     "matmul-reduce-scatter",

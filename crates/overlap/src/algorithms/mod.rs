@@ -11,6 +11,7 @@ mod nodes;
 mod parameter;
 mod reduction;
 pub mod row_parallel_linear;
+pub mod row_parallel_linear_norm;
 
 use crate::error::PlanError;
 use crate::former;
@@ -162,6 +163,7 @@ const REGISTRY: &[&[Algorithm]] = &[
     matmul_reduce_scatter::ALGORITHMS,
     matmul_all_reduce::ALGORITHMS,
     row_parallel_linear::ALGORITHMS,
+    row_parallel_linear_norm::ALGORITHMS,
     linear_reduce_scatter::ALGORITHMS,
 ];
 

@@ -10,7 +10,8 @@
 //! variant that they select. Operands are whole rows, in place or apart. Over symmetric memory a group's
 //! ranks share a node; an all-gather of uneven shards is a broadcast of each, and a reduce-scatter of uneven
 //! shards is [unavailable](ExecuteError::is_unavailable): NCCL does it. Operands in buffers that are not
-//! local lie where peers reach them; local ones travel by packets, up to their size.
+//! local lie where peers reach them; local ones travel by packets, up to their size. The residual and RMSNorm
+//! after an all-reduce are part of its launch where it goes by packets, and a launch of their own elsewhere.
 //!
 //! **Nodes.** Where a plan's nodes are smaller than its world, buffers and signals are those of the node
 //! alone. All ranks are on one host all the same: the exchange of descriptors refuses others.
@@ -107,7 +108,7 @@ pub use bind::{Binding, BoxedLaunch, Launch};
 pub use bound::Bound;
 pub use collective::{CollectiveBackend, NcclCall, NcclGroup};
 pub use error::{ExecuteError, Result};
-pub use operands::{DeviceSlice, Operands};
+pub use operands::{DeviceSlice, NormOperands, Operands};
 pub use pool::StreamPool;
 pub use prepared::Prepared;
 

@@ -16,6 +16,19 @@ pub struct Operands<'a> {
     pub c: DeviceSlice<'a>,
     /// What is gathered during a GEMM that does not wait for it, and where to.
     pub gathered: Option<[DeviceSlice<'a>; 2]>,
+    /// What C is normalized with, where the operation does that.
+    pub norm: Option<NormOperands<'a>>,
+}
+
+/// The operands of a residual addition and RMSNorm, as large as C but for the weight, which is one row.
+#[derive(Clone, Copy, Debug)]
+pub struct NormOperands<'a> {
+    /// Added to the rows before they are normalized; the same on all ranks.
+    pub residual: DeviceSlice<'a>,
+    /// The weight of the norm.
+    pub weight: DeviceSlice<'a>,
+    /// Gets the sum that is normalized; not in the memory of `residual`.
+    pub residual_out: DeviceSlice<'a>,
 }
 
 impl<'a> Operands<'a> {
@@ -27,6 +40,7 @@ impl<'a> Operands<'a> {
             bias: None,
             c,
             gathered: None,
+            norm: None,
         }
     }
 
@@ -48,6 +62,15 @@ impl<'a> Operands<'a> {
         }
     }
 
+    /// The same with a residual and an RMSNorm.
+    #[must_use]
+    pub fn with_norm(self, norm: NormOperands<'a>) -> Self {
+        Operands {
+            norm: Some(norm),
+            ..self
+        }
+    }
+
     /// The operand of this kind.
     pub(super) fn of(&self, which: Which) -> Option<DeviceSlice<'a>> {
         match which {
@@ -57,11 +80,14 @@ impl<'a> Operands<'a> {
             Which::C => Some(self.c),
             Which::X => self.gathered.map(|[x, _]| x),
             Which::Y => self.gathered.map(|[_, y]| y),
+            Which::Residual => self.norm.map(|norm| norm.residual),
+            Which::NormWeight => self.norm.map(|norm| norm.weight),
+            Which::ResidualOut => self.norm.map(|norm| norm.residual_out),
         }
     }
 }
 
-/// An operand of a plan, whose buffer has its name in lower case.
+/// An operand of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Which {
     A,
@@ -70,6 +96,9 @@ pub(super) enum Which {
     C,
     X,
     Y,
+    Residual,
+    NormWeight,
+    ResidualOut,
 }
 
 impl Which {
@@ -82,6 +111,9 @@ impl Which {
             "c" => Some(Which::C),
             "x" => Some(Which::X),
             "y" => Some(Which::Y),
+            "residual" => Some(Which::Residual),
+            "norm_weight" => Some(Which::NormWeight),
+            "residual_out" => Some(Which::ResidualOut),
             _ => None,
         }
     }

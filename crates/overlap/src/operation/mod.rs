@@ -27,6 +27,10 @@ pub enum Operation {
     /// [`Operation::MatmulAllReduce`] as a linear layer: x\[t, 4h/d\] · W\[h, 4h/d\]ᵀ, with M = t, N = h, K =
     /// 4h and the weight stored N × K.
     RowParallelLinear,
+    /// [`Operation::RowParallelLinear`] with the residual and RMSNorm that follow it in a transformer. Of x =
+    /// A · Wᵀ it gives r = x + residual, and as C r / √(mean of r² + [ε](Operation::EPSILON)) · weight, row by
+    /// row.
+    RowParallelLinearNorm,
     /// [`Operation::MatmulReduceScatter`] as a linear layer, with the weight stored N × K.
     LinearReduceScatter,
     /// [`Operation::AllGatherMatmul`] as a linear layer with a bias: A · Wᵀ + bias, with the weight stored N
@@ -39,15 +43,19 @@ pub enum Operation {
 
 impl Operation {
     /// All of them.
-    pub const ALL: [Operation; 7] = [
+    pub const ALL: [Operation; 8] = [
         Operation::AllGatherMatmul,
         Operation::MatmulReduceScatter,
         Operation::MatmulAllReduce,
         Operation::RowParallelLinear,
+        Operation::RowParallelLinearNorm,
         Operation::LinearReduceScatter,
         Operation::ColumnParallelLinear,
         Operation::MatmulOverlappingAllGather,
     ];
+
+    /// What the RMSNorm of [`Operation::RowParallelLinearNorm`] adds to the mean of squares, as Llama 3 does.
+    pub const EPSILON: f32 = 1e-5;
 
     /// The name in tables and on command lines.
     pub const fn name(self) -> &'static str {
@@ -56,6 +64,7 @@ impl Operation {
             Operation::MatmulReduceScatter => "matmul-reduce-scatter",
             Operation::MatmulAllReduce => "matmul-all-reduce",
             Operation::RowParallelLinear => "row-parallel-linear",
+            Operation::RowParallelLinearNorm => "row-parallel-linear-norm",
             Operation::LinearReduceScatter => "linear-reduce-scatter",
             Operation::ColumnParallelLinear => "column-parallel-linear",
             Operation::MatmulOverlappingAllGather => "matmul-overlapping-all-gather",
@@ -104,6 +113,14 @@ impl Operation {
                 operand("b", b, mine(k), 0..n).transposed(),
                 operand("c", c, 0..m, 0..n),
             ],
+            Operation::RowParallelLinearNorm => vec![
+                operand("a", a, 0..m, mine(k)),
+                operand("b", b, mine(k), 0..n).transposed(),
+                operand("residual", Matrix::Residual, 0..m, 0..n),
+                operand("norm_weight", Matrix::NormWeight, 0..1, 0..n),
+                operand("c", c, 0..m, 0..n),
+                operand("residual_out", Matrix::ResidualOut, 0..m, 0..n),
+            ],
             Operation::LinearReduceScatter => vec![
                 operand("a", a, 0..m, mine(k)),
                 operand("b", b, mine(k), 0..n).transposed(),
@@ -135,7 +152,9 @@ impl Operation {
         match self {
             Operation::AllGatherMatmul | Operation::ColumnParallelLinear => others(m, k),
             Operation::MatmulReduceScatter | Operation::LinearReduceScatter => others(m, n),
-            Operation::MatmulAllReduce | Operation::RowParallelLinear => 2.0 * others(m, n),
+            Operation::MatmulAllReduce
+            | Operation::RowParallelLinear
+            | Operation::RowParallelLinearNorm => 2.0 * others(m, n),
             Operation::MatmulOverlappingAllGather => others(world * gathered_rows(problem), k),
         }
     }
@@ -150,7 +169,8 @@ impl Operation {
             Operation::MatmulReduceScatter
             | Operation::LinearReduceScatter
             | Operation::MatmulAllReduce
-            | Operation::RowParallelLinear => (m, n, k.div_ceil(world.max(1))),
+            | Operation::RowParallelLinear
+            | Operation::RowParallelLinearNorm => (m, n, k.div_ceil(world.max(1))),
         }
     }
 }

@@ -18,6 +18,12 @@ pub enum Matrix {
     X,
     /// X, gathered.
     Y,
+    /// M × N: what is added to a GEMM's result before it is normalized.
+    Residual,
+    /// 1 × N: the weight of the RMSNorm.
+    NormWeight,
+    /// M × N: the sum that is normalized.
+    ResidualOut,
 }
 
 /// A buffer of a plan that its caller writes or reads.
@@ -65,9 +71,9 @@ impl Operand {
     /// What the buffer is to the caller.
     pub fn role(&self) -> Role {
         match self.matrix {
-            Matrix::A | Matrix::X => Role::Input,
-            Matrix::B | Matrix::Bias => Role::Weight,
-            Matrix::C | Matrix::Y => Role::Output,
+            Matrix::A | Matrix::X | Matrix::Residual => Role::Input,
+            Matrix::B | Matrix::Bias | Matrix::NormWeight => Role::Weight,
+            Matrix::C | Matrix::Y | Matrix::ResidualOut => Role::Output,
         }
     }
 

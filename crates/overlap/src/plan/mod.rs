@@ -120,18 +120,17 @@ impl Plan {
     }
 
     /// How many kernels, GEMMs, reductions and collectives a call launches; copies, signals and events are
-    /// not counted.
+    /// not counted. What follows an all-reduce over symmetric memory is counted with it, and after NCCL's by
+    /// itself.
     pub fn launches(&self) -> usize {
-        let launch = |op: &&Op| {
-            matches!(
-                op.kind,
-                OpKind::Kernel { .. }
-                    | OpKind::Gemm { .. }
-                    | OpKind::Reduce { .. }
-                    | OpKind::Collective { .. }
-            )
+        let of = |op: &Op| match &op.kind {
+            OpKind::Collective {
+                transport, then, ..
+            } => 1 + usize::from(then.is_some() && *transport == Transport::Nccl),
+            OpKind::Kernel { .. } | OpKind::Gemm { .. } | OpKind::Reduce { .. } => 1,
+            _ => 0,
         };
-        self.ops.iter().filter(launch).count()
+        self.ops.iter().map(of).sum()
     }
 
     /// The transports by which this plan moves data between ranks, each once, in order of first use.

@@ -1,9 +1,10 @@
 //! What gathers and multiplies otherwise than the pipelines: layers with a bias, GEMMs during a gather,
-//! several nodes.
+//! several nodes. What operands of every operation hold.
 
 use std::ops::Range;
 use std::time::Duration;
 
+use warpweave_comm::collective::norm::arithmetic::add_rms_norm;
 use warpweave_overlap::Operation;
 use warpweave_overlap::algorithms::{self, Configuration};
 use warpweave_overlap::execute::ExecuteBackend;
@@ -23,14 +24,34 @@ fn value(matrix: Matrix, problem: &Problem, call: usize, row: usize, col: usize)
         Matrix::B => element(1, 0, row, col),
         Matrix::Bias => element(2, 0, row, col),
         Matrix::X | Matrix::Y => element(3, call, row, col),
-        Matrix::C => (0..problem.k)
+        Matrix::Residual => element(4, call, row, col),
+        Matrix::NormWeight => element(5, 0, row, col),
+        Matrix::C | Matrix::ResidualOut => (0..problem.k)
             .map(|i| element(0, call, row, i) * element(1, 0, i, col))
             .sum(),
     }
 }
 
-/// What the buffer of an operand holds in call `call`, where `biased` says whether C has the bias.
-pub fn stored(operand: &Operand, problem: &Problem, call: usize, biased: bool) -> Vec<u8> {
+/// The new residual and the normalized row of a row of the GEMM.
+fn normalized(problem: &Problem, call: usize, row: usize) -> [Vec<f32>; 2] {
+    let whole = |matrix, row| -> Vec<f32> {
+        let cols = 0..problem.n;
+        cols.map(|col| value(matrix, problem, call, row, col))
+            .collect()
+    };
+    let gemm = whole(Matrix::C, row);
+    let (residual, weight) = (whole(Matrix::Residual, row), whole(Matrix::NormWeight, 0));
+    add_rms_norm(
+        problem.dtype,
+        [&gemm, &residual, &weight],
+        Operation::EPSILON,
+    )
+}
+
+/// What the buffer of an operand, one of these of a rank, holds in call `call`.
+pub fn stored(operand: &Operand, all: &[Operand], problem: &Problem, call: usize) -> Vec<u8> {
+    let has = |matrix| all.iter().any(|operand| operand.matrix == matrix);
+    let biased = has(Matrix::Bias);
     let rows: Vec<usize> = operand.rows.iter().cloned().flatten().collect();
     let cols = || operand.cols.clone();
     let places: Vec<(usize, usize)> = match operand.transposed {
@@ -46,6 +67,12 @@ pub fn stored(operand: &Operand, problem: &Problem, call: usize, biased: bool) -
         true => value(Matrix::Bias, problem, call, 0, col),
         false => 0.0,
     };
+    if has(Matrix::NormWeight) && operand.role() == Role::Output {
+        let of = usize::from(operand.matrix == Matrix::C);
+        let row = |&row: &usize| normalized(problem, call, row)[of].clone();
+        let values = rows.iter().flat_map(row);
+        return values.flat_map(|v| encode(problem.dtype, v)).collect();
+    }
     places
         .into_iter()
         .flat_map(|(row, col)| {
@@ -71,9 +98,6 @@ fn computes_on<B: ExecuteBackend>(
     let wrong = on_ranks(world, device, |rank| {
         let (me, world) = rank.place();
         let operands = algorithm.operands(me, world, problem);
-        let biased = operands
-            .iter()
-            .any(|operand| operand.matrix == Matrix::Bias);
         let of = |role: Role| {
             operands
                 .iter()
@@ -84,7 +108,7 @@ fn computes_on<B: ExecuteBackend>(
             .unwrap();
         for weight in of(Role::Weight) {
             bound
-                .write(weight.buffer, &stored(weight, problem, 0, biased))
+                .write(weight.buffer, &stored(weight, &operands, problem, 0))
                 .unwrap();
         }
         bound.capture().unwrap();
@@ -95,7 +119,7 @@ fn computes_on<B: ExecuteBackend>(
             }
             for input in of(Role::Input) {
                 bound
-                    .write(input.buffer, &stored(input, problem, call, biased))
+                    .write(input.buffer, &stored(input, &operands, problem, call))
                     .unwrap();
             }
             match call % 2 {
@@ -103,7 +127,7 @@ fn computes_on<B: ExecuteBackend>(
                 _ => bound.replay().unwrap(),
             }
             for output in of(Role::Output) {
-                let wanted = stored(output, problem, call, biased);
+                let wanted = stored(output, &operands, problem, call);
                 let mut found = vec![0xff; wanted.len()];
                 bound.read(output.buffer, &mut found).unwrap();
                 if found != wanted {

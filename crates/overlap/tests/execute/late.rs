@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use warpweave_overlap::algorithms::{self, Configuration};
 use warpweave_overlap::execute::{Bound, ExecuteBackend, ExecuteError};
-use warpweave_overlap::operation::{Matrix, Operand};
+use warpweave_overlap::operation::Operand;
 use warpweave_overlap::plan::{Problem, Role};
 use warpweave_symm_mem::{DType, DevicePtr, FaultCause, Host, Memory};
 
@@ -121,8 +121,7 @@ impl<'a, B: ExecuteBackend> Caller<'a, B> {
     }
 
     fn stored(&self, operand: &Operand, call: usize) -> Vec<u8> {
-        let biased = self.operands.iter().any(|o| o.matrix == Matrix::Bias);
-        stored(operand, self.problem, call, biased)
+        stored(operand, &self.operands, self.problem, call)
     }
 
     /// Where what belongs to a call is kept.

@@ -7,8 +7,9 @@ use crate::fixtures::{Rank, on_ranks};
 use crate::gathers::stored;
 use crate::host;
 use warpweave_overlap::algorithms::{self, Configuration};
-use warpweave_overlap::execute::{DeviceSlice, ExecuteBackend, ExecuteError, Operands, Prepared};
-use warpweave_overlap::operation::Matrix;
+use warpweave_overlap::execute::{
+    DeviceSlice, ExecuteBackend, ExecuteError, NormOperands, Operands, Prepared,
+};
 use warpweave_overlap::plan::{Problem, Role};
 use warpweave_overlap::schedule::Schedule;
 use warpweave_symm_mem::{Backend, Cuda, DType, Host, Memory, SymmetricBuffer};
@@ -16,7 +17,8 @@ use warpweave_symm_mem::{Backend, Cuda, DType, Host, Memory, SymmetricBuffer};
 /// The memory of the operands of a call, by name, each of exactly the bytes that it needs.
 pub struct Call<B: Backend> {
     memory: Vec<(&'static str, B::Memory)>,
-    wanted: Vec<u8>,
+    /// By output.
+    wanted: Vec<(&'static str, Vec<u8>)>,
     m: usize,
 }
 
@@ -26,18 +28,18 @@ impl<B: ExecuteBackend> Call<B> {
         let (backend, stream) = (rank.backend(), rank.stream());
         let problem = schedule.problem_of(m).unwrap();
         let operands = schedule.operands(rank.place().0, m).unwrap();
-        let biased = operands.iter().any(|o| o.matrix == Matrix::Bias);
         let mut wanted = Vec::new();
         let memory = operands.iter().map(|operand| {
-            let bytes = stored(operand, &problem, number, biased);
-            let memory = backend.allocate(bytes.len().max(1)).unwrap();
+            let bytes = stored(operand, &operands, &problem, number);
             let image = match operand.role() {
-                Role::Output => vec![0xff; bytes.len()],
-                _ => bytes.clone(),
+                Role::Output => {
+                    let poison = vec![0xff; bytes.len()];
+                    wanted.push((operand.buffer, bytes));
+                    poison
+                }
+                _ => bytes,
             };
-            if operand.matrix == Matrix::C {
-                wanted = bytes;
-            }
+            let memory = backend.allocate(image.len().max(1)).unwrap();
             // SAFETY: the memory is as large as the image and nobody else knows it.
             unsafe { backend.upload(stream, memory.address(), &image).unwrap() };
             (operand.buffer, memory)
@@ -58,6 +60,14 @@ impl<B: ExecuteBackend> Call<B> {
             Some(bias) => operands.with_bias(bias),
             None => operands,
         };
+        let operands = match self.named("residual") {
+            Some(residual) => operands.with_norm(NormOperands {
+                residual,
+                weight: of("norm_weight"),
+                residual_out: of("residual_out"),
+            }),
+            None => operands,
+        };
         match (self.named("x"), self.named("y")) {
             (Some(x), Some(y)) => operands.with_gathered(x, y),
             _ => operands,
@@ -66,15 +76,23 @@ impl<B: ExecuteBackend> Call<B> {
 
     /// C as it must be.
     pub fn wanted(&self) -> &[u8] {
-        &self.wanted
+        let c = self.wanted.iter().find(|(name, _)| *name == "c");
+        &c.expect("every operation has C").1
     }
 
+    /// Whether every output is.
     pub fn is_right(&self, rank: &Rank<B>) -> bool {
-        let c = self.named("c").unwrap().address(0);
-        let mut got = vec![0; self.wanted.len()];
-        // SAFETY: C has so many bytes.
-        unsafe { rank.backend().download(rank.stream(), c, &mut got).unwrap() };
-        got == self.wanted
+        self.wanted.iter().all(|(name, wanted)| {
+            let at = self.named(name).unwrap().address(0);
+            let mut got = vec![0; wanted.len()];
+            // SAFETY: the output has so many bytes.
+            unsafe {
+                rank.backend()
+                    .download(rank.stream(), at, &mut got)
+                    .unwrap()
+            };
+            got == *wanted
+        })
     }
 }
 

@@ -5,9 +5,10 @@ use crate::fixtures::{MAIN, has_race, holds};
 use crate::interpreter::replay;
 use warpweave_overlap::check::{Fault, FaultKind};
 use warpweave_overlap::plan::{
-    AddRmsNorm, Collective, OpKind, Placement, Plan, PlanBuilder, Region, Role, Transport,
+    AddRmsNorm, Collective, Op, OpKind, Placement, Plan, PlanBuilder, Problem, Region, Role,
+    Transport,
 };
-use warpweave_overlap::{Report, Violation, check, show};
+use warpweave_overlap::{Report, Violation, algorithms, check, show};
 use warpweave_symm_mem::{DType, Priority};
 
 const ROWS: usize = 2;
@@ -320,13 +321,36 @@ fn ranks_agree_on_what_follows_their_all_reduce() {
                 src: norm.residual,
                 dst: norm.residual_out,
             };
-            let stream = MAIN;
-            ops.push(warpweave_overlap::plan::Op { stream, kind: copy });
+            ops.push(Op {
+                stream: MAIN,
+                kind: copy,
+            });
         }
         let report = check(&plans, 3);
-        let mismatch = |v: &Violation| matches!(v, Violation::CollectiveMismatch { ranks: [0, 1], calls, .. } if calls[0] != calls[1]);
+        let mismatch = |v: &Violation| match v {
+            Violation::CollectiveMismatch { ranks, calls, .. } => {
+                *ranks == [0, 1] && calls[0] != calls[1]
+            }
+            _ => false,
+        };
         assert!(report.violations.iter().all(mismatch), "{case}: {report}");
         assert_eq!(report.violations.len(), 1, "{case}: {report}");
+    }
+}
+
+#[test]
+fn a_layer_with_its_norm_is_a_gemm_and_a_collective() {
+    let problem = Problem::new(8, 4, 6, DType::Bf16);
+    for (reduce, transport, launches) in [
+        ("symmetric", Transport::SymmetricMemory, 2),
+        ("nccl", Transport::Nccl, 3),
+    ] {
+        let name = format!("rowParallelLinearNorm:reduce={reduce}");
+        let layer = algorithms::find(&name).expect("an algorithm");
+        for plan in layer.plans(2, &problem).expect("plans") {
+            assert_eq!((plan.ops.len(), plan.launches()), (2, launches), "{name}");
+            assert_eq!(plan.transports(), [transport], "{name}");
+        }
     }
 }
 

@@ -38,13 +38,23 @@ pub fn results(
 /// What each rank should read then, by the definition of the operation.
 pub fn wanted(configuration: &Configuration, world: usize, problem: &Problem) -> Vec<Vec<Rows>> {
     let biased = configuration.operation() == Operation::ColumnParallelLinear;
+    let norm = configuration.operation() == Operation::RowParallelLinearNorm;
+    let gemm = |row: usize, col: usize| {
+        let term = |i| element(Matrix::A, CALLS - 1, row, i) * element(Matrix::B, 0, i, col);
+        let bias = i64::from(biased) * element(Matrix::Bias, 0, 0, col);
+        (0..problem.k).map(term).sum::<i64>() + bias
+    };
+    let sum = |row, col| gemm(row, col) + element(Matrix::Residual, CALLS - 1, row, col);
     let value = |matrix: Matrix, row: usize, col: usize| match matrix {
         Matrix::Y => element(Matrix::X, CALLS - 1, row, col),
-        _ => {
-            let term = |i| element(Matrix::A, CALLS - 1, row, i) * element(Matrix::B, 0, i, col);
-            let bias = i64::from(biased) * element(Matrix::Bias, 0, 0, col);
-            (0..problem.k).map(term).sum::<i64>() + bias
+        Matrix::ResidualOut => sum(row, col),
+        _ if norm => {
+            let cols = 0..problem.n;
+            let sums: Vec<i64> = cols.clone().map(|col| sum(row, col)).collect();
+            let weight = cols.map(|col| element(Matrix::NormWeight, 0, 0, col));
+            normalized(&sums, &Vec::from_iter(weight))[col]
         }
+        _ => gemm(row, col),
     };
     let of_rank = |rank| {
         let operands = configuration.operands(rank, world, problem);
@@ -54,6 +64,13 @@ pub fn wanted(configuration: &Configuration, world: usize, problem: &Problem) ->
             .collect()
     };
     (0..world).map(of_rank).collect()
+}
+
+/// What stands for the RMSNorm of a row: an integer that depends on all that the RMSNorm does.
+fn normalized(row: &[i64], weight: &[i64]) -> Vec<i64> {
+    let squares: i64 = row.iter().map(|x| x * x).sum();
+    let elements = row.iter().zip(weight);
+    elements.map(|(x, w)| x * (squares + 1) * (w + 7)).collect()
 }
 
 /// Small integers that differ from call to call where the caller may change them.

@@ -76,6 +76,24 @@ fn without_measurements_the_model_ranks_and_nothing_beats_the_limit() {
     }
 }
 
+/// On the rows of decoding one launch for the all-reduce and the norm beats two.
+#[test]
+fn a_layer_with_its_norm_is_chosen_among_all_that_compute_it() {
+    let request = Request {
+        operation: Operation::RowParallelLinearNorm,
+        problem: problem(64, 8192, 28672),
+        world: 4,
+        machine: &machine(),
+        capabilities: Capabilities::NONE,
+        measurements: &Measurements::none(),
+    };
+    let selection = select(&request).unwrap();
+    let names = selection.ranking().iter().map(|c| c.configuration.name());
+    let wanted = ["rowParallelLinearNorm", "rowParallelLinearNorm:reduce=nccl"];
+    assert_eq!(names.collect::<Vec<_>>(), wanted);
+    assert!(selection.best().predicted_us >= selection.limit_us());
+}
+
 #[test]
 fn a_breakdown_adds_up_to_the_prediction() {
     let selection = chosen(problem(8192, 3584, 8192), SM90, &Measurements::none());

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::ranks::{Rank, effort, explore, seed};
+use warpweave_comm::collective::norm::arithmetic::normalize;
 use warpweave_overlap::algorithms::{self, Configuration};
 use warpweave_overlap::execute::ExecuteError;
 use warpweave_overlap::operation::{Matrix, Operand, Operation};
@@ -19,34 +20,47 @@ fn element(
     call: usize,
     row: usize,
     col: usize,
-    k: usize,
+    problem: &Problem,
 ) -> f32 {
     let given = |which: usize, call: usize| {
         let mixed =
             (which * 7919 + call * 104_729 + row * 31 + col * 17).wrapping_mul(2_654_435_761);
         ((mixed >> 13) % 5) as f32 - 2.0
     };
-    let at = |matrix, row, col| element(operation, matrix, call, row, col, k);
+    let at = |matrix, row, col| element(operation, matrix, call, row, col, problem);
+    let gemm = |row, col| -> f32 {
+        let terms = (0..problem.k).map(|i| at(Matrix::A, row, i) * at(Matrix::B, i, col));
+        terms.sum()
+    };
     match matrix {
         Matrix::A => given(0, call),
         Matrix::B => given(1, 0),
         Matrix::Bias => given(2, 0),
         Matrix::X | Matrix::Y => given(3, call),
-        Matrix::C => {
-            let bias = match operation {
-                Operation::ColumnParallelLinear => at(Matrix::Bias, 0, col),
-                _ => 0.0,
-            };
-            let terms = (0..k).map(|i| at(Matrix::A, row, i) * at(Matrix::B, i, col));
-            terms.sum::<f32>() + bias
-        }
+        Matrix::Residual => given(4, call),
+        Matrix::NormWeight => given(5, 0),
+        Matrix::ResidualOut => gemm(row, col) + at(Matrix::Residual, row, col),
+        Matrix::C => match operation {
+            Operation::ColumnParallelLinear => gemm(row, col) + at(Matrix::Bias, 0, col),
+            Operation::RowParallelLinearNorm => {
+                let whole = |matrix, row| -> Vec<f32> {
+                    (0..problem.n).map(|col| at(matrix, row, col)).collect()
+                };
+                let (sums, weight) = (
+                    whole(Matrix::ResidualOut, row),
+                    whole(Matrix::NormWeight, 0),
+                );
+                normalize(&sums, &weight, Operation::EPSILON)[col]
+            }
+            _ => gemm(row, col),
+        },
     }
 }
 
 /// What the buffer of `operand` holds in a call.
-fn bytes(operation: Operation, operand: &Operand, call: usize, k: usize) -> Vec<u8> {
+fn bytes(operation: Operation, operand: &Operand, call: usize, problem: &Problem) -> Vec<u8> {
     let rows: Vec<usize> = operand.rows.iter().flat_map(Clone::clone).collect();
-    let at = |row, col| element(operation, operand.matrix, call, row, col, k);
+    let at = |row, col| element(operation, operand.matrix, call, row, col, problem);
     let values: Vec<f32> = if operand.transposed {
         let places = operand
             .cols
@@ -79,7 +93,7 @@ fn wrong(
     world: usize,
     problem: &Problem,
 ) -> Result<Option<String>, String> {
-    let (me, operation, k) = (rank.index(), algorithm.operation(), problem.k);
+    let (me, operation) = (rank.index(), algorithm.operation());
     let operands = algorithm.operands(me, world, problem);
     let of = |role| {
         operands
@@ -91,7 +105,7 @@ fn wrong(
     let mut bound = rank.bind(plan).map_err(left_out)?;
     for weight in of(Role::Weight) {
         bound
-            .write(weight.buffer, &bytes(operation, weight, 0, k))
+            .write(weight.buffer, &bytes(operation, weight, 0, problem))
             .unwrap();
     }
     bound.capture().unwrap();
@@ -99,7 +113,7 @@ fn wrong(
     for call in 0..CALLS {
         for input in of(Role::Input) {
             bound
-                .write(input.buffer, &bytes(operation, input, call, k))
+                .write(input.buffer, &bytes(operation, input, call, problem))
                 .unwrap();
         }
         if call % 2 == 0 {
@@ -109,7 +123,7 @@ fn wrong(
         }
         .unwrap();
         for output in of(Role::Output) {
-            let wanted = bytes(operation, output, call, k);
+            let wanted = bytes(operation, output, call, problem);
             let mut got = vec![0xff; wanted.len()];
             bound.read(output.buffer, &mut got).unwrap();
             if got != wanted {

@@ -2,11 +2,9 @@
 
 use std::rc::Rc;
 
-use half::{bf16, f16};
-use warpweave_comm::collective::norm::arithmetic;
+use warpweave_comm::collective::norm::arithmetic::add_rms_norm;
 use warpweave_comm::collective::{AddRmsNorm, Call as Collective, Operand};
 use warpweave_gemm::{Gemm, GemmOperands, GemmProblem, PreparedGemm, Provider};
-use warpweave_symm_mem::host::Element;
 use warpweave_symm_mem::{BackendKind, DType, DeviceSlice, Memory};
 
 use super::super::candidate::Row;
@@ -288,11 +286,7 @@ impl<B: NcclBackend> Layers<B> {
             dtype,
             terms: 0,
             summands: 1,
-        };
-        let normed = match dtype {
-            DType::F32 => normed::<f32>,
-            DType::F16 => normed::<f16>,
-            DType::Bf16 => normed::<bf16>,
+            further: 0,
         };
         let bytes = hidden * dtype.size();
         let share = (got.len() / bytes)
@@ -303,7 +297,8 @@ impl<B: NcclBackend> Layers<B> {
             rows.fold(Comparison::default(), |all, (row, got)| {
                 let at = row * hidden;
                 let (x, residual) = (sums(&ranks, at, hidden), sums(&residual, at, hidden));
-                let wanted = &normed([&x, &residual, &weight])[output];
+                let rows = add_rms_norm(dtype, [&x, &residual, &weight], EPSILON);
+                let wanted = &rows[1 - output];
                 all.and(expectation.compare_stored((0, at), got, (wanted, &[])))
             })
         });
@@ -317,20 +312,4 @@ fn sums(streams: &[Stream], first: usize, count: usize) -> Vec<f32> {
     let mut sums = vec![0.0; count];
     streams.iter().for_each(|one| one.add(first, &mut sums));
     sums
-}
-
-/// A normalized row and its new residual, of the reduced message, the residual and the weight.
-fn normed<T: Element>(inputs: [&[f32]; 3]) -> [Vec<f32>; 2] {
-    let [x, residual, weight] = inputs.map(|values| {
-        let mut rounded = vec![T::default(); values.len()];
-        T::round(values, &mut rounded);
-        rounded
-    });
-    let sum = arithmetic::add(&x, &residual);
-    let normalized = arithmetic::normalize(&sum, &weight, EPSILON);
-    [normalized, sum].map(|values| {
-        let mut wide = vec![0.0; values.len()];
-        T::widen(&values, &mut wide);
-        wide
-    })
 }

@@ -1,4 +1,7 @@
-//! What C must be: computed once in each node, by all its ranks, and shared. What Y must be is X.
+//! What C must be: computed once in each node, by all its ranks, and shared. What Y must be is X. What is
+//! computed from rows of the GEMM, `norm` computes where it is compared.
+
+mod norm;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -6,8 +9,10 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use warpweave_comm::collective::norm::arithmetic::add_rms_norm;
 use warpweave_gemm::GemmProblem;
 use warpweave_gemm::host::{multiply, reference};
+use warpweave_overlap::Operation;
 use warpweave_overlap::operation::{Matrix, Operand};
 use warpweave_overlap::plan::shard;
 use warpweave_symm_mem::{DType, Exchange, Host, SymmetricBuffer};
@@ -56,8 +61,8 @@ impl References {
     }
 }
 
-/// What the outputs of one input set must be. C lies by rows in the ranks' host memory, mapped by all; where
-/// partial results are rounded, the sum of their absolute values lies after it.
+/// What the outputs of one input set must be. The GEMM, with its bias, lies by rows in the ranks' host
+/// memory, mapped by all; where partial results are rounded, the sum of their absolute values lies after it.
 #[derive(Debug)]
 pub struct Reference {
     of: ReferenceOf,
@@ -78,12 +83,17 @@ pub struct ReferenceOf {
 impl ReferenceOf {
     /// What makes an element of a matrix right.
     pub fn expectation(&self, matrix: Matrix) -> Expectation {
-        let computed = matrix == Matrix::C;
+        let computed = matches!(matrix, Matrix::C | Matrix::ResidualOut);
         Expectation {
             numbers: self.numbers,
             dtype: self.matrices.problem.dtype,
             terms: if computed { self.matrices.problem.k } else { 0 },
             summands: if computed { self.matrices.summands } else { 1 },
+            further: match matrix {
+                Matrix::ResidualOut => norm::ROUNDINGS[0],
+                Matrix::C if self.matrices.normalized => norm::ROUNDINGS[1],
+                _ => 0,
+            },
         }
     }
 
@@ -92,7 +102,7 @@ impl ReferenceOf {
         self.numbers == Numbers::Reals && self.matrices.summands > 1
     }
 
-    /// `rows` of C, and of the sums of absolute values where they are needed.
+    /// `rows` of the GEMM, and of the sums of absolute values where they are needed.
     fn fill(
         &self,
         rows: Range<usize>,
@@ -205,12 +215,17 @@ impl Reference {
     fn compare_row(&self, part: &Operand, row: usize, got: &[u8]) -> Comparison {
         let (cols, at) = (part.cols.clone(), (row, part.cols.start));
         let expectation = self.of.expectation(part.matrix);
-        if part.matrix != Matrix::C {
+        if !matches!(part.matrix, Matrix::C | Matrix::ResidualOut) {
             let wanted = self.of.source(part.matrix).row(row, cols);
             return expectation.compare_stored(at, got, (&wanted, &[]));
         }
-        let (c, magnitudes) = self.row_of_c(row);
+        let (c, magnitudes) = self.row_of_gemm(row);
         match c.get(cols.clone()) {
+            Some(_) if self.of.matrices.normalized => {
+                let norm::Row { wanted, slack } = self.normalized(part.matrix, row);
+                let slack = |i: usize| slack.get(cols.start + i).copied().unwrap_or(0.0);
+                expectation.compare_within(at, got, &wanted[cols.clone()], slack)
+            }
             Some(wanted) => {
                 let magnitudes = magnitudes.get(cols).unwrap_or_default();
                 expectation.compare_stored(at, got, (wanted, magnitudes))
@@ -220,8 +235,36 @@ impl Reference {
         }
     }
 
-    /// A row of C and of the sums of absolute values, which is empty where they are not needed.
-    fn row_of_c(&self, row: usize) -> (&[f32], &[f32]) {
+    /// A row of the new residual, or of C where it is normalized. Where each element has one right value,
+    /// that is what the kernels' arithmetic gives.
+    fn normalized(&self, matrix: Matrix, row: usize) -> norm::Row {
+        let of = &self.of;
+        let (n, dtype) = (of.matrices.problem.n, of.matrices.problem.dtype);
+        let which = usize::from(matrix == Matrix::C);
+        let (x, magnitudes) = self.row_of_gemm(row);
+        let residual = of.source(Matrix::Residual).row(row, 0..n);
+        let weight = of.source(Matrix::NormWeight).row(0, 0..n);
+        let epsilon = Operation::EPSILON;
+        if of.numbers == Numbers::Integers {
+            let [sum, normalized] = add_rms_norm(dtype, [x, &residual, &weight], epsilon);
+            let wanted = [sum, normalized][which].clone();
+            return norm::Row {
+                wanted,
+                slack: Vec::new(),
+            };
+        }
+        let sums = of.expectation(Matrix::C);
+        let magnitude = |i: usize| magnitudes.get(i).copied().unwrap_or(0.0);
+        let slack = x
+            .iter()
+            .enumerate()
+            .map(|(i, x)| sums.slack(*x, magnitude(i)));
+        let slack: Vec<f64> = slack.collect();
+        norm::bounded(dtype, (x, &slack), [&residual, &weight], epsilon)[which].clone()
+    }
+
+    /// A row of the GEMM and of the sums of absolute values, which is empty where they are not needed.
+    fn row_of_gemm(&self, row: usize) -> (&[f32], &[f32]) {
         let world = self.parts.world();
         let problem = &self.of.matrices.problem;
         let owner = (0..world).find(|&rank| problem.shard(rank, world).contains(&row));

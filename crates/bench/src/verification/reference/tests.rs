@@ -28,6 +28,40 @@ fn stored(matrix: &[f32], cols: usize, part: &Operand, dtype: DType) -> Vec<u8> 
 
 /// C by the definition, in f64, from the elements that go in.
 fn by_definition(of: &ReferenceOf) -> Vec<f32> {
+    let gemm = gemm_by_definition(of);
+    match of.matrices.normalized {
+        true => norm_by_definition(of, &gemm)[1].clone(),
+        false => gemm,
+    }
+}
+
+/// The new residual and the normalized rows.
+fn norm_by_definition(of: &ReferenceOf, gemm: &[f32]) -> [Vec<f32>; 2] {
+    let Problem { n, dtype, .. } = of.matrices.problem;
+    let row = |matrix, row| {
+        of.matrices
+            .source(matrix, of.numbers, of.set)
+            .row(row, 0..n)
+    };
+    let weight = row(Matrix::NormWeight, 0);
+    let (mut sums, mut normalized) = (Vec::new(), Vec::new());
+    for (i, gemm) in gemm.chunks(n).enumerate() {
+        let add = |(x, residual): (&f32, &f32)| rounded(dtype, rounded(dtype, *x) + residual);
+        let r: Vec<f32> = gemm
+            .iter()
+            .zip(&row(Matrix::Residual, i))
+            .map(add)
+            .collect();
+        let squares: f64 = r.iter().map(|r| f64::from(*r).powi(2)).sum();
+        let root = (squares / n as f64 + f64::from(Operation::EPSILON)).sqrt();
+        let norm = |(r, weight): (&f32, &f32)| (f64::from(*r) / root * f64::from(*weight)) as f32;
+        normalized.extend(r.iter().zip(&weight).map(norm));
+        sums.extend(r);
+    }
+    [sums, normalized]
+}
+
+fn gemm_by_definition(of: &ReferenceOf) -> Vec<f32> {
     let Problem { m, n, k, .. } = of.matrices.problem;
     let rows = |matrix, count, cols| -> Vec<Vec<f32>> {
         let source = of.matrices.source(matrix, of.numbers, of.set);
@@ -193,6 +227,56 @@ fn the_bias_is_part_of_c() {
     assert!(nonzero > 0, "{bias:?}");
     let missing = reference.compare(&part, &bytes(&without), 1);
     assert_eq!(missing.wrong, 7 * nonzero, "a C without its bias");
+}
+
+#[test]
+fn the_new_residual_and_the_norm_are_compared_with_all_that_they_are_made_of() {
+    for (dtype, numbers) in [
+        (DType::Bf16, Numbers::Integers),
+        (DType::F16, Numbers::Reals),
+        (DType::F32, Numbers::Reals),
+    ] {
+        let of = reference_of(Operation::RowParallelLinearNorm, dtype, numbers);
+        let exchange: Arc<dyn Exchange> = Arc::new(ThreadExchange::group(1).remove(0));
+        let reference = Reference::compute(&exchange, of, 1).unwrap();
+        let gemm = gemm_by_definition(&of);
+        let [sums, normalized] = norm_by_definition(&of, &gemm);
+        let compare = |matrix, rows: &[f32]| {
+            let part = rows_from(matrix, 0..7, 5);
+            reference.compare(&part, &stored(rows, 5, &part, dtype), 2)
+        };
+        for (matrix, rows) in [(Matrix::ResidualOut, &sums), (Matrix::C, &normalized)] {
+            let right = compare(matrix, rows);
+            assert_eq!(
+                (right.elements, right.wrong),
+                (35, 0),
+                "{matrix:?}: {right:?}"
+            );
+            let tolerance = of.expectation(matrix).tolerance();
+            assert!(right.relative_error() <= tolerance, "{matrix:?}: {right:?}");
+        }
+        // The residual, the norm or the weight left out.
+        let plain = norm_by_definition(&of, &sums)[1].clone();
+        let weight = of
+            .matrices
+            .source(Matrix::NormWeight, numbers, of.set)
+            .row(0, 0..5);
+        let without_norm: Vec<f32> = sums
+            .iter()
+            .zip(weight.iter().cycle())
+            .map(|(r, w)| r * w)
+            .collect();
+        for (matrix, rows) in [
+            (Matrix::ResidualOut, &gemm),
+            (Matrix::C, &sums),
+            (Matrix::C, &plain),
+            (Matrix::C, &without_norm),
+        ] {
+            let wrong = compare(matrix, rows);
+            assert!(wrong.wrong > 7, "{dtype} {matrix:?}: {wrong:?}");
+            assert!(wrong.relative_error() > of.expectation(matrix).tolerance());
+        }
+    }
 }
 
 #[test]

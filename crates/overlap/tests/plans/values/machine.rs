@@ -1,10 +1,10 @@
 //! Ranks that run their plans, a step at a time.
 
-use super::{CALLS, Rows, element, stored};
+use super::{CALLS, Rows, element, normalized, stored};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
 use warpweave_overlap::operation::Operand;
-use warpweave_overlap::plan::{Collective, OpKind, Plan, Region, Role, shard};
+use warpweave_overlap::plan::{AddRmsNorm, Collective, OpKind, Plan, Region, Role, shard};
 
 /// What memory holds before anybody has written it.
 const NONSENSE: i64 = 1 << 40;
@@ -24,6 +24,9 @@ enum Step {
     /// The caller reads its outputs.
     Reads,
 }
+
+/// One rank's part in a collective: what it gives, what it gets, and what follows.
+type Part<'a> = (Collective, &'a Region, &'a Region, Option<&'a AddRmsNorm>);
 
 /// The flag of a signal: slot, source, destination.
 type Flag = (usize, usize, usize);
@@ -212,20 +215,21 @@ impl<'a> Machine<'a> {
             .iter()
             .map(|&rank| (rank, self.entered(rank, ranks, before).unwrap()))
             .collect();
-        let regions: Vec<(Collective, &Region, &Region)> = entered
+        let parts: Vec<Part<'_>> = entered
             .iter()
             .map(|&(rank, (_, op))| match self.kind(rank, op) {
                 OpKind::Collective {
                     collective,
                     src,
                     dst,
+                    then,
                     ..
-                } => (*collective, src, dst),
+                } => (*collective, src, dst, then.as_ref()),
                 other => panic!("{other:?} is no collective"),
             })
             .collect();
-        let given: Vec<Rows> = regions.iter().map(|(_, src, _)| self.read(src)).collect();
-        for (place, (collective, src, dst)) in regions.iter().enumerate() {
+        let given: Vec<Rows> = parts.iter().map(|(_, src, ..)| self.read(src)).collect();
+        for (place, (collective, src, dst, then)) in parts.iter().enumerate() {
             let got = match collective {
                 Collective::AllGather => given.concat(),
                 Collective::AllReduce => sum(given.iter().cloned()),
@@ -235,7 +239,17 @@ impl<'a> Machine<'a> {
                 }
                 other => panic!("{other} is not known here"),
             };
-            self.write(dst, got);
+            let Some(norm) = then else {
+                self.write(dst, got);
+                continue;
+            };
+            let [residual, weight] = [&norm.residual, &norm.weight].map(|region| self.read(region));
+            let sums = sum([got, residual].into_iter());
+            let rows = sums.iter().map(|row| normalized(row, &weight[0]));
+            let nonsense = vec![vec![NONSENSE; src.cols.len()]; src.rows.len()];
+            self.write(src, nonsense);
+            self.write(dst, rows.collect());
+            self.write(&norm.residual_out, sums);
         }
         for (rank, (stream, _)) in entered {
             self.queues[rank][stream].pop_front();
