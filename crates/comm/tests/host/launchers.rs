@@ -197,8 +197,14 @@ fn the_token_is_shown_to_nobody() {
     // `ps` reads this.
     let line = std::fs::read_to_string(format!("/proc/{}/cmdline", one.id())).expect("procfs");
     let message = [line, stranger, output(zero), output(one)].concat();
-    assert!(message.contains("met 0 of 2 by warpweave;1 of 2"), "{message}");
-    assert!(message.contains("JobToken"), "the job was printed: {message}");
+    assert!(
+        message.contains("met 0 of 2 by warpweave;1 of 2"),
+        "{message}"
+    );
+    assert!(
+        message.contains("JobToken"),
+        "the job was printed: {message}"
+    );
     assert!(!message.contains("nobody may see"), "{message}");
 }
 
