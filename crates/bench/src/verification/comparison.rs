@@ -126,7 +126,7 @@ impl Expectation {
 
     /// The largest |out − wanted| that is right for one element, whose partial results have absolute values
     /// that add up to `magnitude`.
-    pub(super) fn slack(&self, wanted: f32, magnitude: f32) -> f64 {
+    fn slack(&self, wanted: f32, magnitude: f32) -> f64 {
         if self.is_exact() {
             return 0.0;
         }
@@ -148,7 +148,7 @@ impl Expectation {
     }
 
     /// How far off each sum may be.
-    fn slacks(&self, wanted: &[f32], magnitudes: &[f32]) -> impl Fn(usize) -> f64 {
+    pub(super) fn slacks(&self, wanted: &[f32], magnitudes: &[f32]) -> impl Fn(usize) -> f64 {
         move |i| self.slack(wanted[i], magnitudes.get(i).copied().unwrap_or(0.0))
     }
 

@@ -2,7 +2,7 @@
 
 use super::closing::{Closing, Copies};
 use crate::check::{Proof, agreed};
-use crate::plan::{BufferId, Effect, MulticastRegion, OpKind, Plan, Region};
+use crate::plan::{BufferId, Effect, OpKind, Plan, Region};
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -93,41 +93,19 @@ impl Places {
 
 /// Calls `each` for every box that the proof looks at.
 fn each_region(plan: &Plan, kind: &OpKind, each: &mut impl FnMut(&Region)) {
-    match kind {
-        OpKind::Kernel { lanes, .. } => {
-            for effect in lanes.iter().flatten() {
-                match effect {
-                    Effect::Read(region) | Effect::Write(region) => each(region),
-                    Effect::WriteMulticast(region) => on_all(plan, region, each),
-                    Effect::Signal { .. } | Effect::Wait { .. } | Effect::After(_) => {}
+    if let OpKind::Kernel { lanes, .. } = kind {
+        for effect in lanes.iter().flatten() {
+            match effect {
+                Effect::Read(region) | Effect::Write(region) => each(region),
+                Effect::WriteMulticast(region) => {
+                    (0..plan.world).for_each(|rank| each(&region.on(rank)));
                 }
+                Effect::Signal { .. } | Effect::Wait { .. } | Effect::After(_) => {}
             }
         }
-        OpKind::Copy { src, dst } => {
-            each(src);
-            each(dst);
-        }
-        OpKind::Collective { .. } | OpKind::Gemm { .. } => {
-            kind.reads().iter().for_each(&mut *each);
-            kind.writes(plan.world).iter().for_each(each);
-        }
-        OpKind::MulticastCopy { src, dst } => {
-            each(src);
-            on_all(plan, dst, each);
-        }
-        OpKind::Reduce { srcs, dst } => {
-            srcs.iter().for_each(&mut *each);
-            each(dst);
-        }
-        OpKind::Signal { .. }
-        | OpKind::Wait { .. }
-        | OpKind::Record { .. }
-        | OpKind::WaitEvent { .. } => {}
     }
-}
-
-fn on_all(plan: &Plan, region: &MulticastRegion, each: &mut impl FnMut(&Region)) {
-    (0..plan.world).for_each(|rank| each(&region.on(rank)));
+    kind.reads().iter().for_each(&mut *each);
+    kind.writes(plan.world).iter().for_each(each);
 }
 
 struct Writer {

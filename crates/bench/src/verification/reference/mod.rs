@@ -240,27 +240,27 @@ impl Reference {
     fn normalized(&self, matrix: Matrix, row: usize) -> norm::Row {
         let of = &self.of;
         let (n, dtype) = (of.matrices.problem.n, of.matrices.problem.dtype);
-        let which = usize::from(matrix == Matrix::C);
         let (x, magnitudes) = self.row_of_gemm(row);
         let residual = of.source(Matrix::Residual).row(row, 0..n);
         let weight = of.source(Matrix::NormWeight).row(0, 0..n);
         let epsilon = Operation::EPSILON;
-        if of.numbers == Numbers::Integers {
-            let [sum, normalized] = add_rms_norm(dtype, [x, &residual, &weight], epsilon);
-            let wanted = [sum, normalized][which].clone();
-            return norm::Row {
-                wanted,
-                slack: Vec::new(),
-            };
+        let [sum, normalized] = match of.numbers {
+            Numbers::Integers => {
+                add_rms_norm(dtype, [x, &residual, &weight], epsilon).map(|wanted| norm::Row {
+                    wanted,
+                    slack: Vec::new(),
+                })
+            }
+            Numbers::Reals => {
+                let sums = of.expectation(Matrix::C);
+                let slack: Vec<f64> = (0..x.len()).map(sums.slacks(x, magnitudes)).collect();
+                norm::bounded(dtype, (x, &slack), [&residual, &weight], epsilon)
+            }
+        };
+        match matrix {
+            Matrix::C => normalized,
+            _ => sum,
         }
-        let sums = of.expectation(Matrix::C);
-        let magnitude = |i: usize| magnitudes.get(i).copied().unwrap_or(0.0);
-        let slack = x
-            .iter()
-            .enumerate()
-            .map(|(i, x)| sums.slack(*x, magnitude(i)));
-        let slack: Vec<f64> = slack.collect();
-        norm::bounded(dtype, (x, &slack), [&residual, &weight], epsilon)[which].clone()
     }
 
     /// A row of the GEMM and of the sums of absolute values, which is empty where they are not needed.

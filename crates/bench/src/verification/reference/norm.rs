@@ -6,7 +6,7 @@ use warpweave_symm_mem::DType;
 pub(super) const ROUNDINGS: [usize; 2] = [1, 2];
 
 /// Elements and how far off each may be.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Row {
     pub wanted: Vec<f32>,
     pub slack: Vec<f64>,

@@ -1,9 +1,8 @@
 //! The arithmetic of a row on the host: the twin of `cuda/norm.cuh`, bit by bit. For tests of kernels, and of
 //! what calls them.
 
-use half::{bf16, f16};
-use warpweave_symm_mem::DType;
 use warpweave_symm_mem::host::Element;
+use warpweave_symm_mem::{DType, with_element};
 
 use super::launch::{SEGMENT, UNIT};
 
@@ -39,11 +38,7 @@ pub fn add_rms_norm(dtype: DType, rows: [&[f32]; 3], epsilon: f32) -> [Vec<f32>;
         let normalized = normalize(&sum, &weight, epsilon);
         [sum, normalized].map(|row| widened(&row))
     }
-    match dtype {
-        DType::F16 => of::<f16>(rows, epsilon),
-        DType::Bf16 => of::<bf16>(rows, epsilon),
-        DType::F32 => of::<f32>(rows, epsilon),
-    }
+    with_element!(dtype, T => of::<T>(rows, epsilon))
 }
 
 /// A row as e4m3, with its scale: an element is its e4m3 times that.
@@ -110,6 +105,8 @@ fn rounded<T: Element>(values: &[f32]) -> Vec<T> {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use half::{bf16, f16};
+
     use super::*;
 
     /// The value of an encoding, by its definition.
