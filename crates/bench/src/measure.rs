@@ -302,20 +302,24 @@ impl Found {
                 factors.entry(dtype).or_default().push(predicted / us);
             }
         }
-        for dtype in [DType::Bf16, DType::F16, DType::F32] {
-            let rates = &mut self.machine.gemm.sustained_tflops;
-            let rate = match dtype {
-                DType::Bf16 => &mut rates.bf16,
-                DType::F16 => &mut rates.f16,
-                DType::F32 => &mut rates.f32,
-            };
+        let rates = &mut self.machine.gemm.sustained_tflops;
+        let rates = [
+            (DType::Bf16, &mut rates.bf16),
+            (DType::F16, &mut rates.f16),
+            (DType::F32, &mut rates.f32),
+        ];
+        let mut is_missing = false;
+        for (dtype, rate) in rates {
             match factors.get_mut(&dtype) {
                 Some(factors) => {
                     factors.sort_by(f64::total_cmp);
                     *rate *= factors[factors.len() / 2];
                 }
-                None => self.keep(&["gemm.sustained_tflops"], "a GEMM could not run"),
+                None => is_missing = true,
             }
+        }
+        if is_missing {
+            self.keep(&["gemm.sustained_tflops"], "a GEMM could not run");
         }
         Ok(())
     }

@@ -311,7 +311,7 @@ fn encode(dtype: DType, len: usize, seed: u32, values: &impl Fn(u32) -> f32) -> 
             match dtype {
                 DType::F16 => f16::from_f32(value).to_le_bytes(),
                 DType::Bf16 => bf16::from_f32(value).to_le_bytes(),
-                DType::F32 => unreachable!("{dtype} is not swept"),
+                DType::F32 | DType::E4m3 => unreachable!("{dtype} is not swept"),
             }
         })
         .collect();

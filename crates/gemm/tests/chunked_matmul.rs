@@ -5,7 +5,6 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use half::{bf16, f16};
 use warpweave_gemm::chunked_matmul::Arrival;
 use warpweave_gemm::{ChunkedGemmBackend, ChunkedMatmul, ChunkedOperands, Error, GemmProblem};
 use warpweave_symm_mem::{
@@ -36,12 +35,7 @@ fn value(which: usize, i: usize) -> f32 {
 }
 
 fn encode(dtype: DType, values: impl Iterator<Item = f32>) -> Vec<u8> {
-    let one = |value: f32| match dtype {
-        DType::Bf16 => bf16::from_f32(value).to_ne_bytes(),
-        DType::F16 => f16::from_f32(value).to_ne_bytes(),
-        DType::F32 => unreachable!("kernels of 16-bit types only"),
-    };
-    values.flat_map(one).collect()
+    warpweave_symm_mem::host::encode(dtype, &Vec::from_iter(values))
 }
 
 impl<B: ChunkedGemmBackend> Job<B> {

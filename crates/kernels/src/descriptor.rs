@@ -233,6 +233,12 @@ impl Check<'_> {
     }
 
     fn sizes(&self, m: usize, n: usize, k: usize, dtype: DType) -> Result<()> {
+        if !dtype.is_arithmetic() {
+            return self.refuse(
+                "dtype",
+                format!("elements are f32, f16 or bf16, not {dtype}"),
+            );
+        }
         // The device counts rows, columns and tiles in 32 bits and elements in 64.
         let limit = i32::MAX as usize / 2;
         for (what, size) in [("m", m), ("n", n), ("k", k)] {

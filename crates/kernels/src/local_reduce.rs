@@ -133,6 +133,10 @@ impl LocalReduce {
             );
             return refuse("count", why);
         }
+        if !self.dtype.is_arithmetic() {
+            let why = format!("elements are f32, f16 or bf16, not {}", self.dtype);
+            return refuse("dtype", why);
+        }
         // The device counts elements in 32 bits.
         let limit = i32::MAX as usize;
         if self.rows.checked_mul(self.cols).is_none_or(|n| n > limit) {

@@ -1,7 +1,7 @@
 //! The reference GEMM that results are compared with.
 
-use warpweave_symm_mem::host::Element;
-use warpweave_symm_mem::{DType, with_element};
+use warpweave_symm_mem::DType;
+use warpweave_symm_mem::host::decode;
 
 /// Columns accumulated together: with [`ROWS`] they fit the L1 cache.
 const COLUMNS: usize = 256;
@@ -67,37 +67,14 @@ fn block_portable(a: &[f32], b: &[f32], c: &mut [f64], n: usize, k: usize, colum
 }
 
 fn widen(bytes: &[u8], elements: usize, dtype: DType) -> Option<Vec<f32>> {
-    fn of<T: Element>(bytes: &[u8], elements: usize) -> Vec<f32> {
-        let mut narrow = vec![T::default(); elements];
-        // SAFETY: elements are plain numbers, which any bytes make, and the caller has checked the length.
-        unsafe {
-            let to = narrow.as_mut_ptr().cast();
-            std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
-        }
-        let mut wide = vec![0.0; elements];
-        T::widen(&narrow, &mut wide);
-        wide
-    }
-    if elements.checked_mul(dtype.size())? != bytes.len() {
-        return None;
-    }
-    Some(with_element!(dtype, T => of::<T>(bytes, elements)))
+    (elements.checked_mul(dtype.size())? == bytes.len()).then(|| decode(dtype, bytes))
 }
 
 #[cfg(test)]
 mod tests {
-    use half::{bf16, f16};
+    use warpweave_symm_mem::host::encode;
 
     use super::*;
-
-    fn bytes(values: &[f32], dtype: DType) -> Vec<u8> {
-        let one = |&v: &f32| match dtype {
-            DType::F16 => f16::from_f32(v).to_ne_bytes().to_vec(),
-            DType::Bf16 => bf16::from_f32(v).to_ne_bytes().to_vec(),
-            DType::F32 => v.to_ne_bytes().to_vec(),
-        };
-        values.iter().flat_map(one).collect()
-    }
 
     #[test]
     fn gemms_equal_three_loops() {
@@ -112,7 +89,7 @@ mod tests {
             ] {
                 let a: Vec<f32> = (0..m * k).map(|i| (i % 11) as f32 - 5.0).collect();
                 let b: Vec<f32> = (0..k * n).map(|i| (i % 13) as f32 - 6.0).collect();
-                let c = matmul(&bytes(&a, dtype), &bytes(&b, dtype), m, n, k, dtype).unwrap();
+                let c = matmul(&encode(dtype, &a), &encode(dtype, &b), m, n, k, dtype).unwrap();
                 for i in 0..m {
                     for j in 0..n {
                         let sum: f32 = (0..k).map(|l| a[i * k + l] * b[l * n + j]).sum();

@@ -5,8 +5,9 @@ mod support;
 
 use std::time::Duration;
 
-use support::{Job, Pace, Random, Shape, Variant, from_bytes, ranks, silent_peer, to_bytes};
+use support::{Job, Pace, Random, Shape, Variant, ranks, silent_peer};
 use warpweave_kernels::{Error, reference};
+use warpweave_symm_mem::host::{decode, encode};
 use warpweave_symm_mem::{Cuda, DType};
 
 const LONG: Duration = Duration::from_secs(10);
@@ -98,7 +99,7 @@ fn a_whole_device_computes_reals() {
         let a: Vec<_> = (0..m * k).map(|_| random.real()).collect();
         let b: Vec<_> = (0..k * n).map(|_| random.real()).collect();
         let wanted =
-            reference::matmul(&to_bytes(&a, dtype), &to_bytes(&b, dtype), m, n, k, dtype).unwrap();
+            reference::matmul(&encode(dtype, &a), &encode(dtype, &b), m, n, k, dtype).unwrap();
         ranks(1, gpu, |backend, exchange| {
             let job = Job::new(backend, exchange, Shape { m, n, k, dtype }, None, LONG);
             let mut first = None;
@@ -106,12 +107,11 @@ fn a_whole_device_computes_reals() {
                 let result = job
                     .calls(variant, &b, std::slice::from_ref(&a), Pace::Prompt)
                     .remove(0);
-                for (i, (got, wanted)) in from_bytes(&result, dtype).iter().zip(&wanted).enumerate()
-                {
+                for (i, (got, wanted)) in decode(dtype, &result).iter().zip(&wanted).enumerate() {
                     // One rounding, and k additions in f32 of terms below 1.
                     let bound = dtype.epsilon() * wanted.abs() + 1e-6 * k as f64;
                     assert!(
-                        (got - wanted).abs() <= bound,
+                        (f64::from(*got) - wanted).abs() <= bound,
                         "{variant:?} {dtype}, element {i}: {got}, not {wanted}"
                     );
                 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use support::{Job, Pace, READY, Random, Shape, Variant, ranks, silent_peer};
 use warpweave_kernels::{Error, KernelBackend, NaiveRemoteRead, reference};
+use warpweave_symm_mem::host::{decode, encode};
 use warpweave_symm_mem::{DType, DevicePtr, Host};
 
 const LONG: Duration = Duration::from_secs(20);
@@ -66,7 +67,7 @@ fn bits_depend_on_neither_world_nor_kernel() {
         let mut random = Random(5);
         let a: Vec<_> = (0..m * k).map(|_| random.real()).collect();
         let b: Vec<_> = (0..k * n).map(|_| random.real()).collect();
-        let bytes = |values: &[f32]| support::to_bytes(values, dtype);
+        let bytes = |values: &[f32]| encode(dtype, values);
         let wanted = reference::matmul(&bytes(&a), &bytes(&b), m, n, k, dtype).unwrap();
         let first = Mutex::new(None::<Vec<u8>>);
         for world in [1, 3, 4] {
@@ -81,11 +82,11 @@ fn bits_depend_on_neither_world_nor_kernel() {
                     let result = job
                         .calls(variant, &b, std::slice::from_ref(&a), Pace::Prompt)
                         .remove(0);
-                    for (got, wanted) in support::from_bytes(&result, dtype).iter().zip(&wanted) {
+                    for (got, wanted) in decode(dtype, &result).iter().zip(&wanted) {
                         // One rounding of a sum whose terms are below 1, and f32 sums of 129 terms.
                         let bound = dtype.epsilon() * wanted.abs() + 1e-5 * k as f64;
                         assert!(
-                            (got - wanted).abs() <= bound,
+                            (f64::from(*got) - wanted).abs() <= bound,
                             "{variant:?} {dtype}: {got}, not {wanted}"
                         );
                     }

@@ -1,8 +1,8 @@
 //! Local reductions, on the host and on a GPU, compared with sums in f64.
 
-use half::{bf16, f16};
 use proptest::prelude::*;
 use warpweave_kernels::{Error, KernelBackend, LocalReduce, MAX_PARTIALS, Strided};
+use warpweave_symm_mem::host::encode;
 use warpweave_symm_mem::{Backend, Cuda, DType, DevicePtr, Host, Memory};
 
 /// Memory repeats after this many elements: a prime, so that boxes begin differently.
@@ -68,7 +68,7 @@ impl Case {
 
     /// Memory before the launch.
     fn before(&self) -> Vec<u8> {
-        let pattern = bytes(&self.pattern(), self.dtype);
+        let pattern = encode(self.dtype, &self.pattern());
         let len = self.elements() * self.dtype.size();
         let mut memory = pattern.repeat(len.div_ceil(pattern.len()));
         memory.truncate(len);
@@ -97,7 +97,7 @@ impl Case {
                 }
             }
             let sums: Vec<f32> = totals.into_iter().map(|total| total as f32).collect();
-            after[to..][..self.cols * size].copy_from_slice(&bytes(&sums, self.dtype));
+            after[to..][..self.cols * size].copy_from_slice(&encode(self.dtype, &sums));
         }
         after
     }
@@ -139,18 +139,6 @@ impl Case {
             .zip(wanted.chunks(size))
             .position(|(a, b)| a != b);
         assert_eq!(wrong, None, "{self:?}");
-    }
-}
-
-fn bytes(values: &[f32], dtype: DType) -> Vec<u8> {
-    let bits = |of: fn(f32) -> [u8; 2]| values.iter().flat_map(|&value| of(value)).collect();
-    match dtype {
-        DType::F16 => bits(|value| f16::from_f32(value).to_ne_bytes()),
-        DType::Bf16 => bits(|value| bf16::from_f32(value).to_ne_bytes()),
-        DType::F32 => values
-            .iter()
-            .flat_map(|value| value.to_ne_bytes())
-            .collect(),
     }
 }
 
@@ -230,7 +218,7 @@ fn partials_are_added_in_order_and_rounded_once() {
         // SAFETY: three elements in twelve bytes.
         unsafe {
             device
-                .upload(&stream, memory.address(), &bytes(&values, DType::F32))
+                .upload(&stream, memory.address(), &encode(DType::F32, &values))
                 .unwrap();
             device.local_reduce(&stream, &launch).unwrap();
             device

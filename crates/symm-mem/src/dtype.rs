@@ -3,7 +3,7 @@
 use std::fmt;
 
 #[doc(hidden)]
-pub use half;
+pub use {float8, half};
 
 /// The element types of buffers, kernels and collectives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -15,26 +15,39 @@ pub enum DType {
     F16,
     /// bfloat16.
     Bf16,
+    /// OCP FP8 E4M3: a sign, four bits of exponent, three of fraction; no infinities, at most 448. For operands of
+    /// GEMMs and for data that travels: nothing is added up in it.
+    E4m3,
 }
 
 impl DType {
     /// Every element type.
-    pub const ALL: [DType; 3] = [DType::F32, DType::F16, DType::Bf16];
+    pub const ALL: [DType; 4] = [DType::F32, DType::F16, DType::Bf16, DType::E4m3];
+
+    /// Those that collectives reduce and that the scalar kernels multiply: all but e4m3.
+    pub const ARITHMETIC: [DType; 3] = [DType::F32, DType::F16, DType::Bf16];
+
+    /// Whether it is one of [`DType::ARITHMETIC`].
+    pub const fn is_arithmetic(self) -> bool {
+        !matches!(self, DType::E4m3)
+    }
 
     /// Size of one element in bytes.
     pub const fn size(self) -> usize {
         match self {
             DType::F32 => 4,
             DType::F16 | DType::Bf16 => 2,
+            DType::E4m3 => 1,
         }
     }
 
-    /// The name used on command lines and in tables: `f32`, `f16`, `bf16`.
+    /// The name used on command lines and in tables: `f32`, `f16`, `bf16`, `e4m3`.
     pub const fn name(self) -> &'static str {
         match self {
             DType::F32 => "f32",
             DType::F16 => "f16",
             DType::Bf16 => "bf16",
+            DType::E4m3 => "e4m3",
         }
     }
 
@@ -44,6 +57,7 @@ impl DType {
             DType::F32 => 1.0 / (1u64 << 23) as f64,
             DType::F16 => 1.0 / 1024.0,
             DType::Bf16 => 1.0 / 128.0,
+            DType::E4m3 => 1.0 / 8.0,
         }
     }
 }
@@ -61,7 +75,7 @@ impl std::str::FromStr for DType {
         Self::ALL
             .into_iter()
             .find(|d| d.name() == s)
-            .ok_or_else(|| format!("unknown element type `{s}`: expected f32, f16 or bf16"))
+            .ok_or_else(|| format!("unknown element type `{s}`: expected f32, f16, bf16 or e4m3"))
     }
 }
 
@@ -76,6 +90,7 @@ macro_rules! kernel_name {
             $crate::DType::F32 => concat!($prefix, "_f32", $suffix),
             $crate::DType::F16 => concat!($prefix, "_f16", $suffix),
             $crate::DType::Bf16 => concat!($prefix, "_bf16", $suffix),
+            $crate::DType::E4m3 => concat!($prefix, "_e4m3", $suffix),
         }
     };
 }
@@ -98,6 +113,10 @@ macro_rules! with_element {
             }
             $crate::DType::Bf16 => {
                 type $T = $crate::dtype::half::bf16;
+                $body
+            }
+            $crate::DType::E4m3 => {
+                type $T = $crate::dtype::float8::F8E4M3;
                 $body
             }
         }

@@ -3,9 +3,9 @@
 use warpweave_comm::collective::{Call, Operation};
 
 use super::numbers::{BLOCK, Stream};
-use crate::inputs::element::encode;
 use crate::inputs::{Numbers, on_threads};
 use crate::verification::comparison::{Comparison, Expectation};
+use warpweave_symm_mem::host::encode;
 
 /// Consecutive elements of an output, and where they come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,7 +112,7 @@ impl Expected {
                 self.block(part, at, wanted);
                 let start = all.len();
                 all.resize(start + wanted.len() * dtype.size(), 0);
-                encode(dtype, wanted, &mut all[start..]);
+                all[start..].copy_from_slice(&encode(dtype, wanted));
             }
         }
         all

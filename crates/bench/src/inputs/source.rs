@@ -2,9 +2,9 @@
 
 use warpweave_symm_mem::DType;
 
-use super::element::{encode, rounded};
 use super::{Numbers, on_threads, rows_of};
 use warpweave_overlap::operation::Operand;
+use warpweave_symm_mem::host::{encode, rounded};
 
 /// Below that many elements a thread costs more than it saves.
 const LEAST_SHARE: usize = 1 << 16;
@@ -66,7 +66,7 @@ impl Source {
     pub fn bytes(&self, part: &Operand, threads: usize) -> Vec<u8> {
         let size = self.dtype.size();
         self.make(part, threads, size, |values, out| {
-            encode(self.dtype, values, out)
+            out.copy_from_slice(&encode(self.dtype, values))
         })
     }
 

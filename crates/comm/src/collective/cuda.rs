@@ -22,7 +22,7 @@ static PUSH_REDUCE: Image = device_image!("push_reduce", sm_90a, compute_80);
 const WORLDS: [usize; 3] = [2, 4, MAX_WORLD];
 
 /// The element types of reductions.
-const DTYPES: [DType; 3] = DType::ALL;
+const DTYPES: [DType; 3] = DType::ARITHMETIC;
 
 /// A kernel name, a constant for each kernel.
 macro_rules! by_world {

@@ -1,11 +1,22 @@
 //! Which variants can do a call.
 
-use warpweave_symm_mem::{Error, Result};
+use warpweave_symm_mem::{DType, Error, Result};
 
 use super::Collectives;
 use super::backend::CollectiveKernels;
 use super::call::{Call, Operand, Operation};
 use super::variant::Variant;
+
+/// Whether collectives take elements of `dtype`.
+pub(super) fn check_dtype(dtype: DType) -> Result<()> {
+    if dtype.is_arithmetic() {
+        return Ok(());
+    }
+    Err(Error::InvalidArgument {
+        what: "element type",
+        why: format!("collectives take f32, f16 and bf16, not {dtype}"),
+    })
+}
 
 impl<B: CollectiveKernels> Collectives<B> {
     /// Why `variant` cannot do this call, if so. The same on all ranks.
@@ -25,6 +36,7 @@ impl<B: CollectiveKernels> Collectives<B> {
 
     /// What no variant can do.
     pub(super) fn validate_operands(&self, call: &Call) -> Result<()> {
+        check_dtype(call.dtype)?;
         let size = call.dtype.size();
         let misaligned = |operand: &Operand| !operand.address().0.is_multiple_of(size as u64);
         if misaligned(&call.input) || misaligned(&call.output) {

@@ -81,6 +81,7 @@ impl TryFrom<DType> for Element {
             DType::F32 => Ok(Element::F32),
             DType::F16 => Ok(Element::F16),
             DType::Bf16 => Ok(Element::Bf16),
+            DType::E4m3 => Ok(Element::F8E4M3),
         }
     }
 }

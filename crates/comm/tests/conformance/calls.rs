@@ -3,13 +3,14 @@
 
 use warpweave_comm::CollectiveKernels;
 use warpweave_comm::collective::{Operation, Variant};
+use warpweave_symm_mem::host::encode;
 use warpweave_symm_mem::{DType, DeviceSlice, Error, FaultCause, Memory};
 
 use crate::case::{Case, DTYPES, OPERATIONS, Reach};
 use crate::play::Played;
 use crate::rank::{Rank, message};
 use crate::suite::every_variant;
-use crate::values::{encoded, given, result};
+use crate::values::{given, result};
 
 /// What memory holds before a call.
 const POISON: u8 = 0xa5;
@@ -79,7 +80,7 @@ fn one<B: CollectiveKernels>(rank: &Rank<B>, case: &Case, skew: usize, seed: u64
     let all = DeviceSlice::of(&memory);
     let slice = |at: usize, bytes: usize| all.slice(start + at, bytes).expect("inside");
     let values = given(case.dtype, seed, me, 0..given_bytes / case.dtype.size());
-    let values = encoded(case.dtype, &values);
+    let values = encode(case.dtype, &values);
     let mut expected = vec![POISON; memory.bytes()];
     // SAFETY: the whole of new memory.
     unsafe {
@@ -91,7 +92,7 @@ fn one<B: CollectiveKernels>(rank: &Rank<B>, case: &Case, skew: usize, seed: u64
         backend.upload(stream, at, &values).map_err(message)?;
     }
     expected[start + input_at..][..given_bytes].copy_from_slice(&values);
-    let wanted = encoded(case.dtype, &result(case, &rank.limits(), seed, me));
+    let wanted = encode(case.dtype, &result(case, &rank.limits(), seed, me));
     expected[start + output_at..][..taken_bytes].copy_from_slice(&wanted);
     let operands = [slice(input_at, given_bytes), slice(output_at, taken_bytes)];
     rank.meet()?;

@@ -3,17 +3,16 @@
 
 use std::time::{Duration, Instant};
 
-use half::{bf16, f16};
 use warpweave_comm::CollectiveKernels;
 use warpweave_comm::collective::norm::arithmetic;
 use warpweave_comm::collective::{AddRmsNorm, Quantized, Variant};
-use warpweave_symm_mem::host::Element;
-use warpweave_symm_mem::{Backend, DType, DeviceSlice, Error, FaultCause, Memory};
+use warpweave_symm_mem::host::{Element, encode};
+use warpweave_symm_mem::{Backend, DType, DeviceSlice, Error, FaultCause, Memory, with_element};
 
 use crate::case::DTYPES;
 use crate::play::Played;
 use crate::rank::{Rank, message};
-use crate::values::{encoded, given};
+use crate::values::given;
 
 /// What memory holds before a call.
 const POISON: u8 = 0xa5;
@@ -131,7 +130,7 @@ fn expected<T: Element>(case: &NormCase, world: usize, seed: u64) -> Expected {
     let bytes = |values: &[T]| {
         let mut wide = vec![0.0; values.len()];
         T::widen(values, &mut wide);
-        encoded(dtype, &wide)
+        encode(dtype, &wide)
     };
     let mut sums = vec![-0.0f32; rows * hidden];
     for rank in 0..world {
@@ -156,7 +155,8 @@ fn expected<T: Element>(case: &NormCase, world: usize, seed: u64) -> Expected {
         let (quantized, scale) = arithmetic::quantize(&y);
         all.residual.extend(bytes(&r));
         all.normalized.extend(bytes(&y));
-        all.quantized.extend(quantized);
+        all.quantized
+            .extend(quantized.iter().map(|value| value.to_bits()));
         all.scales.extend(scale.to_ne_bytes());
     }
     all
@@ -195,11 +195,11 @@ pub fn play<B: CollectiveKernels>(rank: &Rank<B>, case: &NormCase, seed: u64) ->
     };
     let place =
         |contents: Option<&[u8]>, bytes, offset| Placed::<B>::new(rank, contents, bytes, offset);
-    let all = encoded(dtype, &residual(case, seed));
-    let input = encoded(dtype, &given(dtype, seed, me, 0..rows * hidden));
+    let all = encode(dtype, &residual(case, seed));
+    let input = encode(dtype, &given(dtype, seed, me, 0..rows * hidden));
     let input = place(Some(&input), matrix, offset).map_err(failed)?;
     let residual = place(Some(&all[own.clone()]), part, offset).map_err(failed)?;
-    let weight = encoded(dtype, &weight(case, seed));
+    let weight = encode(dtype, &weight(case, seed));
     let weight = place(Some(&weight), hidden * size, offset).map_err(failed)?;
     let residual_out = place(None, part, offset).map_err(failed)?;
     let normalized = place(None, matrix, offset).map_err(failed)?;
@@ -245,11 +245,7 @@ pub fn play<B: CollectiveKernels>(rank: &Rank<B>, case: &NormCase, seed: u64) ->
     }
     rank.backend.synchronize(stream).map_err(failed)?;
     collectives.check(stream).map_err(failed)?;
-    let expected = match dtype {
-        DType::F32 => expected::<f32>(case, world, seed),
-        DType::F16 => expected::<f16>(case, world, seed),
-        DType::Bf16 => expected::<bf16>(case, world, seed),
-    };
+    let expected = with_element!(dtype, T => expected::<T>(case, world, seed));
     let compare = |what: &str, placed: &Placed<B>, wanted: &[u8]| {
         let got = placed
             .read(rank)

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use warpweave_comm::CollectiveKernels;
+use warpweave_symm_mem::host::encode;
 use warpweave_symm_mem::{DevicePtr, Error, Memory};
 
 use crate::case::Case;
 use crate::rank::{Rank, message};
-use crate::values::{encoded, given, result};
+use crate::values::{given, result};
 
 /// What memory holds before a call.
 const POISON: u8 = 0xa5;
@@ -87,7 +88,7 @@ impl<B: CollectiveKernels> Rank<B> {
             let end = sources.len() + source;
             let elements = case.operation.elements(case.count, self.world()).0;
             let input = given(case.dtype, seed, self.rank(), 0..elements);
-            sources.extend(encoded(case.dtype, &input));
+            sources.extend(encode(case.dtype, &input));
             sources.resize(end, 0);
             if case.applies(&limits) {
                 let case = *case;
@@ -138,7 +139,7 @@ impl<B: CollectiveKernels> Rank<B> {
             .clone()
             .flat_map(|seed| {
                 let input = given(case.dtype, seed, self.rank(), 0..elements);
-                let mut bytes = encoded(case.dtype, &input);
+                let mut bytes = encode(case.dtype, &input);
                 bytes.resize(source, 0);
                 bytes
             })
@@ -294,8 +295,8 @@ impl<B: CollectiveKernels> Rank<B> {
         let (limits, rank) = (self.limits(), self.rank());
         let place = self.place(case).map_err(message)?;
         let elements = case.operation.elements(case.count, self.world()).0;
-        let input = encoded(case.dtype, &given(case.dtype, *seed, rank, 0..elements));
-        let output = encoded(case.dtype, &result(case, &limits, *seed, rank));
+        let input = encode(case.dtype, &given(case.dtype, *seed, rank, 0..elements));
+        let output = encode(case.dtype, &result(case, &limits, *seed, rank));
         let mut wanted = vec![POISON; place.output.1];
         let mut behind = vec![POISON; place.input.map_or(0, |(_, bytes)| bytes)];
         let holder = if case.in_place {

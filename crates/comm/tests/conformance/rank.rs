@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use warpweave_comm::collective::Call;
 use warpweave_comm::{CollectiveKernels, CollectiveOptions, Collectives, Operand};
+use warpweave_symm_mem::host::encode;
 use warpweave_symm_mem::multicast::MulticastBuffer;
 use warpweave_symm_mem::{DType, DevicePtr, Exchange, Memory, Priority, Result, SymmetricBuffer};
 
 use crate::case::{Case, Limits};
-use crate::values::encoded;
 
 /// Bytes on either side of an operand that a call must leave alone.
 pub const MARGIN: usize = 64;
@@ -122,7 +122,7 @@ impl<B: CollectiveKernels> Rank<B> {
         let memory = self.backend.allocate(4 * values.len()).map_err(message)?;
         // SAFETY: all of new memory.
         let uploaded = unsafe {
-            let bytes = encoded(DType::F32, values);
+            let bytes = encode(DType::F32, values);
             self.backend.upload(&self.stream, memory.address(), &bytes)
         };
         uploaded.map_err(message).map(|()| memory)

@@ -7,12 +7,12 @@ use std::time::Duration;
 use warpweave_comm::CollectiveKernels;
 use warpweave_comm::collective::AddRmsNorm;
 use warpweave_comm::collective::norm::arithmetic;
+use warpweave_symm_mem::host::encode;
 use warpweave_symm_mem::{DType, DeviceSlice, Priority};
 
 use crate::norm::EPSILON;
 use crate::play::Played;
 use crate::rank::{Rank, message};
-use crate::values::encoded;
 
 /// Replays `graph` `times` times in each of `rounds` rounds, the calls of a round with no synchronization.
 /// Before a replay this rank sleeps for what `late` says of its number; after each round `verify` is asked
@@ -55,7 +55,7 @@ fn compare<B: CollectiveKernels>(
     memory: &B::Memory,
     wanted: &[f32],
 ) -> Played {
-    match rank.read(memory)? == encoded(DType::F32, wanted) {
+    match rank.read(memory)? == encode(DType::F32, wanted) {
         true => Ok(()),
         false => Err(format!("rank {}: wrong {what}", rank.rank())),
     }

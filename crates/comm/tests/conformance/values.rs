@@ -2,35 +2,13 @@
 
 use std::ops::Range;
 
-use half::{bf16, f16};
 use warpweave_comm::collective::launch::PAYLOAD;
 use warpweave_comm::collective::tree::{NOBODY, Neighbours};
 use warpweave_comm::collective::{Operation, Variant};
 use warpweave_symm_mem::DType;
+use warpweave_symm_mem::host::rounded;
 
 use crate::case::{Case, Limits};
-
-/// The nearest value of the type.
-pub fn rounded(dtype: DType, value: f32) -> f32 {
-    match dtype {
-        DType::F32 => value,
-        DType::F16 => f16::from_f32(value).to_f32(),
-        DType::Bf16 => bf16::from_f32(value).to_f32(),
-    }
-}
-
-/// Values of the type as they lie in memory.
-pub fn encoded(dtype: DType, values: &[f32]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(values.len() * dtype.size());
-    for &value in values {
-        match dtype {
-            DType::F32 => bytes.extend(value.to_ne_bytes()),
-            DType::F16 => bytes.extend(f16::from_f32(value).to_ne_bytes()),
-            DType::Bf16 => bytes.extend(bf16::from_f32(value).to_ne_bytes()),
-        }
-    }
-    bytes
-}
 
 /// Elements `range` of the input of `rank` in the call of `seed`: numbers whose reductions have to be
 /// rounded, some zeros of either sign, some tiny ones.

@@ -28,6 +28,7 @@ pub(super) const CUBLAS_COMPUTE_32F: u32 = 68;
 pub(super) const CUDA_R_32F: u32 = 0;
 pub(super) const CUDA_R_16F: u32 = 2;
 pub(super) const CUDA_R_16BF: u32 = 14;
+pub(super) const CUDA_R_8F_E4M3: u32 = 28;
 
 // cublasLtMatmulDescAttributes_t
 pub(super) const CUBLASLT_MATMUL_DESC_TRANSA: u32 = 3;
@@ -79,7 +80,7 @@ mod tests {
         same! {
             sys::cublasStatus_t { CUBLAS_STATUS_NOT_SUPPORTED }
             sys::cublasComputeType_t { CUBLAS_COMPUTE_32F }
-            Data { CUDA_R_32F, CUDA_R_16F, CUDA_R_16BF }
+            Data { CUDA_R_32F, CUDA_R_16F, CUDA_R_16BF, CUDA_R_8F_E4M3 }
             Desc { CUBLASLT_MATMUL_DESC_TRANSA, CUBLASLT_MATMUL_DESC_TRANSB }
             Desc { CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_MATMUL_DESC_BIAS_POINTER }
             sys::cublasLtEpilogue_t { CUBLASLT_EPILOGUE_BIAS }

@@ -64,5 +64,6 @@ pub(super) fn data_type(dtype: DType) -> u32 {
         DType::F16 => sys::CUDA_R_16F,
         DType::Bf16 => sys::CUDA_R_16BF,
         DType::F32 => sys::CUDA_R_32F,
+        DType::E4m3 => sys::CUDA_R_8F_E4M3,
     }
 }

@@ -35,6 +35,7 @@ static ENCODE: DriverFunction<Encode> =
 
 // Values of `CUtensorMapDataType`, `CUtensorMapInterleave`, `CUtensorMapSwizzle`, `CUtensorMapL2promotion`
 // and `CUtensorMapFloatOOBfill`.
+const UINT8: u32 = 0;
 const FLOAT16: u32 = 6;
 const FLOAT32: u32 = 7;
 const BFLOAT16: u32 = 9;
@@ -121,6 +122,7 @@ impl TensorMap {
             DType::Bf16 => BFLOAT16,
             DType::F16 => FLOAT16,
             DType::F32 => FLOAT32,
+            DType::E4m3 => UINT8,
         };
         let extents = extents.map(|extent| extent as u64);
         let strides = strides.map(|stride| (stride * matrix.dtype.size()) as u64);
@@ -168,6 +170,7 @@ mod tests {
         let swizzle = CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B as u32;
         assert_eq!((FILL_ZEROS, INTERLEAVE_NONE), (fill, interleave));
         assert_eq!((L2_PROMOTION_256B, SWIZZLE_128B), (promotion, swizzle));
+        assert_eq!(UINT8, Data::CU_TENSOR_MAP_DATA_TYPE_UINT8 as u32);
         assert_eq!(FLOAT16, Data::CU_TENSOR_MAP_DATA_TYPE_FLOAT16 as u32);
         assert_eq!(FLOAT32, Data::CU_TENSOR_MAP_DATA_TYPE_FLOAT32 as u32);
         assert_eq!(BFLOAT16, Data::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 as u32);

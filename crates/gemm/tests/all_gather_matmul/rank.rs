@@ -4,7 +4,6 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use half::{bf16, f16};
 use warpweave_gemm::sm90::Tiling;
 use warpweave_gemm::{
     AllGatherGemmBackend, AllGatherMatmul, AllGatherOperands, GemmProblem, Layout, Protocol,
@@ -120,12 +119,8 @@ fn mixed(call: usize, rank: usize) -> u64 {
     seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33
 }
 
-fn encode(dtype: DType, value: f32) -> [u8; 2] {
-    match dtype {
-        DType::Bf16 => bf16::from_f32(value).to_ne_bytes(),
-        DType::F16 => f16::from_f32(value).to_ne_bytes(),
-        DType::F32 => unreachable!("kernels of 16-bit types only"),
-    }
+fn encode(dtype: DType, value: f32) -> Vec<u8> {
+    warpweave_symm_mem::host::encode(dtype, &[value])
 }
 
 /// Rows of `ld` elements; those after `columns` would spoil every sum.

@@ -6,11 +6,11 @@ mod job;
 
 use std::time::{Duration, Instant};
 
-use half::{bf16, f16};
+use half::bf16;
 use job::{Case, INPUTS, Job, PATIENCE, To, on_ranks};
 use warpweave_gemm::host::Element;
 use warpweave_gemm::{GemmReduceBackend, Layout};
-use warpweave_symm_mem::{Backend, DType, DevicePtr, Error, Host};
+use warpweave_symm_mem::{Backend, DType, DevicePtr, Error, Host, with_element};
 
 fn exact<B: GemmReduceBackend>(
     world: usize,
@@ -18,11 +18,7 @@ fn exact<B: GemmReduceBackend>(
     case: &Case,
     count: usize,
 ) {
-    match case.dtype {
-        DType::F16 => exact_in::<B, f16>(world, device, case, count),
-        DType::Bf16 => exact_in::<B, bf16>(world, device, case, count),
-        DType::F32 => unreachable!("kernels of 16-bit types only"),
-    }
+    with_element!(case.dtype, T => exact_in::<B, T>(world, device, case, count))
 }
 
 fn exact_in<B: GemmReduceBackend, T: Element>(

@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use half::{bf16, f16};
 use warpweave_gemm::matmul_reduce::ReduceOutput;
 use warpweave_gemm::{
     AllGatherMatmul, AllGatherOperands, Error, GemmProblem, MatmulReduce, Protocol, ReduceOperands,
 };
+use warpweave_symm_mem::host::decode;
 use warpweave_symm_mem::{DType, DevicePtr, Memory};
 
 use crate::problem::{Operation, Problem};
@@ -435,9 +435,5 @@ fn compare(problem: &Problem, rank: usize, call: usize, results: &[&[u8]]) -> Pl
 
 /// What was computed of something that is no number is none.
 fn is_finite(dtype: DType, low: u8, high: u8) -> bool {
-    match dtype {
-        DType::F16 => f16::from_le_bytes([low, high]).is_finite(),
-        DType::Bf16 => bf16::from_le_bytes([low, high]).is_finite(),
-        DType::F32 => unreachable!("kernels of 16-bit types only"),
-    }
+    decode(dtype, &[low, high])[0].is_finite()
 }

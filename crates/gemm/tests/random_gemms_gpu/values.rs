@@ -2,10 +2,9 @@
 
 use std::ops::Range;
 
-use half::{bf16, f16};
 use warpweave_gemm::GemmProblem;
 use warpweave_gemm::host::{Element, multiply_with_bias};
-use warpweave_symm_mem::DType;
+use warpweave_symm_mem::with_element;
 
 use crate::problem::{Operation, Problem};
 use crate::random::mixed;
@@ -26,11 +25,7 @@ impl Problem {
     pub fn a(&self, rank: usize, call: usize) -> Vec<u8> {
         let rows = self.rows_of_a(rank);
         let GemmProblem { k, lda, .. } = self.gemms[rank];
-        match self.gemms[rank].dtype {
-            DType::F16 => window_of(&self.matrix_a::<f16>(rank, call, rows), k, lda),
-            DType::Bf16 => window_of(&self.matrix_a::<bf16>(rank, call, rows), k, lda),
-            DType::F32 => unreachable!("kernels of 16-bit types only"),
-        }
+        with_element!(self.gemms[rank].dtype, T => window_of(&self.matrix_a::<T>(rank, call, rows), k, lda))
     }
 
     /// A window with a rank's B.
@@ -43,31 +38,19 @@ impl Problem {
             ..
         } = self.gemms[rank];
         let columns = b_layout.stored(k, n).1;
-        match self.gemms[rank].dtype {
-            DType::F16 => window_of(&self.matrix_b::<f16>(rank), columns, ldb),
-            DType::Bf16 => window_of(&self.matrix_b::<bf16>(rank), columns, ldb),
-            DType::F32 => unreachable!("kernels of 16-bit types only"),
-        }
+        with_element!(self.gemms[rank].dtype, T => window_of(&self.matrix_b::<T>(rank), columns, ldb))
     }
 
     /// A window with a rank's bias, whether its GEMM has one or not.
     pub fn bias(&self, rank: usize) -> Vec<u8> {
         let GemmProblem { n, dtype, .. } = self.gemms[rank];
-        match dtype {
-            DType::F16 => window_of(&self.elements::<f16>(rank), n, n),
-            DType::Bf16 => window_of(&self.elements::<bf16>(rank), n, n),
-            DType::F32 => unreachable!("kernels of 16-bit types only"),
-        }
+        with_element!(dtype, T => window_of(&self.elements::<T>(rank), n, n))
     }
 
     /// The window with a rank's C after a call with integers.
     pub fn c(&self, rank: usize, call: usize) -> Vec<u8> {
         let GemmProblem { n, ldc, dtype, .. } = self.gemms[rank];
-        match dtype {
-            DType::F16 => window_of(&self.matrix_c::<f16>(rank, call), n, ldc),
-            DType::Bf16 => window_of(&self.matrix_c::<bf16>(rank, call), n, ldc),
-            DType::F32 => unreachable!("kernels of 16-bit types only"),
-        }
+        with_element!(dtype, T => window_of(&self.matrix_c::<T>(rank, call), n, ldc))
     }
 
     /// Some rows of A: of the one that is gathered, or of the one that a rank has.

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use half::{bf16, f16};
 use warpweave_kernels::{
     GatherMatmul, GatherMode, KernelBackend, NaiveRemoteRead, reference, shard,
 };
+use warpweave_symm_mem::host::{decode, encode};
 use warpweave_symm_mem::{
     DType, DevicePtr, Exchange, Memory, SignalPad, SymmetricBuffer, ThreadExchange,
 };
@@ -93,24 +93,6 @@ impl Random {
     pub fn real(&mut self) -> f32 {
         self.next() as f32 / (1u64 << 30) as f32 - 1.0
     }
-}
-
-pub fn to_bytes(values: &[f32], dtype: DType) -> Vec<u8> {
-    let one = |&value: &f32| match dtype {
-        DType::F32 => value.to_ne_bytes().to_vec(),
-        DType::F16 => f16::from_f32(value).to_ne_bytes().to_vec(),
-        DType::Bf16 => bf16::from_f32(value).to_ne_bytes().to_vec(),
-    };
-    values.iter().flat_map(one).collect()
-}
-
-pub fn from_bytes(bytes: &[u8], dtype: DType) -> Vec<f64> {
-    let one = |c: &[u8]| match dtype {
-        DType::F32 => f64::from(f32::from_ne_bytes(c.try_into().unwrap())),
-        DType::F16 => f64::from(f16::from_ne_bytes(c.try_into().unwrap())),
-        DType::Bf16 => f64::from(bf16::from_ne_bytes(c.try_into().unwrap())),
-    };
-    bytes.chunks_exact(dtype.size()).map(one).collect()
 }
 
 /// One rank's buffers for one shape.
@@ -261,10 +243,10 @@ impl<B: KernelBackend> Job<B> {
         // on the stream before it drops them.
         unsafe {
             self.backend
-                .upload(&self.stream, self.b.address(), &to_bytes(b, dtype))
+                .upload(&self.stream, self.b.address(), &encode(dtype, b))
                 .unwrap();
             for (call, input) in inputs.iter().enumerate() {
-                let own = to_bytes(&input[rows.start * k..rows.end * k], dtype);
+                let own = encode(dtype, &input[rows.start * k..rows.end * k]);
                 let at = sources.address().add(call * shard_bytes);
                 self.backend.upload(&self.stream, at, &own).unwrap();
             }
@@ -337,7 +319,7 @@ impl<B: KernelBackend> Job<B> {
         // SAFETY: the job owns all buffers, sized for the shape, and drains the stream before it drops them.
         let graph = unsafe {
             self.backend
-                .upload(&self.stream, self.b.address(), &to_bytes(&b, dtype))
+                .upload(&self.stream, self.b.address(), &encode(dtype, &b))
                 .unwrap();
             self.backend
                 .capture(&self.stream, || self.launch(variant))
@@ -349,7 +331,7 @@ impl<B: KernelBackend> Job<B> {
         unsafe {
             for replay in 0..replays {
                 let input: Vec<_> = (0..m * k).map(|_| random.integer(2)).collect();
-                let own = to_bytes(&input[rows.start * k..rows.end * k], dtype);
+                let own = encode(dtype, &input[rows.start * k..rows.end * k]);
                 self.backend
                     .upload(&self.stream, self.a.local(), &own)
                     .unwrap();
@@ -387,12 +369,12 @@ impl<B: KernelBackend> Job<B> {
         let (wanted, columns) = if variant.gathers_only() {
             (input.iter().map(|&v| f64::from(v)).collect(), k)
         } else {
-            let (a, b) = (to_bytes(input, dtype), to_bytes(b, dtype));
+            let (a, b) = (encode(dtype, input), encode(dtype, b));
             (reference::matmul(&a, &b, m, n, k, dtype).unwrap(), n)
         };
-        for (i, (got, wanted)) in from_bytes(result, dtype).iter().zip(&wanted).enumerate() {
+        for (i, (got, wanted)) in decode(dtype, result).iter().zip(&wanted).enumerate() {
             assert!(
-                got == wanted,
+                f64::from(*got) == *wanted,
                 "{variant:?} {:?} rank {} of {}, call {call}, row {} column {}: {got}, not {wanted}",
                 self.shape,
                 self.rank(),

@@ -387,6 +387,8 @@ impl Machine {
             DType::Bf16 => rates.bf16,
             DType::F16 => rates.f16,
             DType::F32 => rates.f32,
+            // On Hopper; no GEMM of a plan has such operands yet.
+            DType::E4m3 => 2.0 * rates.bf16,
         };
         let sms = self.gpu.sms as f64;
         let of = |t: &Tile| {

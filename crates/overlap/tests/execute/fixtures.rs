@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use half::bf16;
 use warpweave_overlap::execute::{Bound, ExecuteBackend, Executor, Result};
 use warpweave_overlap::plan::{Plan, Problem};
 use warpweave_symm_mem::{DType, Exchange, ThreadExchange};
@@ -81,11 +80,7 @@ pub fn matrix(
 }
 
 pub fn encode(dtype: DType, value: f32) -> Vec<u8> {
-    match dtype {
-        DType::F16 => half::f16::from_f32(value).to_ne_bytes().to_vec(),
-        DType::Bf16 => bf16::from_f32(value).to_ne_bytes().to_vec(),
-        DType::F32 => value.to_ne_bytes().to_vec(),
-    }
+    warpweave_symm_mem::host::encode(dtype, &[value])
 }
 
 /// C of a call by the definition.

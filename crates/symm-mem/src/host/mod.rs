@@ -26,7 +26,7 @@ use crate::ipc::{AddressSpace, AllocationIdentity, ExportedMemory, MemoryHandle}
 use crate::pad::{PadView, StopFlags};
 use crate::sync::{Mutex, thread};
 
-pub use element::Element;
+pub use element::{Element, decode, encode, rounded};
 pub use event::HostEvent;
 pub use graph::HostGraph;
 pub use ipc::HostPeerMemory;

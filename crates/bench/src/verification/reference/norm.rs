@@ -76,9 +76,9 @@ const SMALLEST: f64 = 1e-7;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inputs::element::rounded;
     use crate::inputs::mix;
     use warpweave_comm::collective::norm::arithmetic::add_rms_norm;
+    use warpweave_symm_mem::host::rounded;
 
     /// Rows whose x is anywhere within its slack are right, and elements that are further off are not.
     #[test]

@@ -1,14 +1,13 @@
 use super::*;
-use crate::inputs::element::rounded;
 use crate::inputs::tests::rows_from;
-use half::{bf16, f16};
 use warpweave_overlap::{Operation, Problem};
 use warpweave_symm_mem::ThreadExchange;
+use warpweave_symm_mem::host::{encode, rounded};
 
 /// The bytes of `part` of `matrix`, which has `cols` columns, element by element.
 fn stored(matrix: &[f32], cols: usize, part: &Operand, dtype: DType) -> Vec<u8> {
     let (rows, columns) = (rows_of(part), part.cols.clone());
-    let at = |row: usize, col: usize| rounded(dtype, matrix[row * cols + col]);
+    let at = |row: usize, col: usize| matrix[row * cols + col];
     let values: Vec<f32> = match part.transposed {
         false => rows
             .iter()
@@ -18,12 +17,7 @@ fn stored(matrix: &[f32], cols: usize, part: &Operand, dtype: DType) -> Vec<u8> 
             .flat_map(|col| rows.iter().map(move |&row| at(row, col)))
             .collect(),
     };
-    let bytes = |value: &f32| match dtype {
-        DType::F16 => f16::from_f32(*value).to_ne_bytes().to_vec(),
-        DType::Bf16 => bf16::from_f32(*value).to_ne_bytes().to_vec(),
-        DType::F32 => value.to_ne_bytes().to_vec(),
-    };
-    values.iter().flat_map(bytes).collect()
+    encode(dtype, &values)
 }
 
 /// C by the definition, in f64, from the elements that go in.

@@ -30,6 +30,7 @@ use super::backend::CollectiveKernels;
 use super::call::{Call, Operand, Operation};
 use super::calls::overlap;
 use super::launch::{PAYLOAD, signature};
+use super::validate::check_dtype;
 use super::variant::Variant;
 use launch::{ReducedNorm, RowNorm, Shots, UNIT_PACKETS};
 
@@ -187,6 +188,7 @@ impl<B: CollectiveKernels> Collectives<B> {
 
     /// Checks the operands. Residuals have one part of `shards` of the rows.
     fn rows(&self, norm: &AddRmsNorm<'_>, shards: usize) -> Result<RowNorm> {
+        check_dtype(norm.dtype)?;
         let wrong = |why: String| Error::InvalidArgument {
             what: "operand of an RMSNorm",
             why,
