@@ -4,7 +4,7 @@ use std::fmt::Debug;
 
 use warpweave_symm_mem::{Backend, DType, DevicePtr, Memory};
 
-use crate::{Error, GemmProblem, Provider};
+use crate::{Error, GemmProblem, Provider, Scaling};
 
 /// Where the operands of a GEMM lie. Those of a batch are the addresses of its first GEMM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,16 +17,19 @@ pub struct GemmOperands {
     pub c: DevicePtr,
     /// The first element of the bias, of the problem's type for outputs; ignored by a problem without one.
     pub bias: DevicePtr,
+    /// The first scales of A and of B, f32; ignored by a problem without them.
+    pub scales: [DevicePtr; 2],
 }
 
 impl GemmOperands {
-    /// Operands without a bias.
+    /// Operands without a bias and without scales.
     pub const fn new(a: DevicePtr, b: DevicePtr, c: DevicePtr) -> Self {
         Self {
             a,
             b,
             c,
             bias: DevicePtr::NULL,
+            scales: [DevicePtr::NULL; 2],
         }
     }
 
@@ -34,6 +37,13 @@ impl GemmOperands {
     #[must_use]
     pub const fn with_bias(mut self, bias: DevicePtr) -> Self {
         self.bias = bias;
+        self
+    }
+
+    /// Adds the scales of A and of B.
+    #[must_use]
+    pub const fn with_scales(mut self, scales: [DevicePtr; 2]) -> Self {
+        self.scales = scales;
         self
     }
 
@@ -48,7 +58,13 @@ impl GemmOperands {
             ("C", self.c, problem.out),
         ];
         let bias = problem.bias.then_some(("bias", self.bias, problem.out));
-        matrices.into_iter().chain(bias)
+        let names = ["scales of A", "scales of B"];
+        let scales = names
+            .into_iter()
+            .zip(self.scales)
+            .filter(|_| problem.scaling != Scaling::None)
+            .map(|(name, address)| (name, address, DType::F32));
+        matrices.into_iter().chain(bias).chain(scales)
     }
 
     /// Checks that the operands of `problem` lie at multiples of `alignment` of their element type, in bytes.

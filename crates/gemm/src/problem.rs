@@ -67,6 +67,39 @@ pub struct Tiling {
     pub swizzle: u32,
 }
 
+/// By what the sums of e4m3 operands are multiplied: an element of A or B stands for its e4m3 times its scale.
+///
+/// Scales are f32. They lie as PyTorch's scaled GEMM and cuBLASLt take them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Scaling {
+    /// By nothing: operands of other types.
+    #[default]
+    None,
+    /// One scale for A, and one for B.
+    Tensor,
+    /// m scales, one for each row of A, and n, one for each column of B.
+    Row,
+    /// One for each [`SCALE_BLOCK`] elements of a row of A: of row i and elements from 128·p on at `p * m + i`. One
+    /// for each block of 128×128 of B: of columns from 128·j and elements from 128·p on at `j * l + p`, with l the
+    /// blocks along K rounded up to a multiple of 4.
+    Block,
+}
+
+impl Scaling {
+    /// The name used on command lines and in tables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Scaling::None => "none",
+            Scaling::Tensor => "tensor",
+            Scaling::Row => "row",
+            Scaling::Block => "block",
+        }
+    }
+}
+
+/// Elements along K, and columns of B, that share a scale of [`Scaling::Block`].
+pub const SCALE_BLOCK: usize = 128;
+
 /// GEMMs of one shape that are computed together: the matrices of GEMM i start i strides after those of the
 /// first.
 ///
@@ -115,8 +148,10 @@ pub struct GemmProblem {
     pub k: usize,
     /// Element type of A and B.
     pub dtype: DType,
-    /// Element type of C: `dtype` or [`DType::F32`].
+    /// Element type of C: `dtype` or [`DType::F32`]; of e4m3 operands f32, f16 or bf16.
     pub out: DType,
+    /// Of e4m3 operands, and of no others: sums of 128 terms are added and scaled in f32, before the bias is added.
+    pub scaling: Scaling,
     /// How A is stored.
     pub a_layout: Layout,
     /// How B is stored.
@@ -156,6 +191,7 @@ impl GemmProblem {
             k,
             dtype,
             out: dtype,
+            scaling: Scaling::None,
             a_layout: Layout::RowMajor,
             b_layout: Layout::RowMajor,
             lda: k,
@@ -165,6 +201,17 @@ impl GemmProblem {
             batch: GemmBatch::ONE,
             batch_invariant: false,
         }
+    }
+
+    /// A problem of contiguous e4m3 operands with scales: A row-major, B transposed, C of type `out`.
+    pub const fn e4m3(m: usize, n: usize, k: usize, scaling: Scaling, out: DType) -> Self {
+        let problem = Self {
+            scaling,
+            ..Self::new(m, n, k, DType::E4m3)
+        };
+        problem
+            .with_output(out)
+            .with_layouts(Layout::RowMajor, Layout::Transposed)
     }
 
     /// Stores C as `out`.
@@ -241,12 +288,30 @@ impl GemmProblem {
         if self.bias { self.n } else { 0 }
     }
 
+    /// Number of scales of A and of B.
+    pub const fn scales_len(&self) -> [usize; 2] {
+        match self.scaling {
+            Scaling::None => [0, 0],
+            Scaling::Tensor => [1, 1],
+            Scaling::Row => [self.m, self.n],
+            Scaling::Block => [
+                self.m * self.k.div_ceil(SCALE_BLOCK),
+                self.n.div_ceil(SCALE_BLOCK) * self.scale_stride(),
+            ],
+        }
+    }
+
+    /// From the scales of 128 columns of B to those of the next, with [`Scaling::Block`].
+    pub const fn scale_stride(&self) -> usize {
+        self.k.div_ceil(SCALE_BLOCK).next_multiple_of(4)
+    }
+
     fn one_c(&self) -> usize {
         extent((self.m, self.n), self.ldc)
     }
 
     /// Checks what every provider needs: positive extents that fit in 31 bits, leading dimensions that hold a
-    /// row, an output type that is the input type or f32, at least one GEMM, outputs that do not overlap, and
+    /// row, an output type that is one of those of the inputs, scales where they belong, at least one GEMM, outputs that do not overlap, and
     /// matrices that fit into an address space.
     ///
     /// # Errors
@@ -280,7 +345,17 @@ impl GemmProblem {
                 ));
             }
         }
-        if self.out != self.dtype && self.out != DType::F32 {
+        let is_scaled = self.scaling != Scaling::None;
+        if is_scaled != (self.dtype == DType::E4m3) {
+            return invalid("operands of e4m3 have scales, and those of other types none".into());
+        }
+        if is_scaled && self.out == DType::E4m3 {
+            return invalid("C can be stored as f32, f16 or bf16, not as e4m3".into());
+        }
+        if is_scaled && self.batch.count != 1 {
+            return invalid("GEMMs of a batch have no scales".into());
+        }
+        if !is_scaled && self.out != self.dtype && self.out != DType::F32 {
             return invalid(format!(
                 "inputs of {} can be stored as {} or f32, not as {}",
                 self.dtype, self.dtype, self.out
@@ -316,6 +391,9 @@ impl fmt::Display for GemmProblem {
             if layout == Layout::Transposed {
                 write!(f, " {name}^T")?;
             }
+        }
+        if self.scaling != Scaling::None {
+            write!(f, " scales by {}", self.scaling.name())?;
         }
         if self.bias {
             f.write_str(" +bias")?;
@@ -358,6 +436,17 @@ mod tests {
         assert_eq!((t.lda, t.ldb), (5, 3));
         assert_eq!((t.a_len(), t.b_len()), (15, 21));
         assert!(t.validate().is_ok());
+    }
+
+    #[test]
+    fn scales_are_counted() {
+        let of = |scaling| GemmProblem::e4m3(5, 300, 700, scaling, DType::F32);
+        assert_eq!(of(Scaling::Tensor).scales_len(), [1, 1]);
+        assert_eq!(of(Scaling::Row).scales_len(), [5, 300]);
+        assert_eq!(of(Scaling::Block).scales_len(), [5 * 6, 3 * 8]);
+        of(Scaling::Block).validate().unwrap();
+        let text = of(Scaling::Block).to_string();
+        assert_eq!(text, "5x300x700 e4m3->f32 B^T scales by block");
     }
 
     #[test]
@@ -409,6 +498,7 @@ mod tests {
     #[test]
     fn bad_problems_are_named() {
         let p = GemmProblem::new(4, 4, 4, DType::Bf16);
+        let narrow = GemmProblem::e4m3(4, 4, 4, Scaling::Row, DType::Bf16);
         let batch = |count, a_stride, c_stride| {
             p.with_batch(GemmBatch {
                 count,
@@ -426,6 +516,22 @@ mod tests {
             (GemmProblem { k: 1 << 31, ..p }, "k = 2147483648"),
             (GemmProblem { ldb: 3, ..p }, "ldb = 3"),
             (p.with_output(DType::F16), "not as f16"),
+            (
+                GemmProblem {
+                    scaling: Scaling::Row,
+                    ..p
+                },
+                "of other types none",
+            ),
+            (
+                GemmProblem {
+                    scaling: Scaling::None,
+                    ..narrow
+                },
+                "of e4m3 have scales",
+            ),
+            (narrow.with_output(DType::E4m3), "not as e4m3"),
+            (narrow.with_batch(batch(2, 16, 16).batch), "a batch have"),
         ];
         for (problem, needle) in cases {
             let text = problem.validate().unwrap_err().to_string();

@@ -1,12 +1,16 @@
 //! The hand-written SM90 GEMM: every kernel, exact on small integers.
 
+use std::marker::PhantomData;
+
+use float8::F8E4M3;
 use half::{bf16, f16};
 use warpweave_gemm::cuda::{Choice, CudaGemm, CudaPrepared};
-use warpweave_gemm::host::{Element, multiply_with_bias};
+use warpweave_gemm::host::{Element, multiply_with_scales};
 use warpweave_gemm::matmul_reduce::ReduceOutput;
 use warpweave_gemm::sm90::{CONFIGS, Tiling};
 use warpweave_gemm::{
     GemmBackend, GemmOperands, GemmProblem, GemmReduceBackend, Layout, MatmulReduce, Provider,
+    Scaling,
 };
 use warpweave_symm_mem::{Backend, Cuda, DType, DevicePtr, Memory, Priority};
 
@@ -34,13 +38,20 @@ fn integers<T: Element>(len: usize, seed: usize) -> Vec<T> {
     values
 }
 
+/// Scales that leave sums exact.
+fn powers_of_two(len: usize) -> Vec<f32> {
+    (0..len)
+        .map(|i| [0.5, 1.0, 2.0][(i * 7 + i / 5) % 3])
+        .collect()
+}
+
 fn bytes<T: Element>(values: &[T]) -> &[u8] {
     // SAFETY: elements are plain numbers without padding, and the length is in bytes.
     unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
 }
 
 /// A, B and C of one problem on the device, and what C must be.
-struct Case<T> {
+struct Case<T, O = T> {
     cuda: Cuda,
     gemm: CudaGemm,
     stream: <Cuda as Backend>::Stream,
@@ -48,36 +59,44 @@ struct Case<T> {
     _memory: <Cuda as Backend>::Memory,
     operands: GemmOperands,
     /// With the poison, a NaN, between the rows.
-    expected: Vec<T>,
+    expected: Vec<O>,
+    _operands: PhantomData<T>,
 }
 
-impl<T: Element> Case<T> {
+impl<T: Element, O: Element> Case<T, O> {
     fn new(cuda: &Cuda, problem: GemmProblem, seed: usize) -> Self {
         let stream = cuda.stream(Priority::Normal).unwrap();
         let a = integers::<T>(problem.a_len(), seed);
         let b = integers::<T>(problem.b_len(), seed + 1);
-        let bias = integers::<T>(problem.bias_len(), seed + 2);
-        let mut expected = vec![T::default(); problem.c_len()];
+        let bias = integers::<O>(problem.bias_len(), seed + 2);
+        let [scales_a, scales_b] = problem.scales_len().map(powers_of_two);
+        let mut expected = vec![O::default(); problem.c_len()];
         // SAFETY: any bytes make elements.
         unsafe {
             let len = size_of_val(expected.as_slice());
             std::ptr::write_bytes(expected.as_mut_ptr().cast::<u8>(), 0xff, len);
         }
-        multiply_with_bias(&problem, &a, &b, &bias, &mut expected).unwrap();
+        let with_scales = ((&a[..], &scales_a[..]), (&b[..], &scales_b[..]));
+        multiply_with_scales(&problem, with_scales.0, with_scales.1, &bias, &mut expected).unwrap();
         let padded = |bytes: usize| bytes.next_multiple_of(256);
         let at_b = padded(size_of_val(a.as_slice()));
         let at_bias = at_b + padded(size_of_val(b.as_slice()));
-        let at_c = at_bias + padded(size_of_val(bias.as_slice()));
+        let at_scales = at_bias + padded(size_of_val(bias.as_slice()));
+        let at_scales_b = at_scales + padded(size_of_val(scales_a.as_slice()));
+        let at_c = at_scales_b + padded(size_of_val(scales_b.as_slice()));
         let memory = cuda
             .allocate(at_c + size_of_val(expected.as_slice()))
             .unwrap();
         let base = memory.address();
-        let operands =
-            GemmOperands::new(base, base.add(at_b), base.add(at_c)).with_bias(base.add(at_bias));
+        let operands = GemmOperands::new(base, base.add(at_b), base.add(at_c))
+            .with_bias(base.add(at_bias))
+            .with_scales([base.add(at_scales), base.add(at_scales_b)]);
         let given = [
             (operands.a, bytes(&a)),
             (operands.b, bytes(&b)),
             (operands.bias, bytes(&bias)),
+            (operands.scales[0], bytes(&scales_a)),
+            (operands.scales[1], bytes(&scales_b)),
         ];
         for (address, values) in given.into_iter().filter(|(_, values)| !values.is_empty()) {
             // SAFETY: the range lies inside the allocation, which nothing else uses yet.
@@ -91,6 +110,7 @@ impl<T: Element> Case<T> {
             _memory: memory,
             operands,
             expected,
+            _operands: PhantomData,
         }
     }
 
@@ -121,7 +141,7 @@ impl<T: Element> Case<T> {
     }
 
     fn check(&self, what: &str) {
-        let mut c = vec![T::default(); self.problem.c_len()];
+        let mut c = vec![O::default(); self.problem.c_len()];
         // SAFETY: any bytes make elements, and C lies inside the allocation.
         unsafe {
             let len = size_of_val(c.as_slice());
@@ -155,7 +175,7 @@ impl<T: Element> Case<T> {
 fn problem(shape: (usize, usize, usize), dtype: DType, b: Layout, padding: usize) -> GemmProblem {
     let (m, n, k) = shape;
     let tight = GemmProblem::new(m, n, k, dtype).with_layouts(Layout::RowMajor, b);
-    let row = |ld: usize| ld.next_multiple_of(8) + padding;
+    let row = |ld: usize| ld.next_multiple_of(16 / dtype.size()) + padding;
     tight.with_leading_dimensions(row(tight.lda), row(tight.ldb), row(tight.ldc))
 }
 
@@ -211,6 +231,62 @@ fn clusters_are_exact() {
 fn half_precision_is_exact() {
     exact::<f16>(Layout::Transposed, |_| true);
     exact::<f16>(Layout::RowMajor, |_| true);
+}
+
+/// All tiles with all kinds of scales, in both types of C: sums of integers with scales that are powers of two.
+fn exact_e4m3<O: Element>() {
+    let cuda = Cuda::new(0).unwrap();
+    for (seed, shape) in SHAPES.into_iter().enumerate() {
+        for scaling in [Scaling::Tensor, Scaling::Row, Scaling::Block] {
+            let (m, n, k) = shape;
+            let tight = GemmProblem::e4m3(m, n, k, scaling, O::DTYPE);
+            let padding = seed % 2 * 16;
+            let ld = k.next_multiple_of(16) + padding;
+            let mut problem = tight.with_leading_dimensions(ld, ld, n + padding);
+            problem.bias = seed % 3 == 1;
+            let case = Case::<F8E4M3, O>::new(&cuda, problem, seed);
+            for index in 0..CONFIGS.len() {
+                case.run(index, 1 + seed as u32 % 3);
+            }
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs a Hopper GPU and the feature `nvcc`"]
+fn e4m3_is_exact() {
+    exact_e4m3::<bf16>();
+    exact_e4m3::<f16>();
+}
+
+/// cuBLASLt takes the scales as they lie, wherever it has an algorithm: 16 elements of K, four rows of A.
+#[test]
+#[ignore = "needs a Hopper GPU and CUDA 12.9"]
+fn cublaslt_takes_the_same_scales() {
+    let cuda = Cuda::new(0).unwrap();
+    for (seed, (m, n, k)) in [(128, 256, 512), (64, 384, 1152), (1028, 640, 1024)]
+        .into_iter()
+        .enumerate()
+    {
+        for scaling in [Scaling::Tensor, Scaling::Row, Scaling::Block] {
+            let problem = GemmProblem::e4m3(m, n, k, scaling, DType::Bf16);
+            let case = Case::<F8E4M3, bf16>::new(&cuda, problem, seed);
+            let prepared = cuda.prepare_gemm(&case.gemm, &problem, Provider::CublasLt);
+            let prepared = match prepared {
+                Ok(prepared) => prepared,
+                Err(error) => panic!("{problem}: {error}"),
+            };
+            let bytes = Cuda::workspace_bytes(&prepared);
+            let workspace = cuda.allocate(bytes.max(256)).unwrap();
+            case.poison();
+            // SAFETY: as in `launch`, with a workspace of the size asked for.
+            unsafe {
+                cuda.gemm(&case.stream, &prepared, case.operands, workspace.address())
+                    .unwrap()
+            };
+            case.check(&format!("cuBLASLt {}", scaling.name()));
+        }
+    }
 }
 
 /// Launches that depend on each other with no synchronisation between them: each waits on the device for the

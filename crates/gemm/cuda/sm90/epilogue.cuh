@@ -62,21 +62,24 @@ __device__ __forceinline__ void round_to_box(char* to, const float (&box)[kBox /
   }
 }
 
-// A warpgroup: rounds its accumulators and stores them. `leader` is true in the one thread that stores.
+// A warpgroup: scales its accumulators, rounds and stores them. `leader` is true in the one thread that stores.
 template <class Tile>
-__device__ __forceinline__ void store_tile(const TensorMap* c, const Bias& bias, Memory<Tile>& memory,
-                                           TileCoord tile, uint32_t consumer, bool leader,
+__device__ __forceinline__ void store_tile(const TensorMap* c, const Scales& scales, const Bias& bias,
+                                           Memory<Tile>& memory, TileCoord tile, uint32_t consumer, bool leader,
                                            Accumulators<Tile>& accumulators) {
   // Each tile begins with the first buffer.
   constexpr uint32_t kBuffers = Tile::kBoxesC % Tile::kBuffersC == 0 ? Tile::kBuffersC : 1;
 #pragma unroll
   for (uint32_t box = 0; box < Tile::kBoxesC; ++box) {
-    bias.add<typename Tile::Element>(tile.column + box * kBox, accumulators[box]);
+    if constexpr (Tile::kScaling == Scaling::kOuter) {
+      scales.apply(tile.row + consumer * 64, tile.column + box * kBox, accumulators[box]);
+    }
+    bias.add<typename Tile::Output>(tile.column + box * kBox, accumulators[box]);
     char* buffer = memory.c[consumer][box % kBuffers];
     // An earlier store has read the buffer.
     if (leader) bulk_wait_read<int(kBuffers) - 1>();
     sync_consumer(consumer);
-    round_to_box<typename Tile::Element>(buffer, accumulators[box]);
+    round_to_box<typename Tile::Output>(buffer, accumulators[box]);
     fence_async_shared();
     sync_consumer(consumer);
     if (leader) {
@@ -102,7 +105,7 @@ class EpilogueStaging {
     sync(empty());
 #pragma unroll
     for (uint32_t box = 0; box < Tile::kBoxesC; ++box) {
-      round_to_box<typename Tile::Element>(place(at.stage, box), accumulators[box]);
+      round_to_box<typename Tile::Output>(place(at.stage, box), accumulators[box]);
     }
     fence_async_shared();
     arrive(full());

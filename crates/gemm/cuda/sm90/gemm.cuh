@@ -78,13 +78,17 @@ __device__ __forceinline__ void run_roles(Load&& load, Aux&& aux, Consume&& cons
 template <class Tile, class Schedule, class MapOf>
 __device__ __forceinline__ void multiply_and_store(const Schedule& schedule, const Pipeline<Tile>& pipeline,
                                                    uint32_t steps, const Bias& bias, uint32_t consumer,
-                                                   MapOf&& c) {
+                                                   MapOf&& c, const Scales& scales = {}) {
   const bool leader = threadIdx.x % kWarpgroup == 0;
   typename Pipeline<Tile>::Cursor at;
   Accumulators<Tile> accumulators;
   schedule.template for_each_tile<Tile>([&](TileCoord tile) {
-    multiply<Tile>(pipeline, at, steps, consumer, accumulators);
-    store_tile<Tile>(&c(tile), bias, pipeline.memory, tile, consumer, leader, accumulators);
+    if constexpr (Tile::kScaling == Scaling::kNone) {
+      multiply<Tile>(pipeline, at, steps, consumer, accumulators);
+    } else {
+      multiply_promoting<Tile>(pipeline, at, steps, scales, tile, consumer, accumulators);
+    }
+    store_tile<Tile>(&c(tile), scales, bias, pipeline.memory, tile, consumer, leader, accumulators);
   });
   if (leader) bulk_wait<0>();
 }

@@ -3,17 +3,17 @@
 // `share_a` and `share_b` are clusters of two that multicast A or B, `alone` is no cluster.
 #pragma once
 
-#define WARPWEAVE_TILES_ALONE(KERNEL, name, T, kMajorB)           \
-  KERNEL(name##_128x256_alone, T, kMajorB, 256, Multicast::kNone) \
-  KERNEL(name##_128x128_alone, T, kMajorB, 128, Multicast::kNone) \
-  KERNEL(name##_128x64_alone, T, kMajorB, 64, Multicast::kNone)
+#define WARPWEAVE_TILES_ALONE(KERNEL, name, T, kMajorB, ...)                     \
+  KERNEL(name##_128x256_alone, T, kMajorB, 256, Multicast::kNone, ##__VA_ARGS__) \
+  KERNEL(name##_128x128_alone, T, kMajorB, 128, Multicast::kNone, ##__VA_ARGS__) \
+  KERNEL(name##_128x64_alone, T, kMajorB, 64, Multicast::kNone, ##__VA_ARGS__)
 
-#define WARPWEAVE_TILES(KERNEL, name, T, kMajorB)                \
-  WARPWEAVE_TILES_ALONE(KERNEL, name, T, kMajorB)                \
-  KERNEL(name##_128x256_share_a, T, kMajorB, 256, Multicast::kA) \
-  KERNEL(name##_128x256_share_b, T, kMajorB, 256, Multicast::kB) \
-  KERNEL(name##_128x128_share_a, T, kMajorB, 128, Multicast::kA) \
-  KERNEL(name##_128x128_share_b, T, kMajorB, 128, Multicast::kB)
+#define WARPWEAVE_TILES(KERNEL, name, T, kMajorB, ...)                          \
+  WARPWEAVE_TILES_ALONE(KERNEL, name, T, kMajorB, ##__VA_ARGS__)                \
+  KERNEL(name##_128x256_share_a, T, kMajorB, 256, Multicast::kA, ##__VA_ARGS__) \
+  KERNEL(name##_128x256_share_b, T, kMajorB, 256, Multicast::kB, ##__VA_ARGS__) \
+  KERNEL(name##_128x128_share_a, T, kMajorB, 128, Multicast::kA, ##__VA_ARGS__) \
+  KERNEL(name##_128x128_share_b, T, kMajorB, 128, Multicast::kB, ##__VA_ARGS__)
 
 #define WARPWEAVE_TYPES(TILES, KERNEL, family)               \
   TILES(KERNEL, family##_f16_nn, __half, Major::kMN)         \
@@ -24,3 +24,10 @@
 // All tiles, or those without clusters.
 #define WARPWEAVE_KERNELS(KERNEL, family) WARPWEAVE_TYPES(WARPWEAVE_TILES, KERNEL, family)
 #define WARPWEAVE_KERNELS_ALONE(KERNEL, family) WARPWEAVE_TYPES(WARPWEAVE_TILES_ALONE, KERNEL, family)
+
+#define WARPWEAVE_E4M3_TO(KERNEL, name, C)                                                          \
+  WARPWEAVE_TILES(KERNEL, name##_outer_nt, __nv_fp8_e4m3, Major::kK, 2, C, Scaling::kOuter) \
+  WARPWEAVE_TILES(KERNEL, name##_block_nt, __nv_fp8_e4m3, Major::kK, 2, C, Scaling::kBlock)
+#define WARPWEAVE_E4M3(KERNEL, family)                         \
+  WARPWEAVE_E4M3_TO(KERNEL, family##_e4m3_f16, __half)         \
+  WARPWEAVE_E4M3_TO(KERNEL, family##_e4m3_bf16, __nv_bfloat16)

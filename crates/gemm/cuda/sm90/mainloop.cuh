@@ -2,6 +2,7 @@
 #pragma once
 
 #include "pipeline.cuh"
+#include "scales.cuh"
 #include "schedule.cuh"
 
 namespace warpweave {
@@ -103,7 +104,7 @@ __device__ __forceinline__ void multiply(const Pipeline<Tile>& pipeline, typenam
     fence_accumulators(accumulators);
     wgmma_fence();
 #pragma unroll
-    for (uint32_t part = 0; part < Tile::kK / kWgmmaDepth; ++part) {
+    for (uint32_t part = 0; part < kSwizzledRow / kWgmmaBytes; ++part) {
       wgmma<typename Tile::Element, Tile::kMajorB>(accumulators, a + part * kDescriptorStep<Major::kK>,
                                                    b + part * kDescriptorStep<Tile::kMajorB>,
                                                    step != 0 || part != 0);
@@ -118,6 +119,49 @@ __device__ __forceinline__ void multiply(const Pipeline<Tile>& pipeline, typenam
   wgmma_wait<0>();
   fence_accumulators(accumulators);
   pipeline.release(previous);
+}
+
+// A warpgroup, for operands of e4m3: as `multiply`, but the tensor cores add up one step of K at a time, in
+// accumulators whose sums keep about 14 bits; these are added in f32. Columns of a tile that is wider than 128
+// take the same registers one after the other: while one warpgroup adds, the other multiplies.
+template <class Tile>
+__device__ __forceinline__ void multiply_promoting(const Pipeline<Tile>& pipeline,
+                                                   typename Pipeline<Tile>::Cursor& at, uint32_t steps,
+                                                   const Scales& scales, TileCoord tile, uint32_t consumer,
+                                                   Accumulators<Tile>& boxes) {
+  constexpr uint32_t kRowsA = 64 * kSwizzledRow;
+  constexpr uint32_t kColumns = Tile::kN < kScaleBlock ? Tile::kN : kScaleBlock;
+  constexpr uint32_t kParts = Tile::kN / kColumns;
+  auto& accumulators = reinterpret_cast<float (&)[kParts][kColumns / 2]>(boxes);
+#pragma unroll
+  for (uint32_t i = 0; i < kParts * (kColumns / 2); ++i) accumulators[i / (kColumns / 2)][i % (kColumns / 2)] = 0;
+  std::conditional_t<Tile::kScaling == Scaling::kBlock, BlockScales<Tile>, NoScales> next{scales, tile, consumer};
+  for (uint32_t step = 0; step < steps; ++step, at.advance()) {
+    const auto current = next.of_step();
+    next.advance(step + 1 < steps);
+    pipeline.wait_full(at);
+    const uint32_t address_a = shared_address(pipeline.memory.stages[at.stage].a) + consumer * kRowsA;
+    const uint32_t address_b = shared_address(pipeline.memory.stages[at.stage].b);
+    const uint64_t a = wgmma_descriptor<Major::kK>(address_a, 0);
+#pragma unroll
+    for (uint32_t part = 0; part < kParts; ++part) {
+      const uint64_t b = wgmma_descriptor<Major::kK>(address_b + part * kColumns * kSwizzledRow, 0);
+      float partial[kColumns / 2];
+      fence_accumulators(partial);
+      wgmma_fence();
+#pragma unroll
+      for (uint32_t depth = 0; depth < kSwizzledRow / kWgmmaBytes; ++depth) {
+        wgmma<typename Tile::Element, Major::kK>(partial, a + depth * kDescriptorStep<Major::kK>,
+                                                 b + depth * kDescriptorStep<Major::kK>, depth != 0);
+      }
+      wgmma_commit();
+      fence_accumulators(partial);
+      wgmma_wait<0>();
+      fence_accumulators(partial);
+      if (part + 1 == kParts) pipeline.release(at.stage);
+      current.add(accumulators[part], partial, part);
+    }
+  }
 }
 
 }  // namespace warpweave

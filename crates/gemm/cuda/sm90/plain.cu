@@ -19,6 +19,8 @@ struct alignas(128) PlainParams {
   // Rows of A.
   uint32_t rows;
   Bias bias;
+  // Of operands of e4m3.
+  Scales scales;
 };
 static_assert(sizeof(PlainParams) == 640, "as in Rust");
 
@@ -42,7 +44,7 @@ __device__ __forceinline__ void plain_gemm(const PlainParams& p) {
       // Consumers.
       [&](uint32_t consumer) {
         multiply_and_store<Tile>(p.raster, pipeline, p.steps, p.bias, consumer,
-                                 [&](TileCoord) -> const TensorMap& { return p.c; });
+                                 [&](TileCoord) -> const TensorMap& { return p.c; }, p.scales);
       });
 
   // No block ends while the other may still arrive at its barriers.
@@ -56,5 +58,8 @@ __device__ __forceinline__ void plain_gemm(const PlainParams& p) {
   }
 
 WARPWEAVE_KERNELS(WARPWEAVE_PLAIN, gemm)
+
+// Operands of e4m3, both K-major: `outer` and `block` name the scales, then the type of C.
+WARPWEAVE_E4M3(WARPWEAVE_PLAIN, gemm)
 
 }  // namespace warpweave

@@ -13,6 +13,16 @@ namespace warpweave {
 // both.
 enum class Multicast { kNone, kA, kB };
 
+// What an element of C, a sum of products of e4m3, is multiplied by.
+enum class Scaling {
+  // Nothing: the operands have 16 bits.
+  kNone,
+  // A scale of its row of A and one of its column of B, or one of A and one of B.
+  kOuter,
+  // The sum over each 128 of K: a scale of these of its row of A, and one of their block of 128 columns of B.
+  kBlock,
+};
+
 // Elements of 16 bits in a swizzled row.
 constexpr uint32_t kBox = kSwizzledRow / 2;
 // Consumer warpgroups; each computes 64 rows of the tile.
@@ -31,24 +41,28 @@ static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <= 65536 / kT
 // B is stored as rows of K (`Major::kK`, N×K: transposed) or as rows of N (`Major::kMN`, K×N: row-major).
 // With two buffers of C a consumer fills one box while the other is being stored; one buffer leaves shared
 // memory for a receive ring.
-template <typename T, Major kMajorB_, uint32_t kN_, Multicast kMulticast_, uint32_t kBuffersC_ = 2>
+template <typename T, Major kMajorB_, uint32_t kN_, Multicast kMulticast_, uint32_t kBuffersC_ = 2,
+          typename C = T, Scaling kScaling_ = Scaling::kNone>
 struct Tile {
   using Element = T;
+  using Output = C;
+  static_assert(sizeof(Output) == 2, "elements of C");
+  static constexpr Scaling kScaling = kScaling_;
   static constexpr Major kMajorB = kMajorB_;
   static constexpr Multicast kMulticast = kMulticast_;
   static constexpr uint32_t kM = kConsumers * 64;
   static constexpr uint32_t kN = kN_;
-  static constexpr uint32_t kK = kBox;
+  static constexpr uint32_t kK = kSwizzledRow / sizeof(Element);
   static constexpr uint32_t kCluster = kMulticast == Multicast::kNone ? 1 : 2;
   // Tiles of a cluster.
   static constexpr uint32_t kClusterM = kMulticast == Multicast::kB ? 2 : 1;
   static constexpr uint32_t kClusterN = kMulticast == Multicast::kA ? 2 : 1;
 
-  static constexpr uint32_t kBytesA = kM * kK * 2;
-  static constexpr uint32_t kBytesB = kN * kK * 2;
+  static constexpr uint32_t kBytesA = kM * kSwizzledRow;
+  static constexpr uint32_t kBytesB = kN * kSwizzledRow;
   // Bytes that a stage receives, from both blocks of a cluster.
   static constexpr uint32_t kStageBytes = kBytesA + kBytesB;
-  static constexpr uint32_t kStages = 4 * (kBox * 2 * (128 + 256)) / kStageBytes;
+  static constexpr uint32_t kStages = 4 * (kSwizzledRow * (128 + 256)) / kStageBytes;
 
   // Rows of a box of A, except in the last tile, and of a K-major box of B: what one block loads.
   static constexpr uint32_t kRowsA = kM / kClusterN;
@@ -57,7 +71,7 @@ struct Tile {
   static_assert(kRowsB % kBox == 0, "whole MN-major boxes");
 
   // An MN-major box of B: 64 columns in each of 64 steps of K.
-  static constexpr uint32_t kBoxBytes = kBox * kK * 2;
+  static constexpr uint32_t kBoxBytes = kBox * kSwizzledRow;
   // A box of C: 64 columns of the 64 rows of a consumer.
   static constexpr uint32_t kBoxesC = kN / kBox;
   static constexpr uint32_t kBuffersC = kBuffersC_;

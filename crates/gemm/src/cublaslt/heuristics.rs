@@ -72,8 +72,7 @@ impl Matmul {
         };
         let algorithm = proposed.ok_or_else(none)?;
         let mut result = HeuristicResult::EMPTY;
-        let bias = u64::from(alignment).max(problem.out.size() as u64);
-        let status = self.with_bias(bias, || {
+        let status = self.with_aligned_vectors(alignment, || {
             // SAFETY: the descriptors live; the algorithm is readable, and `result` a place for one result.
             unsafe {
                 (self.handle.library.functions.algorithm_check)(
@@ -125,10 +124,8 @@ impl Matmul {
         let mut results = vec![HeuristicResult::EMPTY; count.clamp(1, 256)];
         let mut found = 0;
         // There is no preference for the bias: the heuristics take its alignment from the pointer, which they
-        // do not follow (`cublasLt.h` at CUBLASLT_MATMUL_DESC_BIAS_POINTER). A power of two is an address
-        // with just this alignment.
-        let bias = u64::from(alignment).max(self.problem.out.size() as u64);
-        let status = self.with_bias(bias, || {
+        // do not follow (`cublasLt.h` at CUBLASLT_MATMUL_DESC_BIAS_POINTER).
+        let status = self.with_aligned_vectors(alignment, || {
             // SAFETY: the descriptors live, and `results` has room for as many results as are asked for.
             unsafe {
                 (self.handle.library.functions.heuristic)(

@@ -12,11 +12,12 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use warpweave_symm_mem::DevicePtr;
 
 use super::header as sys;
 use super::layout::{data_type, layout, set_batch};
 use super::library::Library;
-use crate::{Error, GemmBatch, GemmOperands, GemmProblem, Layout};
+use crate::{Error, GemmBatch, GemmOperands, GemmProblem, Layout, Scaling};
 
 /// A cuBLASLt context of the CUDA context that was current when it was made. Any thread may use it.
 #[derive(Debug)]
@@ -75,18 +76,18 @@ pub struct Matmul {
     pub(super) handle: Arc<Handle>,
     pub(super) problem: GemmProblem,
     pub(super) operation: sys::cublasLtMatmulDesc_t,
-    /// The bias that `operation` points to. cuBLASLt has no place for it but the descriptor, so that whoever
-    /// needs a bias sets it and calls cuBLASLt under this lock; a launch has copied the address, into a graph
-    /// too, when it returns.
-    bias: Mutex<u64>,
+    /// The bias and the scales of their A and B that `operation` points to. cuBLASLt has no place for them but the
+    /// descriptor, so that whoever needs them sets them and calls cuBLASLt under this lock; a launch has copied
+    /// the addresses, into a graph too, when it returns.
+    vectors: Mutex<[u64; 3]>,
     // In cuBLASLt's order: its A is our B.
     pub(super) first: sys::cublasLtMatrixLayout_t,
     pub(super) second: sys::cublasLtMatrixLayout_t,
     pub(super) output: sys::cublasLtMatrixLayout_t,
 }
 
-// SAFETY: cuBLASLt only reads the descriptors, and none is changed after construction but the bias of
-// `operation`, which is written, and where there is a bias read, under the lock of `bias` alone.
+// SAFETY: cuBLASLt only reads the descriptors, and none is changed after construction but the vectors of
+// `operation`, which are written, and where there are any read, under the lock of `vectors` alone.
 unsafe impl Send for Matmul {}
 // SAFETY: as above.
 unsafe impl Sync for Matmul {}
@@ -100,7 +101,7 @@ impl Matmul {
             handle: handle.clone(),
             problem: *problem,
             operation: std::ptr::null_mut(),
-            bias: Mutex::new(0),
+            vectors: Mutex::default(),
             first: std::ptr::null_mut(),
             second: std::ptr::null_mut(),
             output: std::ptr::null_mut(),
@@ -131,6 +132,30 @@ impl Matmul {
             let epilogue = sys::CUBLASLT_EPILOGUE_BIAS;
             // SAFETY: as above.
             unsafe { this.set(sys::CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue)? };
+        }
+        if problem.bias && problem.scaling != Scaling::None {
+            let of_bias = data_type(problem.out);
+            // SAFETY: as above.
+            unsafe { this.set(sys::CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &of_bias)? };
+        }
+        // One scale for all is what cuBLASLt takes a pointer for without a mode.
+        let modes = match problem.scaling {
+            Scaling::None | Scaling::Tensor => None,
+            Scaling::Row => Some([sys::CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F; 2]),
+            Scaling::Block => Some([
+                sys::CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F,
+                sys::CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F,
+            ]),
+        };
+        for (attribute, mode) in [
+            sys::CUBLASLT_MATMUL_DESC_A_SCALE_MODE,
+            sys::CUBLASLT_MATMUL_DESC_B_SCALE_MODE,
+        ]
+        .into_iter()
+        .zip(modes.into_iter().flatten())
+        {
+            // SAFETY: as above.
+            unsafe { this.set(attribute, &mode)? };
         }
         let input = data_type(problem.dtype);
         let GemmBatch {
@@ -188,19 +213,63 @@ impl Matmul {
         library.check("cublasLtMatmulDescSetAttribute", status)
     }
 
-    /// Lets `call` use the operation while it points to `bias`, or at once if the problem has none.
-    pub(super) fn with_bias(&self, bias: u64, call: impl FnOnce() -> u32) -> Result<u32, Error> {
-        if !self.problem.bias {
+    /// Lets `call` use the operation while it points to the bias and the scales of `operands`, or at once if the
+    /// problem has neither.
+    pub(super) fn with_vectors(
+        &self,
+        operands: &GemmOperands,
+        call: impl FnOnce() -> u32,
+    ) -> Result<u32, Error> {
+        let (has_bias, has_scales) = (self.problem.bias, self.problem.scaling != Scaling::None);
+        if !has_bias && !has_scales {
             return Ok(call());
         }
-        let mut current = self.bias.lock();
-        if *current != bias {
-            // SAFETY: the attribute is a pointer, of 64 bits on every platform of CUDA 12 and 13; with a
-            // bias, the operation is used under this lock alone.
-            unsafe { self.set(sys::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias)? };
-            *current = bias;
+        let mut current = self.vectors.lock();
+        // Their A is our B.
+        let [of_a, of_b] = operands.scales;
+        for (at, (attribute, vector, is_used)) in [
+            (
+                sys::CUBLASLT_MATMUL_DESC_BIAS_POINTER,
+                operands.bias.0,
+                has_bias,
+            ),
+            (
+                sys::CUBLASLT_MATMUL_DESC_A_SCALE_POINTER,
+                of_b.0,
+                has_scales,
+            ),
+            (
+                sys::CUBLASLT_MATMUL_DESC_B_SCALE_POINTER,
+                of_a.0,
+                has_scales,
+            ),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            if is_used && current[at] != vector {
+                // SAFETY: the attribute is a pointer, of 64 bits on every platform of CUDA 12 and 13; with
+                // vectors, the operation is used under this lock alone.
+                unsafe { self.set(attribute, &vector)? };
+                current[at] = vector;
+            }
         }
         Ok(call())
+    }
+
+    /// As [`with_vectors`](Self::with_vectors), for calls that follow no address: at addresses that are multiples
+    /// of `alignment`, a power of two, and of no more.
+    pub(super) fn with_aligned_vectors(
+        &self,
+        alignment: u32,
+        call: impl FnOnce() -> u32,
+    ) -> Result<u32, Error> {
+        let aligned = |size: usize| DevicePtr(u64::from(alignment).max(size as u64));
+        let nothing = GemmOperands::new(DevicePtr::NULL, DevicePtr::NULL, DevicePtr::NULL);
+        let operands = nothing
+            .with_bias(aligned(self.problem.out.size()))
+            .with_scales([aligned(size_of::<f32>()); 2]);
+        self.with_vectors(&operands, call)
     }
 
     /// The problem described.
@@ -221,12 +290,13 @@ impl Matmul {
     pub unsafe fn launch(
         &self,
         algorithm: &Algorithm,
-        GemmOperands { a, b, c, bias }: GemmOperands,
+        operands: GemmOperands,
         workspace: u64,
         stream: *mut c_void,
     ) -> Result<(), Error> {
         let (alpha, beta) = (1.0f32, 0.0f32);
-        let status = self.with_bias(bias.0, || {
+        let GemmOperands { a, b, c, .. } = operands;
+        let status = self.with_vectors(&operands, || {
             // SAFETY: the scalars are read during the call, as the pointer mode is the default; the caller
             // vouches for the device ranges and the context.
             unsafe {

@@ -4,8 +4,8 @@ use warpweave_symm_mem::{DType, DeviceInfo};
 
 use crate::{Error, GemmProblem, Layout, Provider};
 
-/// TMA addresses rows in units of 16 bytes: 8 elements of 16 bits.
-const ALIGNMENT: usize = 8;
+/// TMA addresses rows in units of 16 bytes.
+const ALIGNMENT: usize = 16;
 
 /// Bytes that the addresses of A, B and C must be multiples of.
 pub const ADDRESS_ALIGNMENT: u64 = 16;
@@ -61,15 +61,20 @@ pub(crate) fn check_rows(
     provider: Provider,
     extents: &[(&str, usize)],
 ) -> Result<(), Error> {
+    let (operands, c) = (
+        ALIGNMENT / problem.dtype.size(),
+        ALIGNMENT / problem.out.size(),
+    );
     let rows = [
-        ("lda", problem.lda),
-        ("ldb", problem.ldb),
-        ("ldc", problem.ldc),
+        ("lda", problem.lda, operands),
+        ("ldb", problem.ldb, operands),
+        ("ldc", problem.ldc, c),
     ];
-    for (name, extent) in extents.iter().chain(&rows) {
-        if extent % ALIGNMENT != 0 {
+    let extents = extents.iter().map(|&(name, extent)| (name, extent, c));
+    for (name, extent, alignment) in extents.chain(rows) {
+        if extent % alignment != 0 {
             let why = format!(
-                "{name} = {extent} must be a multiple of {ALIGNMENT}, because TMA needs rows of whole 16 bytes"
+                "{name} = {extent} must be a multiple of {alignment}, because TMA needs rows of whole 16 bytes"
             );
             return unsupported(problem, provider, why);
         }

@@ -8,6 +8,7 @@ mod one_shot;
 mod panels;
 mod partials;
 mod reference;
+mod scales;
 mod tile;
 
 use std::sync::Arc;
@@ -20,8 +21,8 @@ use crate::launches::Launch;
 
 pub use backend::HostPrepared;
 
-pub use panels::{multiply, multiply_raw, multiply_with_bias};
-pub use reference::{reference, reference_with_bias};
+pub use panels::{multiply, multiply_raw, multiply_with_bias, multiply_with_scales};
+pub use reference::{reference, reference_with_bias, reference_with_scales};
 pub use warpweave_symm_mem::host::Element;
 
 /// Enqueues the host twin of a prepared GEMM with its operands.

@@ -1,11 +1,13 @@
 //! A blocked GEMM: panels of A and B are widened to f32 and multiplied tile by tile, and each element of C is
 //! rounded once.
 
+use half::{bf16, f16};
 use warpweave_symm_mem::host::record;
 use warpweave_symm_mem::{DType, with_element};
 
 use super::Element;
-use super::tile::{COLUMNS, ROWS, tile};
+use super::scales::Scales;
+use super::tile::{COLUMNS, ROWS};
 use crate::{Error, GemmOperands, GemmProblem, Layout};
 
 /// Rows of C computed together: the widened panel of A stays in the L2 cache for K up to a few thousand.
@@ -37,6 +39,21 @@ pub fn multiply_with_bias<T: Element, O: Element>(
     bias: &[O],
     c: &mut [O],
 ) -> Result<(), Error> {
+    multiply_with_scales(problem, (a, &[]), (b, &[]), bias, c)
+}
+
+/// C = A·B + bias on slices, with the scales of A and of B, [`GemmProblem::scales_len`], where the problem has
+/// them.
+///
+/// # Errors
+/// As [`multiply`].
+pub fn multiply_with_scales<T: Element, O: Element>(
+    problem: &GemmProblem,
+    (a, scales_a): (&[T], &[f32]),
+    (b, scales_b): (&[T], &[f32]),
+    bias: &[O],
+    c: &mut [O],
+) -> Result<(), Error> {
     problem.validate()?;
     for (operand, got, wanted) in [
         ("A", T::DTYPE, problem.dtype),
@@ -55,10 +72,20 @@ pub fn multiply_with_bias<T: Element, O: Element>(
     check_len(problem, "B", b.len(), problem.b_len())?;
     check_len(problem, "C", c.len(), problem.c_len())?;
     check_len(problem, "bias", bias.len(), problem.bias_len())?;
+    let scales = check_scales(problem, [scales_a, scales_b])?;
     let bias = &bias[..problem.bias_len()];
     // SAFETY: the slices hold every element that the problem addresses, as just checked, and C is borrowed
     // exclusively.
-    unsafe { batched(problem, a.as_ptr(), b.as_ptr(), bias, c.as_mut_ptr()) };
+    unsafe {
+        batched(
+            problem,
+            a.as_ptr(),
+            b.as_ptr(),
+            scales,
+            bias,
+            c.as_mut_ptr(),
+        )
+    };
     Ok(())
 }
 
@@ -69,8 +96,8 @@ pub fn multiply_with_bias<T: Element, O: Element>(
 /// [`Error::InvalidProblem`], and [`Error::Operand`] for a null or misaligned address.
 ///
 /// # Safety
-/// - A, B, C and the bias hold [`GemmProblem::a_len`], [`GemmProblem::b_len`], [`GemmProblem::c_len`] and
-///   [`GemmProblem::bias_len`] elements.
+/// - A, B, C, the bias and the scales hold [`GemmProblem::a_len`], [`GemmProblem::b_len`],
+///   [`GemmProblem::c_len`], [`GemmProblem::bias_len`] and [`GemmProblem::scales_len`] elements.
 /// - C overlaps none of the others, and nothing else writes these or accesses the elements of C meanwhile.
 ///   Elements between the rows are not touched.
 pub unsafe fn multiply_raw(problem: &GemmProblem, operands: GemmOperands) -> Result<(), Error> {
@@ -81,6 +108,8 @@ pub unsafe fn multiply_raw(problem: &GemmProblem, operands: GemmOperands) -> Res
         with_element!(problem.dtype, T => match problem.out {
             out if out == problem.dtype => typed::<T, T>(problem, operands),
             DType::F32 => typed::<T, f32>(problem, operands),
+            DType::F16 if problem.dtype == DType::E4m3 => typed::<T, f16>(problem, operands),
+            DType::Bf16 if problem.dtype == DType::E4m3 => typed::<T, bf16>(problem, operands),
             out => {
                 return Err(Error::InvalidProblem {
                     problem: Box::new(*problem),
@@ -115,6 +144,17 @@ pub(super) fn check_len(
         problem: Box::new(*problem),
         reason: format!("{got} elements are too few, {needed} are needed"),
     })
+}
+
+/// The scales that the problem uses.
+pub(super) fn check_scales<'a>(
+    problem: &GemmProblem,
+    [a, b]: [&'a [f32]; 2],
+) -> Result<Scales<'a>, Error> {
+    let [of_a, of_b] = problem.scales_len();
+    check_len(problem, "scales of A", a.len(), of_a)?;
+    check_len(problem, "scales of B", b.len(), of_b)?;
+    Ok(Scales { a, b })
 }
 
 /// Rows of A widened to f32, with the strides between logical rows and columns.
@@ -233,9 +273,18 @@ unsafe fn typed<T: Element, O: Element>(problem: &GemmProblem, operands: GemmOpe
     } else {
         &[]
     };
+    let scales = |which: usize| match problem.scales_len()[which] {
+        0 => &[][..],
+        // SAFETY: the caller vouches for so many scales at this aligned address, which nothing writes meanwhile.
+        len => unsafe { record::read(operands.scales[which].as_host::<f32>(), len) },
+    };
+    let scales = Scales {
+        a: scales(0),
+        b: scales(1),
+    };
     let (a, b) = (operands.a.as_host::<T>(), operands.b.as_host::<T>());
     // SAFETY: the caller's obligation.
-    unsafe { batched(problem, a, b, bias, operands.c.as_host()) };
+    unsafe { batched(problem, a, b, scales, bias, operands.c.as_host()) };
 }
 
 /// # Safety
@@ -245,6 +294,7 @@ unsafe fn batched<T: Element, O: Element>(
     p: &GemmProblem,
     a: *const T,
     b: *const T,
+    scales: Scales<'_>,
     bias: &[O],
     c: *mut O,
 ) {
@@ -257,6 +307,7 @@ unsafe fn batched<T: Element, O: Element>(
                 p,
                 a.add(i * p.batch.a_stride),
                 b.add(i * p.batch.b_stride),
+                scales,
                 &wide,
                 c.add(i * p.batch.c_stride),
             );
@@ -272,6 +323,7 @@ unsafe fn blocked<T: Element, O: Element>(
     p: &GemmProblem,
     a: *const T,
     b: *const T,
+    scales: Scales<'_>,
     bias: &[f32],
     c: *mut O,
 ) {
@@ -298,7 +350,8 @@ unsafe fn blocked<T: Element, O: Element>(
                         break;
                     };
                     let width = width.min(COLUMNS);
-                    for (i, tile) in tile(&lanes, b).iter().enumerate() {
+                    let at = (row + first, col + from);
+                    for (i, tile) in scales.sums(p, at, &lanes, b).iter().enumerate() {
                         sums[i * cols + from..][..width].copy_from_slice(&tile[..width]);
                     }
                 }
@@ -317,8 +370,10 @@ unsafe fn blocked<T: Element, O: Element>(
 
 #[cfg(test)]
 mod tests {
-    use super::super::reference;
-    use half::{bf16, f16};
+    use float8::F8E4M3;
+
+    use super::super::{reference, reference_with_scales};
+    use crate::Scaling;
 
     use super::*;
     use warpweave_symm_mem::DevicePtr;
@@ -413,6 +468,34 @@ mod tests {
     #[test]
     fn f32_matches_the_definition() {
         all_layouts(|p| compare::<f32, f32>(p, false), DType::F32);
+    }
+
+    /// Against f64: each term, its scale, the sum of its step and the sums of steps are rounded in f32.
+    #[test]
+    fn scaled_e4m3_matches_the_definition() {
+        for scaling in [Scaling::Tensor, Scaling::Row, Scaling::Block] {
+            for (m, n, k) in [(1, 1, 1), (37, 300, 129), (130, 17, 400)] {
+                let problem = GemmProblem::e4m3(m, n, k, scaling, DType::F32).with_bias();
+                let a = values::<F8E4M3>(problem.a_len(), 1, false);
+                let b = values::<F8E4M3>(problem.b_len(), 2, false);
+                let [of_a, of_b] = problem.scales_len();
+                let (of_a, of_b) = (values::<f32>(of_a, 3, false), values::<f32>(of_b, 4, false));
+                let bias = values::<f32>(n, 5, false);
+                let mut c = vec![0.0f32; problem.c_len()];
+                multiply_with_scales(&problem, (&a, &of_a), (&b, &of_b), &bias, &mut c).unwrap();
+                let exact =
+                    reference_with_scales(&problem, (&a, &of_a), (&b, &of_b), &bias).unwrap();
+                // Elements and scales are at most one.
+                let bound = (k + 4) as f64 * DType::F32.epsilon();
+                for (i, (got, want)) in c.iter().zip(&exact).enumerate() {
+                    let off = (f64::from(*got) - want).abs();
+                    assert!(off <= bound, "{problem} {i}: {got}, not {want}");
+                }
+                let error = multiply_with_scales(&problem, (&a, &[]), (&b, &of_b), &bias, &mut c);
+                let text = error.unwrap_err().to_string();
+                assert!(text.contains("scales of A"), "{text}");
+            }
+        }
     }
 
     #[test]

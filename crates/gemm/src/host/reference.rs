@@ -25,10 +25,24 @@ pub fn reference_with_bias<T: Element, O: Element>(
     b: &[T],
     bias: &[O],
 ) -> Result<Vec<f64>, Error> {
+    reference_with_scales(problem, (a, &[]), (b, &[]), bias)
+}
+
+/// As [`reference_with_bias`], with the scales of A and of B.
+///
+/// # Errors
+/// As [`reference_with_bias`], and [`Error::Operand`] for fewer scales than [`GemmProblem::scales_len`].
+pub fn reference_with_scales<T: Element, O: Element>(
+    problem: &GemmProblem,
+    (a, scales_a): (&[T], &[f32]),
+    (b, scales_b): (&[T], &[f32]),
+    bias: &[O],
+) -> Result<Vec<f64>, Error> {
     problem.validate()?;
     super::panels::check_len(problem, "A", a.len(), problem.a_len())?;
     super::panels::check_len(problem, "B", b.len(), problem.b_len())?;
     super::panels::check_len(problem, "bias", bias.len(), problem.bias_len())?;
+    let scales = super::panels::check_scales(problem, [scales_a, scales_b])?;
     let at = |layout: Layout, ld: usize, i: usize, j: usize| match layout {
         Layout::RowMajor => i * ld + j,
         Layout::Transposed => j * ld + i,
@@ -44,7 +58,8 @@ pub fn reference_with_bias<T: Element, O: Element>(
         for p in 0..problem.k {
             let x = a[at(problem.a_layout, problem.lda, i, p)].to_f64();
             for (j, sum) in row.iter_mut().enumerate() {
-                *sum += x * b[at(problem.b_layout, problem.ldb, p, j)].to_f64();
+                let term = x * b[at(problem.b_layout, problem.ldb, p, j)].to_f64();
+                *sum += term * scales.of_term(problem, (i, j), p);
             }
         }
     }

@@ -2,12 +2,12 @@
 
 use std::fmt;
 
+use warpweave_symm_mem::DType;
 use warpweave_symm_mem::cuda::Image;
-use warpweave_symm_mem::{DType, kernel_name};
 
 use super::Raster;
 use crate::cutlass::{self, Config, unsupported};
-use crate::{Error, GemmProblem, Layout, Provider, Tiling};
+use crate::{Error, GemmProblem, Layout, Provider, Scaling, Tiling};
 
 /// The device code.
 pub(super) static PLAIN: Image = warpweave_symm_mem::device_image!("plain", sm_90a);
@@ -62,8 +62,16 @@ const SHARED_BYTES: u32 = 231_424;
 /// The same of a block that pulls: `kRingSharedBytes` in `recv_ring.cuh`.
 const PULLING_BYTES: u32 = 231_680;
 
-/// Steps of K: `kK`.
-pub(super) const STEP: usize = 64;
+/// Bytes of a swizzled row: elements along K of a step, and columns of a box.
+pub(super) const SWIZZLED_ROW: usize = 128;
+
+/// Elements of 16 bits in a step of K: `kK`.
+pub(super) const STEP: usize = SWIZZLED_ROW / 2;
+
+/// Steps of K of a problem.
+pub(super) fn steps(problem: &GemmProblem) -> u32 {
+    problem.k.div_ceil(SWIZZLED_ROW / problem.dtype.size()) as u32
+}
 
 /// The compiled shapes, the favourite of equals first. Blocks side by side along M share B, along N A.
 pub const CONFIGS: [Config; 7] = [
@@ -245,36 +253,44 @@ pub(super) fn kernel(
     problem: &GemmProblem,
     config: usize,
 ) -> Option<(&'static Image, &'static str)> {
-    if problem.dtype == DType::F32 {
-        return None;
-    }
     macro_rules! names {
-        ($family:literal, $layout:literal) => {
+        ($($part:literal),+) => {
             [
-                kernel_name!(problem.dtype, $family, concat!($layout, "_128x256_share_b")),
-                kernel_name!(problem.dtype, $family, concat!($layout, "_128x256_share_a")),
-                kernel_name!(problem.dtype, $family, concat!($layout, "_128x256_alone")),
-                kernel_name!(problem.dtype, $family, concat!($layout, "_128x128_share_b")),
-                kernel_name!(problem.dtype, $family, concat!($layout, "_128x128_share_a")),
-                kernel_name!(problem.dtype, $family, concat!($layout, "_128x128_alone")),
-                kernel_name!(problem.dtype, $family, concat!($layout, "_128x64_alone")),
+                concat!($($part),+, "_128x256_share_b"),
+                concat!($($part),+, "_128x256_share_a"),
+                concat!($($part),+, "_128x256_alone"),
+                concat!($($part),+, "_128x128_share_b"),
+                concat!($($part),+, "_128x128_share_a"),
+                concat!($($part),+, "_128x128_alone"),
+                concat!($($part),+, "_128x64_alone"),
             ]
         };
     }
     macro_rules! kernels {
         ($family:literal) => {
-            match problem.b_layout {
-                Layout::RowMajor => names!($family, "_nn"),
-                Layout::Transposed => names!($family, "_nt"),
+            match (problem.dtype, problem.b_layout) {
+                (DType::F16, Layout::RowMajor) => names!($family, "_f16_nn"),
+                (DType::F16, Layout::Transposed) => names!($family, "_f16_nt"),
+                (DType::Bf16, Layout::RowMajor) => names!($family, "_bf16_nn"),
+                (DType::Bf16, Layout::Transposed) => names!($family, "_bf16_nt"),
+                (DType::F32 | DType::E4m3, _) => return None,
             }
         };
     }
-    let names: [&'static str; CONFIGS.len()] = match family {
-        Family::Plain => kernels!("gemm"),
-        Family::AllGather => kernels!("all_gather"),
-        Family::Eager => kernels!("eager"),
-        Family::Reduction => kernels!("reduce"),
-        Family::OneShot => kernels!("one_shot"),
+    let scaled = match (problem.scaling, problem.out) {
+        (Scaling::Tensor | Scaling::Row, DType::F16) => Some(names!("gemm_e4m3_f16_outer_nt")),
+        (Scaling::Tensor | Scaling::Row, DType::Bf16) => Some(names!("gemm_e4m3_bf16_outer_nt")),
+        (Scaling::Block, DType::F16) => Some(names!("gemm_e4m3_f16_block_nt")),
+        (Scaling::Block, DType::Bf16) => Some(names!("gemm_e4m3_bf16_block_nt")),
+        _ => None,
+    };
+    let names: [&'static str; CONFIGS.len()] = match (family, scaled) {
+        (Family::Plain, Some(names)) => names,
+        (Family::Plain, None) => kernels!("gemm"),
+        (Family::AllGather, _) => kernels!("all_gather"),
+        (Family::Eager, _) => kernels!("eager"),
+        (Family::Reduction, _) => kernels!("reduce"),
+        (Family::OneShot, _) => kernels!("one_shot"),
     };
     let shape = CONFIGS.get(config)?;
     let is = blocks(shape) == 1 || !family.is_unclustered();
@@ -365,33 +381,47 @@ mod tests {
         }
     }
 
+    /// All problems that there are kernels for, by type and layout.
+    fn problems() -> Vec<GemmProblem> {
+        let mut all = Vec::new();
+        for out in [DType::F16, DType::Bf16] {
+            for layout in [Layout::RowMajor, Layout::Transposed] {
+                let problem = GemmProblem::new(16, 16, 16, out);
+                all.push(problem.with_layouts(Layout::RowMajor, layout));
+            }
+            for scaling in [Scaling::Tensor, Scaling::Row, Scaling::Block] {
+                all.push(GemmProblem::e4m3(16, 16, 16, scaling, out));
+            }
+        }
+        all
+    }
+
     #[test]
     fn every_configuration_has_its_kernel() {
-        for layout in [Layout::RowMajor, Layout::Transposed] {
-            for dtype in [DType::F16, DType::Bf16] {
-                let problem =
-                    GemmProblem::new(8, 8, 8, dtype).with_layouts(Layout::RowMajor, layout);
-                for family in [
-                    Family::Plain,
-                    Family::AllGather,
-                    Family::Eager,
-                    Family::Reduction,
-                    Family::OneShot,
-                ] {
-                    for (index, config) in CONFIGS.iter().enumerate() {
-                        let found = kernel(family, &problem, index);
-                        if blocks(config) > 1 && family.is_unclustered() {
-                            assert_eq!(found.map(|(_, name)| name), None);
-                            continue;
-                        }
-                        let (image, name) = found.unwrap();
-                        assert!(name.ends_with(config.name), "{name}");
-                        let mut code = image.sm_90a().windows(name.len());
-                        assert!(
-                            image.sm_90a().is_empty() || code.any(|part| part == name.as_bytes()),
-                            "{name} is not in the device code"
-                        );
+        for problem in problems() {
+            for family in [
+                Family::Plain,
+                Family::AllGather,
+                Family::Eager,
+                Family::Reduction,
+                Family::OneShot,
+            ] {
+                for (index, config) in CONFIGS.iter().enumerate() {
+                    let found = kernel(family, &problem, index);
+                    let is_fused = family != Family::Plain;
+                    if blocks(config) > 1 && family.is_unclustered()
+                        || is_fused && problem.dtype == DType::E4m3
+                    {
+                        assert_eq!(found.map(|(_, name)| name), None);
+                        continue;
                     }
+                    let (image, name) = found.unwrap();
+                    assert!(name.ends_with(config.name), "{name}");
+                    let mut code = image.sm_90a().windows(name.len());
+                    assert!(
+                        image.sm_90a().is_empty() || code.any(|part| part == name.as_bytes()),
+                        "{name} is not in the device code"
+                    );
                 }
             }
         }

@@ -9,7 +9,7 @@ use super::{Raster, check_device, check_problem};
 use crate::Tiling;
 use crate::cutlass::{ADDRESS_ALIGNMENT, Config};
 use crate::launches::Launches;
-use crate::{Error, GemmOperands, GemmProblem, Layout, Provider};
+use crate::{Error, GemmOperands, GemmProblem, Layout, Provider, Scaling};
 
 /// `Bias` in `cuda/sm90/epilogue.cuh`.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +25,31 @@ impl Bias {
         Self {
             elements: used_bias(problem, address),
             columns: problem.n as u32,
+        }
+    }
+}
+
+/// `Scales` in `cuda/sm90/scales.cuh`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+struct Scales {
+    addresses: [DevicePtr; 2],
+    rows: u32,
+    columns: u32,
+    stride: u32,
+}
+
+impl Scales {
+    fn new(problem: &GemmProblem, addresses: [DevicePtr; 2]) -> Self {
+        Self {
+            addresses,
+            rows: problem.m as u32,
+            columns: problem.n as u32,
+            stride: match problem.scaling {
+                Scaling::None | Scaling::Tensor => 0,
+                Scaling::Row => 1,
+                Scaling::Block => problem.scale_stride() as u32,
+            },
         }
     }
 }
@@ -49,8 +74,9 @@ struct Gemm {
     steps: u32,
     rows: u32,
     bias: Bias,
+    scales: Scales,
 }
-const _: () = assert!(size_of::<Gemm>() == 640 && std::mem::offset_of!(Gemm, bias) == 536);
+const _: () = assert!(size_of::<Gemm>() == 640 && std::mem::offset_of!(Gemm, scales) == 552);
 
 /// A GEMM ready to be launched.
 #[derive(Debug)]
@@ -64,8 +90,8 @@ pub struct Prepared {
     launches: Launches<Addresses, Gemm>,
 }
 
-/// Addresses of A, B, C and the bias.
-type Addresses = [DevicePtr; 4];
+/// Addresses of A, B, C, the bias and the scales.
+type Addresses = [DevicePtr; 6];
 
 impl Prepared {
     /// Prepares `tiling` for `problem` on the device of `cuda`. Tensor maps are made by launches.
@@ -117,7 +143,11 @@ impl Prepared {
     ) -> Result<(), Error> {
         operands.check(&self.problem, |_| ADDRESS_ALIGNMENT)?;
         let bias = used_bias(&self.problem, operands.bias);
-        let addresses = [operands.a, operands.b, operands.c, bias];
+        let [scales_a, scales_b] = match self.problem.scaling {
+            Scaling::None => [DevicePtr::NULL; 2],
+            _ => operands.scales,
+        };
+        let addresses = [operands.a, operands.b, operands.c, bias, scales_a, scales_b];
         let [along_m, along_n] = self.config.cluster;
         let cluster = along_m * along_n;
         let launch = LaunchConfig {
@@ -153,9 +183,10 @@ impl Prepared {
             b: map("B", b, addresses[1])?,
             c: map("C", c, addresses[2])?,
             raster: self.raster,
-            steps: self.problem.k.div_ceil(STEP) as u32,
+            steps: config::steps(&self.problem),
             rows: self.problem.m as u32,
             bias: Bias::new(&self.problem, addresses[3]),
+            scales: Scales::new(&self.problem, [addresses[4], addresses[5]]),
         })
     }
 }
@@ -226,7 +257,10 @@ pub(super) fn boxes(problem: &GemmProblem, config: &Config) -> (Matrix, [(Matrix
         Layout::Transposed => tile_n / along_m,
     };
     let b = matrix(problem.b_layout.stored(k, n), problem.ldb);
-    let c = matrix((m, n), problem.ldc);
+    let c = Matrix {
+        dtype: problem.out,
+        ..matrix((m, n), problem.ldc)
+    };
     (matrix((m, k), problem.lda), [(b, box_b), (c, BOX_COLUMNS)])
 }
 

@@ -1,25 +1,43 @@
 //! What the kernel needs of a problem and of a device.
 
-use warpweave_symm_mem::DeviceInfo;
+use warpweave_symm_mem::{DType, DeviceInfo};
 
 use super::RANKS;
 use crate::cutlass::{check_hopper, check_rows, check_single, unsupported};
 use crate::matmul_reduce::ReduceOutput;
 use crate::{Error, GemmProblem, Layout, MatmulReduce, Provider};
 
-/// Whether the kernel can compute `problem`: a single GEMM, with a bias or without, f16 or bf16 in and out, A
-/// row-major, B row-major or transposed, and n and leading dimensions that are multiples of 8. Any m and k
-/// will do: TMA loads end with an element, its stores with 16 bytes, so that those of another n would write
+/// Whether the kernel can compute `problem`: a single GEMM, with a bias or without, A row-major, n a multiple of
+/// 8, and rows of whole 16 bytes; f16 or bf16 in and out, B row-major or transposed; or e4m3 in and f16 or bf16
+/// out, B transposed. Any m and k will do: TMA loads end with an element, its stores with 16 bytes, so that those of another n would write
 /// zeros after the rows of C.
 ///
 /// # Errors
 /// [`Error::InvalidProblem`]; [`Error::Unsupported`], which says what is needed.
 pub fn check_problem(problem: &GemmProblem) -> Result<(), Error> {
-    check_single(problem, Provider::Sm90)?;
+    let unsupported = |why: String| unsupported(problem, Provider::Sm90, why);
+    match problem.dtype {
+        DType::E4m3 => {
+            problem.validate()?;
+            if problem.b_layout != Layout::Transposed {
+                return unsupported("B of e4m3 must be transposed".into());
+            }
+            if problem.out == DType::F32 {
+                return unsupported("C of e4m3 operands must be f16 or bf16, not f32".into());
+            }
+        }
+        _ => check_single(problem, Provider::Sm90)?,
+    }
     if problem.a_layout != Layout::RowMajor {
-        return unsupported(problem, Provider::Sm90, "A must be row-major".into());
+        return unsupported("A must be row-major".into());
     }
     check_rows(problem, Provider::Sm90, &[("n", problem.n)])
+}
+
+/// As [`check_problem`], for the kernels that communicate, whose operands have 16 bits.
+pub(super) fn check_fused(problem: &GemmProblem) -> Result<(), Error> {
+    check_single(problem, Provider::Sm90)?;
+    check_problem(problem)
 }
 
 /// Whether the kernel can compute `gemm`: what [`check_problem`] says, a part of K, eight ranks at most, and
@@ -30,7 +48,7 @@ pub(super) fn check_reduction(gemm: &MatmulReduce) -> Result<(), Error> {
         let why = "this rank must have a part of K".into();
         return unsupported(problem, Provider::Sm90, why);
     }
-    check_problem(problem)?;
+    check_fused(problem)?;
     let world = gemm.world;
     if world > RANKS {
         let why = format!("there must be {RANKS} ranks at most, not {world}");
@@ -61,7 +79,8 @@ pub fn check_device(device: &DeviceInfo) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use warpweave_symm_mem::{Backend, DType, Host};
+    use crate::Scaling;
+    use warpweave_symm_mem::{Backend, Host};
 
     #[test]
     fn rows_are_aligned_and_extents_are_free() {
@@ -76,6 +95,10 @@ mod tests {
     #[test]
     fn refusals_name_the_requirement() {
         let p = GemmProblem::new(16, 16, 16, DType::F16);
+        let e4m3 = GemmProblem::e4m3(16, 16, 16, Scaling::Row, DType::Bf16);
+        check_problem(&e4m3).unwrap();
+        let error = check_fused(&e4m3).unwrap_err().to_string();
+        assert!(error.contains("inputs must be f16 or bf16"), "{error}");
         let cases = [
             (p.with_leading_dimensions(16, 20, 16), "ldb = 20"),
             (
@@ -87,6 +110,12 @@ mod tests {
                 "A must be row-major",
             ),
             (p.with_output(DType::F32), "C must be f16"),
+            (e4m3.with_output(DType::F32), "C of e4m3 operands"),
+            (
+                e4m3.with_layouts(Layout::RowMajor, Layout::RowMajor),
+                "B of e4m3 must be transposed",
+            ),
+            (e4m3.with_leading_dimensions(24, 16, 16), "lda = 24"),
         ];
         for (problem, needle) in cases {
             let error = check_problem(&problem).unwrap_err().to_string();

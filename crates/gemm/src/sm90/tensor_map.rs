@@ -6,6 +6,8 @@ use cudarc::driver::sys::CUresult;
 use warpweave_symm_mem::cuda::DriverFunction;
 use warpweave_symm_mem::{DType, DevicePtr};
 
+use super::config::SWIZZLED_ROW;
+
 /// The driver's description of a matrix and of the boxes in which it is loaded or stored, with the swizzle of
 /// 128 bytes. Kernels take it by value, as `TensorMap` in `warpweave/tma.cuh`.
 ///
@@ -53,30 +55,34 @@ pub(super) enum NoMap {
     Unavailable(warpweave_symm_mem::Error),
 }
 
-/// A matrix of 16-bit elements, row after row.
+/// A matrix, row after row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Matrix {
     /// The first element.
     pub address: DevicePtr,
-    /// Type of the elements: f16 or bf16.
+    /// Type of the elements: f16, bf16 or e4m3.
     pub dtype: DType,
     /// Stored rows.
     pub rows: usize,
     /// Elements of a stored row.
     pub columns: usize,
-    /// Elements from one stored row to the next, a multiple of 8.
+    /// Elements from one stored row to the next, whole 16 bytes.
     pub ld: usize,
 }
 
-/// Elements of a row of a box: what the swizzle of 128 bytes allows.
-pub(super) const BOX_COLUMNS: u32 = 64;
+/// Elements of 16 bits in a row of a box: what the swizzle of 128 bytes allows.
+pub(super) const BOX_COLUMNS: u32 = columns_of_box(DType::Bf16);
+
+/// Elements of a row of a box.
+const fn columns_of_box(dtype: DType) -> u32 {
+    (SWIZZLED_ROW / dtype.size()) as u32
+}
 
 impl TensorMap {
     /// In the place of a map that no kernel reads.
     pub const UNUSED: Self = Self([0; 16]);
 
-    /// The map of `matrix` in boxes of `box_rows` (1 to 256) rows of [`BOX_COLUMNS`] elements. Loads beyond
-    /// the matrix give zeros.
+    /// The map of `matrix` in boxes of `box_rows` (1 to 256) rows of 128 bytes. Loads beyond the matrix give zeros.
     ///
     /// # Errors
     /// [`NoMap`].
@@ -85,7 +91,7 @@ impl TensorMap {
             matrix,
             [matrix.columns, matrix.rows],
             [matrix.ld],
-            [BOX_COLUMNS, box_rows],
+            [columns_of_box(matrix.dtype), box_rows],
         )
     }
 
@@ -103,7 +109,7 @@ impl TensorMap {
             matrix,
             [matrix.columns, matrix.rows, count],
             [matrix.ld, stride],
-            [BOX_COLUMNS, box_rows, box_count],
+            [columns_of_box(matrix.dtype), box_rows, box_count],
         )
     }
 

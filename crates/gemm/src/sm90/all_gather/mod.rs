@@ -10,8 +10,9 @@ use warpweave_symm_mem::{Backend, Cuda, DevicePtr};
 use self::parameters::{Eager, Gathering, Maps, TileSchedule, slices};
 use super::config::{self, Family};
 use super::prepared::used_bias;
+use super::requirements::check_fused;
 use super::resident::{Addresses, Resident, check_family};
-use super::{RANKS, check_problem, select};
+use super::{RANKS, select};
 use crate::all_gather_matmul::{AllGatherMatmul, AllGatherOperands, Launch, Protocol, groups};
 use crate::cutlass::{ADDRESS_ALIGNMENT, unsupported};
 use crate::tables::{Table, Tables};
@@ -175,7 +176,7 @@ fn counters(gemm: &AllGatherMatmul) -> usize {
 /// Checks what the kernel needs of a GEMM, apart from the device.
 fn check(gemm: &AllGatherMatmul) -> Result<(), Error> {
     let problem = &gemm.problem;
-    check_problem(problem)?;
+    check_fused(problem)?;
     let world = gemm.shards.len();
     if world > RANKS {
         let why = format!("{world} ranks: its parameters have place for {RANKS}");

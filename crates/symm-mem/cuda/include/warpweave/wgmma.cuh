@@ -1,7 +1,7 @@
 // Matrix multiply-accumulate of a warpgroup (Hopper): four warps multiply tiles in shared memory on the
 // tensor cores. The instructions are asynchronous.
 //
-//   D[64, N] (+)= A[64, 16] · B[16, N], f16 or bf16 in, f32 out.
+//   D[64, N] (+)= A[64, 16] · B[16, N], f16 or bf16 in, f32 out; depth 32 of e4m3.
 //
 // Order of use, by all 128 threads: `wgmma_fence`, instructions, `wgmma_commit`, `wgmma_wait`. After a wait
 // that covers an instruction, its accumulators may be read and its tiles overwritten.
@@ -14,6 +14,8 @@
 // "setmaxnreg"; "stmatrix".
 #pragma once
 
+#include <cuda_fp8.h>
+
 #include <cstdint>
 #include <type_traits>
 
@@ -25,8 +27,9 @@ namespace warpweave {
 // Which dimension of an operand is contiguous in shared memory.
 enum class Major { kK, kMN };
 
-// Depth of one instruction, in elements of 16 bits.
-constexpr uint32_t kWgmmaDepth = 16;
+// Depth of one instruction: in bytes, and in elements of 16 bits.
+constexpr uint32_t kWgmmaBytes = 32;
+constexpr uint32_t kWgmmaDepth = kWgmmaBytes / 2;
 
 // Bytes from one group of eight rows of a swizzled box to the next.
 constexpr uint32_t kSwizzleGroup = 8 * kSwizzledRow;
@@ -51,11 +54,11 @@ __host__ __device__ constexpr uint64_t wgmma_descriptor(uint32_t address, uint32
 static_assert(wgmma_descriptor<Major::kK>(0x2400, 0) == 0x4000'0040'0001'0240, "start, 1, 64, swizzle");
 static_assert(wgmma_descriptor<Major::kMN>(0x2400, 8192) == 0x4000'0040'0200'0240, "start, 512, 64, swizzle");
 
-// What to add to a descriptor for the next `kWgmmaDepth` of K: 32 bytes along each swizzled row, or 16 rows.
+// What to add to a descriptor for the next instruction: 32 bytes along each swizzled row, or 16 rows.
 // The hardware swizzles the address that it computes, so that the start may lie inside of a row.
 template <Major kMajor>
 constexpr uint64_t kDescriptorStep =
-    (kMajor == Major::kK ? kWgmmaDepth * 2 : kWgmmaDepth * kSwizzledRow) >> 4;
+    (kMajor == Major::kK ? kWgmmaBytes : kWgmmaDepth * kSwizzledRow) >> 4;
 
 // Orders this warpgroup's accesses to registers and shared memory before the instructions that follow.
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -89,62 +92,67 @@ __device__ __forceinline__ void fence_accumulators(float (&d)[kCount]) {
       WARPWEAVE_ACCUMULATORS(i + 24)
 #define WARPWEAVE_ACCUMULATORS_64(i) WARPWEAVE_ACCUMULATORS_32(i), WARPWEAVE_ACCUMULATORS_32(i + 32)
 
-// N = 64: 32 accumulators, then the descriptors of A and B, whether to add to D, and whether B is MN-major.
-#define WARPWEAVE_WGMMA_64(type)                                                                        \
+// N = 64: 32 accumulators, then the descriptors of A and B, whether to add to D, and whether B is MN-major,
+// which only types of 16 bits ask: `types` is the end of the name from the depth on, `majors` that of A and B.
+#define WARPWEAVE_WGMMA_64(types, majors)                                                                        \
   asm volatile(                                                                                         \
       "{\n.reg .pred add;\nsetp.ne.b32 add, %34, 0;\n"                                                  \
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " {" WARPWEAVE_TEN() WARPWEAVE_TEN(1) \
-          WARPWEAVE_TEN(2) "%30,%31}, %32, %33, add, 1, 1, 0, %35;\n}\n"                                \
+      "wgmma.mma_async.sync.aligned.m64n64k" types " {" WARPWEAVE_TEN() WARPWEAVE_TEN(1) \
+          WARPWEAVE_TEN(2) "%30,%31}, %32, %33, add, 1, 1" majors("%35") ";\n}\n"                                \
       : WARPWEAVE_ACCUMULATORS_32(0)                                                                    \
       : "l"(a), "l"(b), "r"(add), "n"(int(kMajorB)))
 
 // N = 128: 64 accumulators, then as above.
-#define WARPWEAVE_WGMMA_128(type)                                                                        \
+#define WARPWEAVE_WGMMA_128(types, majors)                                                                        \
   asm volatile(                                                                                          \
       "{\n.reg .pred add;\nsetp.ne.b32 add, %66, 0;\n"                                                   \
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" WARPWEAVE_TEN() WARPWEAVE_TEN(1) \
+      "wgmma.mma_async.sync.aligned.m64n128k" types " {" WARPWEAVE_TEN() WARPWEAVE_TEN(1) \
           WARPWEAVE_TEN(2) WARPWEAVE_TEN(3) WARPWEAVE_TEN(4) WARPWEAVE_TEN(5) "%60,%61,%62,%63},"        \
-          " %64, %65, add, 1, 1, 0, %67;\n}\n"                                                           \
+          " %64, %65, add, 1, 1" majors("%67") ";\n}\n"                                                           \
       : WARPWEAVE_ACCUMULATORS_64(0)                                                                     \
       : "l"(a), "l"(b), "r"(add), "n"(int(kMajorB)))
 
 // N = 256: 128 accumulators, then as above.
-#define WARPWEAVE_WGMMA_256(type)                                                                        \
+#define WARPWEAVE_WGMMA_256(types, majors)                                                                        \
   asm volatile(                                                                                          \
       "{\n.reg .pred add;\nsetp.ne.b32 add, %130, 0;\n"                                                  \
-      "wgmma.mma_async.sync.aligned.m64n256k16.f32." type "." type " {" WARPWEAVE_TEN() WARPWEAVE_TEN(1) \
+      "wgmma.mma_async.sync.aligned.m64n256k" types " {" WARPWEAVE_TEN() WARPWEAVE_TEN(1) \
           WARPWEAVE_TEN(2) WARPWEAVE_TEN(3) WARPWEAVE_TEN(4) WARPWEAVE_TEN(5) WARPWEAVE_TEN(6)           \
               WARPWEAVE_TEN(7) WARPWEAVE_TEN(8) WARPWEAVE_TEN(9) WARPWEAVE_TEN(10) WARPWEAVE_TEN(        \
-                  11) "%120,%121,%122,%123,%124,%125,%126,%127}, %128, %129, add, 1, 1, 0, %131;\n}\n"   \
+                  11) "%120,%121,%122,%123,%124,%125,%126,%127}, %128, %129, add, 1, 1" majors("%131") ";\n}\n"   \
       : WARPWEAVE_ACCUMULATORS_64(0), WARPWEAVE_ACCUMULATORS_64(64)                                      \
       : "l"(a), "l"(b), "r"(add), "n"(int(kMajorB)))
+
+// The majors of types of 16 bits, A being K-major; those of e4m3, which is K-major and says nothing.
+#define WARPWEAVE_MAJORS(b) ", 0, " b
+#define WARPWEAVE_NO_MAJORS(b) ""
+#define WARPWEAVE_WGMMA(n)                                                          \
+  if constexpr (std::is_same_v<T, __half>) {                                        \
+    WARPWEAVE_WGMMA_##n("16.f32.f16.f16", WARPWEAVE_MAJORS);                        \
+  } else if constexpr (std::is_same_v<T, __nv_bfloat16>) {                          \
+    WARPWEAVE_WGMMA_##n("16.f32.bf16.bf16", WARPWEAVE_MAJORS);                      \
+  } else {                                                                          \
+    static_assert(std::is_same_v<T, __nv_fp8_e4m3> && kMajorB == Major::kK);        \
+    WARPWEAVE_WGMMA_##n("32.f32.e4m3.e4m3", WARPWEAVE_NO_MAJORS);                   \
+  }
 
 // D = A · B, or D += A · B where `add` is not 0. A is K-major.
 template <typename T, Major kMajorB>
 __device__ __forceinline__ void wgmma(float (&d)[32], uint64_t a, uint64_t b, int32_t add) {
-  if constexpr (std::is_same_v<T, __half>) {
-    WARPWEAVE_WGMMA_64("f16");
-  } else {
-    WARPWEAVE_WGMMA_64("bf16");
-  }
+  WARPWEAVE_WGMMA(64)
 }
 template <typename T, Major kMajorB>
 __device__ __forceinline__ void wgmma(float (&d)[64], uint64_t a, uint64_t b, int32_t add) {
-  if constexpr (std::is_same_v<T, __half>) {
-    WARPWEAVE_WGMMA_128("f16");
-  } else {
-    WARPWEAVE_WGMMA_128("bf16");
-  }
+  WARPWEAVE_WGMMA(128)
 }
 template <typename T, Major kMajorB>
 __device__ __forceinline__ void wgmma(float (&d)[128], uint64_t a, uint64_t b, int32_t add) {
-  if constexpr (std::is_same_v<T, __half>) {
-    WARPWEAVE_WGMMA_256("f16");
-  } else {
-    WARPWEAVE_WGMMA_256("bf16");
-  }
+  WARPWEAVE_WGMMA(256)
 }
 
+#undef WARPWEAVE_WGMMA
+#undef WARPWEAVE_NO_MAJORS
+#undef WARPWEAVE_MAJORS
 #undef WARPWEAVE_WGMMA_256
 #undef WARPWEAVE_WGMMA_128
 #undef WARPWEAVE_WGMMA_64

@@ -1,0 +1,116 @@
+// Scales of e4m3 operands: f32, by which an element of C is multiplied before the bias is added.
+#pragma once
+
+#include "schedule.cuh"
+
+namespace warpweave {
+
+// Rows of B, and elements along K, that share a scale (`Scaling::kBlock`).
+constexpr uint32_t kScaleBlock = 128;
+
+// Where the scales of A and B are. `Scaling` in `problem.rs` says how they lie; `sm90/prepared.rs` has the same
+// layout.
+struct Scales {
+  const float* a;
+  const float* b;
+  // Of A and of C.
+  uint32_t rows;
+  uint32_t columns;
+  // Outer scales: whether rows of A and columns of B have their own. Blocks: from the scales of 128 columns of B
+  // to those of the next.
+  uint32_t stride;
+
+  // A warpgroup: multiplies the accumulators of 64 columns, from `column` on, of 64 rows, from `row` on.
+  __device__ __forceinline__ void apply(uint32_t row, uint32_t column, float (&box)[32]) const {
+    const uint32_t first = row + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
+    // Rows beyond A have sums that are not stored.
+    const float upper = a[min(first, rows - 1) * stride], lower = a[min(first + 8, rows - 1) * stride];
+    const uint32_t from = column + threadIdx.x % 4 * 2;
+#pragma unroll
+    for (uint32_t i = 0; i < 64; i += 8) {
+      const uint32_t at = from + i < columns ? from + i : 0;
+      const float2 of = stride == 0 ? make_float2(b[0], b[0]) : *reinterpret_cast<const float2*>(b + at);
+      float* d = &box[i / 2];
+      d[0] *= upper * of.x, d[1] *= upper * of.y;
+      d[2] *= lower * of.x, d[3] *= lower * of.y;
+    }
+  }
+};
+static_assert(sizeof(Scales) == 32, "as in Rust");
+
+// A consumer's scales of a step of K, loaded a step ahead: of the two rows of A that this thread has sums of,
+// and of each 128 columns of its tile.
+template <class Tile>
+struct BlockScales {
+  static constexpr uint32_t kBlocks = (Tile::kN + kScaleBlock - 1) / kScaleBlock;
+
+  // Those of one step.
+  struct Step {
+    float a[2];
+    float b[kBlocks];
+
+    // Adds `partial`, sums of 64 rows and of up to 128 columns, to the accumulators.
+    template <uint32_t kCount>
+    __device__ __forceinline__ void add(float (&sums)[kCount], const float (&partial)[kCount],
+                                        uint32_t block) const {
+      const float upper = a[0] * b[block], lower = a[1] * b[block];
+#pragma unroll
+      for (uint32_t i = 0; i < kCount; i += 4) {
+        sums[i] = fmaf(partial[i], upper, sums[i]), sums[i + 1] = fmaf(partial[i + 1], upper, sums[i + 1]);
+        sums[i + 2] = fmaf(partial[i + 2], lower, sums[i + 2]);
+        sums[i + 3] = fmaf(partial[i + 3], lower, sums[i + 3]);
+      }
+    }
+  };
+
+  __device__ __forceinline__ BlockScales(const Scales& scales, TileCoord tile, uint32_t consumer)
+      : rows_(scales.rows) {
+    const uint32_t first = tile.row + consumer * 64 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
+    a_[0] = scales.a + min(first, scales.rows - 1), a_[1] = scales.a + min(first + 8, scales.rows - 1);
+    const uint32_t last = (scales.columns - 1) / kScaleBlock;
+#pragma unroll
+    for (uint32_t i = 0; i < kBlocks; ++i) {
+      b_[i] = scales.b + size_t(min(tile.column / kScaleBlock + i, last)) * scales.stride;
+    }
+    load();
+  }
+
+  __device__ __forceinline__ Step of_step() const { return step_; }
+
+  // Loads those of the next step, if there is one.
+  __device__ __forceinline__ void advance(bool more) {
+    if (!more) return;
+    a_[0] += rows_, a_[1] += rows_;
+#pragma unroll
+    for (auto& b : b_) ++b;
+    load();
+  }
+
+ private:
+  __device__ __forceinline__ void load() {
+    step_.a[0] = __ldg(a_[0]), step_.a[1] = __ldg(a_[1]);
+#pragma unroll
+    for (uint32_t i = 0; i < kBlocks; ++i) step_.b[i] = __ldg(b_[i]);
+  }
+
+  const float* a_[2];
+  const float* b_[kBlocks];
+  uint32_t rows_;
+  Step step_;
+};
+
+// Sums that are not scaled step by step.
+struct NoScales {
+  struct Step {
+    template <uint32_t kCount>
+    __device__ __forceinline__ void add(float (&sums)[kCount], const float (&partial)[kCount], uint32_t) const {
+#pragma unroll
+      for (uint32_t i = 0; i < kCount; ++i) sums[i] += partial[i];
+    }
+  };
+  __device__ __forceinline__ NoScales(const Scales&, TileCoord, uint32_t) {}
+  __device__ __forceinline__ Step of_step() const { return {}; }
+  __device__ __forceinline__ void advance(bool) {}
+};
+
+}  // namespace warpweave
