@@ -135,10 +135,9 @@ __device__ __forceinline__ void multiply_promoting(const Pipeline<Tile>& pipelin
   auto& accumulators = reinterpret_cast<float (&)[kParts][kColumns / 2]>(boxes);
 #pragma unroll
   for (uint32_t i = 0; i < kParts * (kColumns / 2); ++i) accumulators[i / (kColumns / 2)][i % (kColumns / 2)] = 0;
-  std::conditional_t<Tile::kScaling == Scaling::kBlock, BlockScales<Tile>, NoScales> next{scales, tile, consumer};
-  for (uint32_t step = 0; step < steps; ++step, at.advance()) {
-    const auto current = next.of_step();
-    next.advance(step + 1 < steps);
+  using Loaded = std::conditional_t<Tile::kScaling == Scaling::kBlock, BlockScales<Tile>, NoScales>;
+  Loaded loaded{scales, tile, consumer, steps};
+  const auto multiply_step = [&](uint32_t place) {
     pipeline.wait_full(at);
     const uint32_t address_a = shared_address(pipeline.memory.stages[at.stage].a) + consumer * kRowsA;
     const uint32_t address_b = shared_address(pipeline.memory.stages[at.stage].b);
@@ -159,8 +158,19 @@ __device__ __forceinline__ void multiply_promoting(const Pipeline<Tile>& pipelin
       wgmma_wait<0>();
       fence_accumulators(partial);
       if (part + 1 == kParts) pipeline.release(at.stage);
-      current.add(accumulators[part], partial, part);
+      loaded.add(accumulators[part], partial, place, part);
     }
+    loaded.load(place);
+    at.advance();
+  };
+  uint32_t step = 0;
+  for (; step + Loaded::kAhead <= steps; step += Loaded::kAhead) {
+#pragma unroll
+    for (uint32_t place = 0; place < Loaded::kAhead; ++place) multiply_step(place);
+  }
+#pragma unroll
+  for (uint32_t place = 0; place + 1 < Loaded::kAhead; ++place) {
+    if (step + place < steps) multiply_step(place);
   }
 }
 

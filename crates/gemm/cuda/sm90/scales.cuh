@@ -38,33 +38,19 @@ struct Scales {
 };
 static_assert(sizeof(Scales) == 32, "as in Rust");
 
-// A consumer's scales of a step of K, loaded a step ahead: of the two rows of A that this thread has sums of,
-// and of each 128 columns of its tile.
+// A consumer's scales of the steps of K that come next: of the two rows of A that this thread has sums of, and
+// of each 128 columns of its tile. They are loaded `kAhead` steps before they are needed.
 template <class Tile>
-struct BlockScales {
+class BlockScales {
   static constexpr uint32_t kBlocks = (Tile::kN + kScaleBlock - 1) / kScaleBlock;
 
-  // Those of one step.
-  struct Step {
-    float a[2];
-    float b[kBlocks];
+ public:
+  // A wide tile leaves few registers, and its steps take longer.
+  static constexpr uint32_t kAhead = kBlocks == 1 ? 4 : 2;
 
-    // Adds `partial`, sums of 64 rows and of up to 128 columns, to the accumulators.
-    template <uint32_t kCount>
-    __device__ __forceinline__ void add(float (&sums)[kCount], const float (&partial)[kCount],
-                                        uint32_t block) const {
-      const float upper = a[0] * b[block], lower = a[1] * b[block];
-#pragma unroll
-      for (uint32_t i = 0; i < kCount; i += 4) {
-        sums[i] = fmaf(partial[i], upper, sums[i]), sums[i + 1] = fmaf(partial[i + 1], upper, sums[i + 1]);
-        sums[i + 2] = fmaf(partial[i + 2], lower, sums[i + 2]);
-        sums[i + 3] = fmaf(partial[i + 3], lower, sums[i + 3]);
-      }
-    }
-  };
-
-  __device__ __forceinline__ BlockScales(const Scales& scales, TileCoord tile, uint32_t consumer)
-      : rows_(scales.rows) {
+  __device__ __forceinline__ BlockScales(const Scales& scales, TileCoord tile, uint32_t consumer,
+                                         uint32_t steps)
+      : rows_(scales.rows), left_(steps) {
     const uint32_t first = tile.row + consumer * 64 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
     a_[0] = scales.a + min(first, scales.rows - 1), a_[1] = scales.a + min(first + 8, scales.rows - 1);
     const uint32_t last = (scales.columns - 1) / kScaleBlock;
@@ -72,45 +58,54 @@ struct BlockScales {
     for (uint32_t i = 0; i < kBlocks; ++i) {
       b_[i] = scales.b + size_t(min(tile.column / kScaleBlock + i, last)) * scales.stride;
     }
-    load();
+#pragma unroll
+    for (uint32_t i = 0; i < kAhead; ++i) load(i);
   }
 
-  __device__ __forceinline__ Step of_step() const { return step_; }
+  // Adds `partial`, sums of a step over 64 rows and the columns of `block`, to the accumulators. The scales are
+  // those at `place`, the step modulo `kAhead`.
+  template <uint32_t kCount>
+  __device__ __forceinline__ void add(float (&sums)[kCount], const float (&partial)[kCount], uint32_t place,
+                                      uint32_t block) const {
+    const float b = of_b_[place][block], upper = of_a_[place][0] * b, lower = of_a_[place][1] * b;
+#pragma unroll
+    for (uint32_t i = 0; i < kCount; i += 4) {
+      sums[i] = fmaf(partial[i], upper, sums[i]), sums[i + 1] = fmaf(partial[i + 1], upper, sums[i + 1]);
+      sums[i + 2] = fmaf(partial[i + 2], lower, sums[i + 2]);
+      sums[i + 3] = fmaf(partial[i + 3], lower, sums[i + 3]);
+    }
+  }
 
-  // Loads those of the next step, if there is one.
-  __device__ __forceinline__ void advance(bool more) {
-    if (!more) return;
+  // Loads the scales of the next step that none have been loaded for, if there is one, to `place`.
+  __device__ __forceinline__ void load(uint32_t place) {
+    if (left_ == 0) return;
+    --left_;
+    of_a_[place][0] = __ldg(a_[0]), of_a_[place][1] = __ldg(a_[1]);
     a_[0] += rows_, a_[1] += rows_;
 #pragma unroll
-    for (auto& b : b_) ++b;
-    load();
+    for (uint32_t i = 0; i < kBlocks; ++i) of_b_[place][i] = __ldg(b_[i]++);
   }
 
  private:
-  __device__ __forceinline__ void load() {
-    step_.a[0] = __ldg(a_[0]), step_.a[1] = __ldg(a_[1]);
-#pragma unroll
-    for (uint32_t i = 0; i < kBlocks; ++i) step_.b[i] = __ldg(b_[i]);
-  }
-
   const float* a_[2];
   const float* b_[kBlocks];
-  uint32_t rows_;
-  Step step_;
+  const uint32_t rows_;
+  uint32_t left_;
+  float of_a_[kAhead][2];
+  float of_b_[kAhead][kBlocks];
 };
 
 // Sums that are not scaled step by step.
 struct NoScales {
-  struct Step {
-    template <uint32_t kCount>
-    __device__ __forceinline__ void add(float (&sums)[kCount], const float (&partial)[kCount], uint32_t) const {
+  static constexpr uint32_t kAhead = 1;
+  __device__ __forceinline__ NoScales(const Scales&, TileCoord, uint32_t, uint32_t) {}
+  template <uint32_t kCount>
+  __device__ __forceinline__ void add(float (&sums)[kCount], const float (&partial)[kCount], uint32_t,
+                                      uint32_t) const {
 #pragma unroll
-      for (uint32_t i = 0; i < kCount; ++i) sums[i] += partial[i];
-    }
-  };
-  __device__ __forceinline__ NoScales(const Scales&, TileCoord, uint32_t) {}
-  __device__ __forceinline__ Step of_step() const { return {}; }
-  __device__ __forceinline__ void advance(bool) {}
+    for (uint32_t i = 0; i < kCount; ++i) sums[i] += partial[i];
+  }
+  __device__ __forceinline__ void load(uint32_t) {}
 };
 
 }  // namespace warpweave
