@@ -11,7 +11,7 @@ use warpweave_overlap::kernels::{KernelShape, ThreadloadGather};
 use warpweave_overlap::operation::{Matrix, Operand};
 use warpweave_overlap::plan::{
     Batch, Collective, OpKind, Placement, Plan, PlanBuilder, Problem, Provider, Region, Role,
-    StreamId, Transport,
+    Scales, Scaling, StreamId, Transport,
 };
 use warpweave_overlap::{Operation, PlanError};
 use warpweave_symm_mem::DType;
@@ -36,9 +36,14 @@ fn implementation(
 }
 
 /// Local buffers of `operands`, each as a whole.
-fn local(plan: &mut PlanBuilder, operands: &[Operand], dtype: DType) -> Vec<Region> {
+fn local(plan: &mut PlanBuilder, operands: &[Operand], problem: &Problem) -> Vec<Region> {
     let whole = |operand: &Operand| {
         let (role, shape) = (operand.role(), operand.stored());
+        let dtype = match operand.matrix {
+            Matrix::ScalesA | Matrix::ScalesB => DType::F32,
+            Matrix::C => problem.output(),
+            _ => problem.dtype,
+        };
         let id = plan.buffer(operand.buffer, Placement::Local, role, dtype, shape);
         plan.whole(id)
     };
@@ -76,13 +81,25 @@ pub fn gemm_alone(name: &str, provider: Provider, operation: Option<Operation>) 
         problem.validate(rank, world)?;
         let operands = gemm_operands(operation, world, problem);
         let mut plan = PlanBuilder::new(&plan_name, rank, world);
-        let regions = local(&mut plan, &operands, problem.dtype);
-        if let [a, b, c, bias @ ..] = regions.as_slice() {
+        let regions = local(&mut plan, &operands, problem);
+        let region = |matrix| {
+            let place = operands
+                .iter()
+                .position(|operand| operand.matrix == matrix)?;
+            regions.get(place).cloned()
+        };
+        if let [a, b, c, ..] = regions.as_slice() {
+            let scales = region(Matrix::ScalesA).zip(region(Matrix::ScalesB));
             let gemm = OpKind::Gemm {
                 a: a.clone(),
                 b: b.clone(),
                 c: c.clone(),
-                bias: bias.first().cloned(),
+                bias: region(Matrix::Bias),
+                scales: scales.map(|(a, b)| Scales {
+                    scaling: problem.scaling,
+                    a,
+                    b,
+                }),
                 b_transposed: operands.iter().any(|operand| operand.transposed),
                 batch: Batch::ONE,
                 provider,
@@ -109,8 +126,10 @@ fn gemm_operands(operation: Option<Operation>, world: usize, problem: &Problem) 
     let (m, n, k) = gemm_of(operation, world, problem);
     let theirs = operation.map_or(Vec::new(), |o| o.operands((0, world), problem, None));
     let of = |matrix| theirs.iter().find(move |operand| operand.matrix == matrix);
+    // Tensor cores take e4m3 along K alone.
+    let is_narrow = |matrix| matrix == Matrix::B && problem.scaling != Scaling::None;
     let operand = |buffer, matrix, rows, cols| Operand {
-        transposed: of(matrix).is_some_and(|operand| operand.transposed),
+        transposed: is_narrow(matrix) || of(matrix).is_some_and(|operand| operand.transposed),
         ..part(buffer, matrix, 0..rows, 0..cols)
     };
     let mut operands = vec![
@@ -120,6 +139,11 @@ fn gemm_operands(operation: Option<Operation>, world: usize, problem: &Problem) 
     ];
     if of(Matrix::Bias).is_some() {
         operands.push(operand("bias", Matrix::Bias, 1, n));
+    }
+    let [of_a, of_b] = Scales::shapes(problem.scaling, (m, n, k));
+    if problem.scaling != Scaling::None {
+        operands.push(operand("scales_a", Matrix::ScalesA, of_a.0, of_a.1));
+        operands.push(operand("scales_b", Matrix::ScalesB, of_b.0, of_b.1));
     }
     operands
 }
@@ -132,7 +156,7 @@ pub fn gather_alone() -> Implementation {
     implementation(name, operands, move |rank, world, problem| {
         problem.validate(rank, world)?;
         let mut plan = PlanBuilder::new(name, rank, world);
-        let regions = local(&mut plan, &operands(rank, world, problem), problem.dtype);
+        let regions = local(&mut plan, &operands(rank, world, problem), problem);
         if let [x, y] = regions.as_slice() {
             let gather = Collective::AllGather;
             plan.collective(

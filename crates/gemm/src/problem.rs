@@ -69,7 +69,7 @@ pub struct Tiling {
 
 /// By what the sums of e4m3 operands are multiplied: an element of A or B stands for its e4m3 times its scale.
 ///
-/// Scales are f32. They lie as PyTorch's scaled GEMM and cuBLASLt take them.
+/// Scales are f32, and lie as cuBLASLt takes them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Scaling {
     /// By nothing: operands of other types.

@@ -41,6 +41,9 @@ pub enum PlanError {
         /// Which size.
         size: &'static str,
     },
+    /// Operands of e4m3, which GEMMs alone take, not the algorithms of operations.
+    #[error("operands are f32, f16 or bf16, not e4m3, which GEMMs take that do not communicate")]
+    NarrowOperands,
     /// A size, or a number of ranks, beyond what kernels and plans count.
     #[error("{size} is {value}: {most} at most")]
     TooLarge {

@@ -126,17 +126,22 @@ pub(crate) fn op_line(plan: &Plan, kind: &OpKind) -> String {
             b,
             c,
             bias,
+            scales,
             b_transposed,
             batch,
             provider,
         } => format!(
-            "gemm {} = {} * {}{}{}{} by {provider}",
+            "gemm {} = {} * {}{}{}{}{} by {provider}",
             region(plan, c),
             region(plan, a),
             region(plan, b),
             if *b_transposed { "^T" } else { "" },
             bias.as_ref()
                 .map_or(String::new(), |bias| format!(" + {}", region(plan, bias))),
+            scales.as_ref().map_or(String::new(), |scales| {
+                let [a, b] = [&scales.a, &scales.b].map(|one| region(plan, one));
+                format!(" scaled by {} of {a}, {b}", scales.scaling.name())
+            }),
             batch_of(*batch)
         ),
         OpKind::Reduce { srcs, dst } => {

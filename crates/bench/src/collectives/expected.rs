@@ -64,6 +64,7 @@ impl Expected {
             expectation: Expectation {
                 numbers: Numbers::Integers,
                 dtype: call.dtype,
+                narrow: false,
                 terms: 0,
                 summands: 1,
                 further: 0,

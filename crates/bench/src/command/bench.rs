@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use warpweave_comm::{Job, Measured};
-use warpweave_symm_mem::BackendKind;
+use warpweave_symm_mem::{BackendKind, DType};
 
 use super::measure::keep_costs;
 use super::report::{check_place, file_name, write_file};
@@ -17,7 +17,7 @@ use crate::peers::Peers;
 use crate::report::page::{Source, page};
 use crate::report::{self, Document, Report};
 use crate::session::Session;
-use crate::suite::{self, Settings};
+use crate::suite::{self, GEMM, Settings};
 
 /// Prints what there is to measure, and refuses options with which a run would be refused: a launcher can ask
 /// once, before it starts the ranks.
@@ -81,6 +81,7 @@ fn settings(args: &BenchArgs) -> Result<Settings> {
     if let Some(name) = &args.save_baseline {
         Baselines::new(&args.baselines).place(name, suite.name)?;
     }
+    let dtype = args.settings.message_dtype();
     let of_collectives = suite.is_of_collectives();
     let of_operations = of_collectives && !suite.is_of_decode();
     let has_peers = of_operations || !suite.operations.is_empty();
@@ -95,6 +96,10 @@ fn settings(args: &BenchArgs) -> Result<Settings> {
             "--op",
             !of_operations && !args.settings.operations.is_empty(),
         ),
+        (
+            "--scales",
+            args.settings.scales.is_some() && dtype != DType::E4m3,
+        ),
         ("--plot", !of_collectives && args.plot.is_some()),
         ("--costs", !of_operations && args.costs.is_some()),
         ("--peers", !has_peers && peers),
@@ -104,12 +109,15 @@ fn settings(args: &BenchArgs) -> Result<Settings> {
             return Err(BenchError::Usage(why));
         }
     }
+    if dtype == DType::E4m3 && suite.name != GEMM.name {
+        let why = format!("the suite {} takes no operands of e4m3", suite.name);
+        return Err(BenchError::Usage(why));
+    }
     suite.cases(&args.settings.implementations)?;
     let read_peers = match of_collectives {
         true => Peers::of_collectives,
         false => Peers::read,
     };
-    let dtype = args.settings.message_dtype();
     Ok(Settings {
         problems: args.shapes.iter().map(|&shape| (shape, dtype)).collect(),
         peers: args.peers.as_deref().map(read_peers).transpose()?,

@@ -9,7 +9,8 @@ use std::ops::Range;
 
 use warpweave_overlap::Operation;
 use warpweave_overlap::operation::{Matrix, Operand};
-use warpweave_overlap::plan::{Problem, Role, shard};
+use warpweave_overlap::plan::{Problem, Role, Scales, shard};
+use warpweave_symm_mem::DType;
 
 pub use sets::{InputSets, Stored};
 pub use source::Source;
@@ -25,7 +26,8 @@ pub enum Numbers {
     /// partial sum is exact in the element type; where the GEMM is large, so few that the reference takes a
     /// moment.
     Integers,
-    /// Uniform in \[−1, 1\), rounded to the element type.
+    /// Uniform in \[−1, 1\), rounded to the element type. Scales are ½ or 1 with integers, and uniform in \[½, 1\) with
+    /// reals.
     Reals,
 }
 
@@ -79,23 +81,37 @@ impl Matrices {
             Matrix::Bias => (2, n),
             Matrix::Residual => (4, n),
             Matrix::NormWeight => (5, n),
+            Matrix::ScalesA => (6, self.scales()[0].1),
+            Matrix::ScalesB => (7, self.scales()[1].1),
             // Y holds X; the others are computed.
             Matrix::X | Matrix::Y | Matrix::C | Matrix::ResidualOut => (3, k),
         };
         let set = match matrix {
-            Matrix::B | Matrix::Bias | Matrix::NormWeight => 0,
+            Matrix::B | Matrix::Bias | Matrix::NormWeight | Matrix::ScalesB => 0,
             _ => set as u64,
         };
         Source {
             numbers,
             seed: set << 3 | place,
-            dtype,
+            dtype: match matrix {
+                Matrix::ScalesA | Matrix::ScalesB => DType::F32,
+                _ => dtype,
+            },
+            is_scale: matches!(matrix, Matrix::ScalesA | Matrix::ScalesB),
             cols,
             stride: match (matrix, numbers) {
                 (Matrix::A, Numbers::Integers) => self.stride(),
                 _ => 1,
             },
         }
+    }
+
+    /// Rows and columns of the scales of A and of B.
+    pub fn scales(&self) -> [(usize, usize); 2] {
+        let Problem {
+            m, n, k, scaling, ..
+        } = self.problem;
+        Scales::shapes(scaling, (m, n, k))
     }
 
     /// Whether the reference of dense inputs takes the host seconds.

@@ -73,10 +73,11 @@ impl<B: ExecuteBackend> InputSets<B> {
             Role::Weight => 1,
             _ => of_kind.map_or(1, |(_, sets)| *sets),
         };
+        let source = self.matrices.source(part.matrix, numbers, 0);
         let sets = (0..sets).map(|set| self.upload(session, &part, (numbers, set)));
         let stored = Rc::new(Stored {
             sets: sets.collect::<Result<_>>()?,
-            bytes: rows * cols * self.matrices.problem.dtype.size(),
+            bytes: rows * cols * source.dtype.size(),
             part,
             numbers,
         });

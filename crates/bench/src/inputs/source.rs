@@ -18,6 +18,8 @@ pub struct Source {
     pub seed: u64,
     /// Element type.
     pub dtype: DType,
+    /// Whether the elements are scales.
+    pub is_scale: bool,
     /// Columns of the matrix.
     pub cols: usize,
     /// Of so many adjacent columns all but one, chosen by chance for each row, are 0.
@@ -36,6 +38,8 @@ impl Source {
         }
         let bits = mix(key.wrapping_add((row * self.cols + col) as u64));
         match self.numbers {
+            Numbers::Integers if self.is_scale => ((bits >> 33) % 2 + 1) as f32 / 2.0,
+            Numbers::Reals if self.is_scale => 0.5 + (bits >> 41) as f32 / (1u32 << 24) as f32,
             Numbers::Integers => ((bits >> 33) % 5) as f32 - 2.0,
             // 23 bits: exact in f32, rounded once when it is stored.
             Numbers::Reals => (bits >> 41) as f32 / (1u32 << 22) as f32 - 1.0,

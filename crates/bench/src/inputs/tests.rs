@@ -181,6 +181,7 @@ fn the_operands_of_all_ranks_cover_their_matrices() {
                     Matrix::Bias | Matrix::NormWeight => (1, 5),
                     Matrix::C | Matrix::Residual | Matrix::ResidualOut => (7, 5),
                     Matrix::X | Matrix::Y => (gathered, 10),
+                    Matrix::ScalesA | Matrix::ScalesB => unreachable!("no operation has scales"),
                 };
                 let label = format!("{operation}, {world} ranks, {matrix:?}");
                 assert_eq!(seen.len(), rows * cols, "{label}");

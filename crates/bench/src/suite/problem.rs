@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use warpweave_overlap::Operation;
 use warpweave_overlap::operation::Matrix;
-use warpweave_overlap::plan::{Problem, Provider, Role};
+use warpweave_overlap::plan::{Problem, Provider, Role, Scaling};
 use warpweave_symm_mem::BackendKind;
 
 use super::groups::{budget, divide};
@@ -60,7 +60,12 @@ pub(super) fn measure<'a, B: ExecuteBackend>(
     let (shape, dtype) = sizes;
     let span = tracing::info_span!("bench.problem", shape = %shape, dtype = %dtype);
     let _entered = span.enter();
-    let (session, problem) = (run.session, super::problem(&run.session.backend, sizes));
+    let (session, scaling) = (run.session, run.settings.scaling(dtype));
+    let problem = super::problem(&session.backend, sizes).with_scaling(scaling);
+    let dtype = match scaling {
+        Scaling::None => dtype.name().to_owned(),
+        _ => format!("{dtype} scales by {}", scaling.name()),
+    };
     let label = format!("{shape} {dtype}");
     let stage = Stage { run, place, label };
     stage.at("reference");
@@ -86,7 +91,7 @@ pub(super) fn measure<'a, B: ExecuteBackend>(
     let mut report = Outcome::new(
         case.operation.map(|o| o.name().into()),
         Operands::Matrices { shape },
-        dtype.name().into(),
+        dtype.into(),
         session.world(),
     );
     report.published = run.settings.suite.published(sizes);

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 
 use warpweave_comm::collective::Operation;
+use warpweave_overlap::plan::Scaling;
 use warpweave_symm_mem::{BackendKind, DType};
 
 use super::layers;
@@ -29,8 +30,11 @@ pub struct Settings {
     #[arg(long, default_value = "fused-matmul", value_parser = super::named)]
     pub suite: &'static Suite,
     /// Element type; by default bf16 for shapes that are given, the suite's choice for its own.
-    #[arg(long, value_name = "bf16|f16|f32")]
+    #[arg(long, value_name = "bf16|f16|f32|e4m3")]
     pub dtype: Option<DType>,
+    /// Suite gemm with e4m3: what has a scale [default: row].
+    #[arg(long, value_name = "tensor|row|block", value_parser = scaling)]
+    pub scales: Option<Scaling>,
     /// Suites collectives and decode: what a rank brings in bytes, by comma; the suite's own without.
     #[arg(long, value_name = "4K,64K,1M", value_delimiter = ',')]
     pub sizes: Vec<Bytes>,
@@ -51,6 +55,12 @@ pub struct Settings {
     pub peers: Option<Peers>,
 }
 
+fn scaling(name: &str) -> Result<Scaling, String> {
+    let all = [Scaling::Tensor, Scaling::Row, Scaling::Block];
+    let named = all.into_iter().find(|scaling| scaling.name() == name);
+    named.ok_or_else(|| format!("`{name}` is none of tensor, row and block"))
+}
+
 impl Settings {
     /// Everything that `suite` measures by default.
     pub fn of(suite: &'static Suite) -> Self {
@@ -61,6 +71,7 @@ impl Settings {
             operations: Vec::new(),
             sizes: Vec::new(),
             dtype: None,
+            scales: None,
             iterations: None,
             peers: None,
         }
@@ -86,6 +97,14 @@ impl Settings {
         sizes.sort_unstable();
         sizes.dedup();
         sizes
+    }
+
+    /// What has a scale among operands of this type.
+    pub fn scaling(&self, dtype: DType) -> Scaling {
+        match dtype {
+            DType::E4m3 => self.scales.unwrap_or(Scaling::Row),
+            _ => Scaling::None,
+        }
     }
 
     /// The element type of messages, and of problems that are given.
@@ -222,6 +241,7 @@ fn require_same<B: NcclBackend>(
         ("the list of operations", operations.join(", ")),
         ("the list of sizes", sizes.join(", ")),
         ("the element type", format!("{dtype:?}")),
+        ("the scales", format!("{:?}", settings.scales)),
         ("the number of iterations", format!("{iterations:?}")),
     ] {
         session.require_same(what, &value)?;

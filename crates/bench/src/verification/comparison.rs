@@ -80,7 +80,11 @@ impl Comparison {
 ///    in it: with p the partial results and P = Σ|p|, which the reference knows for each element, the
 ///    roundings of the p are off by u·P at the most. Whatever the order of the n − 1 additions, each partial
 ///    sum is at most P; all but the last, which is (1), are rounded with at most u·P. That makes u·(n − 1)·P.
-///    It is a bound and no estimate, to first order in u; the factor 1.001 covers the rest.
+///    It is a bound and no estimate, to first order in u; the factor 1.001 covers the rest;
+/// 4. **the accumulators of e4m3**: tensor cores add 32 products to a sum that they keep for 128 terms, and cut each of
+///    the 33 off 2⁻¹³ of the largest of them. That is a power of two of at most 4 around √(128/9), the partial sum of
+///    numbers below one; an error is uniform in that, and eight times the random walk of all 33·k/32 errors,
+///    8·√(33·k/32)·4·2⁻¹³/√3, leaves room for 10⁸ elements. Scales are at most one.
 ///
 /// ‖out − reference‖ / ‖reference‖ is held to less than such worst cases add up to, for roundings are
 /// independent of each other: the squares of what is rounded are 1/n of the reference's for each of the n
@@ -93,6 +97,8 @@ pub struct Expectation {
     pub numbers: Numbers,
     /// Element type of the output.
     pub dtype: DType,
+    /// Whether the operands are e4m3.
+    pub narrow: bool,
     /// Terms of each sum; 0 where elements are copied, which must be equal.
     pub terms: usize,
     /// Ranks of which each has rounded its part of the sum to the element type.
@@ -111,12 +117,22 @@ impl Expectation {
         let n = self.summands as f64;
         let roundings = (1.0 + (n + 1.0) / 2.0 - 1.0 / n + self.further as f64).sqrt();
         let sums = 2.0 * (self.terms as f64).sqrt() * DType::F32.epsilon();
-        self.unit() * roundings + sums
+        // Of elements around √(k/9), times a scale of each operand that is around ¾ where this matters.
+        let cuts = 3.0 * self.cuts() / (self.terms as f64).sqrt() / (0.75 * 0.75);
+        self.unit() * roundings + sums + cuts
     }
 
     /// Whether each element has one right value.
     pub fn is_exact(&self) -> bool {
         self.numbers == Numbers::Integers || self.terms == 0
+    }
+
+    /// The random walk of what the accumulators of e4m3 cut off.
+    fn cuts(&self) -> f64 {
+        match self.narrow {
+            true => (33.0 * self.terms as f64 / 32.0 / 3.0).sqrt() * 4.0 / 8192.0,
+            false => 0.0,
+        }
     }
 
     /// How far one rounding of 1 to the element type can be off.
@@ -131,6 +147,7 @@ impl Expectation {
             return 0.0;
         }
         let sums = 8.0 * self.terms as f64 / 3.0 * DType::F32.epsilon() / 2.0;
+        let sums = sums + 8.0 * self.cuts();
         let partial = (self.summands - 1) as f64 * f64::from(magnitude);
         (f64::from(wanted.abs()) + partial) * self.unit() * 1.001 + sums
     }
@@ -237,6 +254,7 @@ mod tests {
         Expectation {
             numbers,
             dtype: DType::Bf16,
+            narrow: false,
             terms: 64,
             summands,
             further: 0,

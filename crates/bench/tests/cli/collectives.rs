@@ -252,6 +252,15 @@ fn wrong_options_are_refused_with_what_there_is() {
         ("collectives --peers none.json", "--peers none.json"),
         ("collectives --plot no/such.svg", "--plot no/such.svg"),
         ("gemm --sizes 4K", "--sizes says nothing to the suite gemm"),
+        (
+            "gemm --scales row",
+            "--scales says nothing to the suite gemm",
+        ),
+        (
+            "gemm --dtype e4m3 --scales col",
+            "none of tensor, row and block",
+        ),
+        ("recipes --dtype e4m3", "takes no operands of e4m3"),
         ("gemm --peers x", "--peers says nothing to the suite gemm"),
     ] {
         let Said { code, err, .. } = job::say(&format!("bench --suite {line} --list"));

@@ -105,6 +105,23 @@ fn every_suite_is_measured_and_right() {
     }
 }
 
+/// Two ragged blocks of scales along each side.
+#[test]
+fn gemms_of_e4m3_are_right_by_all_scales() {
+    for scales in ["tensor", "row", "block"] {
+        let line = format!("--dtype e4m3 --scales {scales} --shape 33x136x208");
+        let (outcome, report) = measured(2, "gemm", &line);
+        outcome.succeeded();
+        assert_eq!(rows(&report).count(), 3);
+        for (result, row) in rows(&report) {
+            assert_eq!(result["dtype"], format!("e4m3 scales by {scales}"));
+            assert_eq!(row["status"], "ok", "{row}");
+            assert_eq!(row["verification"]["wrong"], 0, "{row}");
+            assert_eq!(row["verification"]["calls"], 2 * 2 * 5, "{row}");
+        }
+    }
+}
+
 #[test]
 fn layers_are_of_their_operation_and_say_what_calls_take_the_host() {
     let rows_of = "fusedColumnParallelLinear/bound,fusedColumnParallelLinear,\

@@ -135,6 +135,9 @@ impl Configuration {
     /// has more than [`Plan::MOST_STEPS`] steps.
     pub fn plan(&self, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
         problem.validate(rank, world)?;
+        if !problem.dtype.is_arithmetic() {
+            return Err(PlanError::NarrowOperands);
+        }
         let mut plan = (self.algorithm.build)(&self.options, rank, world, problem)?;
         plan.name = self.name();
         if problem.batch_invariant {

@@ -41,13 +41,19 @@ pub(super) struct Gemm<B: ExecuteBackend> {
     pub b: Place,
     pub c: Place,
     pub bias: Option<Place>,
+    pub scales: Option<[Place; 2]>,
 }
 
 impl<B: ExecuteBackend> Gemm<B> {
     /// Where its operands lie.
     pub fn operands(&self, at: &Addresses<'_>) -> GemmOperands {
         let bias = self.bias.map_or(DevicePtr::NULL, |bias| at.place(bias));
-        GemmOperands::new(at.place(self.a), at.place(self.b), at.place(self.c)).with_bias(bias)
+        let scales = self.scales.map_or([DevicePtr::NULL; 2], |scales| {
+            scales.map(|one| at.place(one))
+        });
+        GemmOperands::new(at.place(self.a), at.place(self.b), at.place(self.c))
+            .with_bias(bias)
+            .with_scales(scales)
     }
 }
 

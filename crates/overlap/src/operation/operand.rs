@@ -24,6 +24,10 @@ pub enum Matrix {
     NormWeight,
     /// M × N: the sum that is normalized.
     ResidualOut,
+    /// The scales of A, if it is of e4m3, as [`Scales`](crate::plan::Scales) says.
+    ScalesA,
+    /// The scales of B.
+    ScalesB,
 }
 
 /// A buffer of a plan that its caller writes or reads.
@@ -71,8 +75,8 @@ impl Operand {
     /// What the buffer is to the caller.
     pub fn role(&self) -> Role {
         match self.matrix {
-            Matrix::A | Matrix::X | Matrix::Residual => Role::Input,
-            Matrix::B | Matrix::Bias | Matrix::NormWeight => Role::Weight,
+            Matrix::A | Matrix::X | Matrix::Residual | Matrix::ScalesA => Role::Input,
+            Matrix::B | Matrix::Bias | Matrix::NormWeight | Matrix::ScalesB => Role::Weight,
             Matrix::C | Matrix::Y | Matrix::ResidualOut => Role::Output,
         }
     }

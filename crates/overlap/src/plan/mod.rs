@@ -51,11 +51,11 @@ use warpweave_symm_mem::Priority;
 pub use buffer::{Buffer, BufferId, EventId, Placement, Role, Slot, SlotId, StreamId};
 pub use builder::PlanBuilder;
 pub(crate) use op::layout_of;
-pub use op::{AddRmsNorm, Batch, Collective, Effect, Op, OpKind, Transport};
+pub use op::{AddRmsNorm, Batch, Collective, Effect, Op, OpKind, Scales, Transport};
 pub(crate) use problem::chunk;
 pub use problem::{Problem, chunks, shard};
 pub use region::{MulticastRegion, Region};
-pub use warpweave_gemm::Provider;
+pub use warpweave_gemm::{Provider, Scaling};
 
 /// The program of one rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,7 +4,8 @@ use super::{EventId, MulticastRegion, Placement, Region, SlotId, StreamId, shard
 use crate::kernels::AnyKernel;
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use warpweave_gemm::{Layout, Provider};
+use warpweave_gemm::{GemmProblem, Layout, Provider, SCALE_BLOCK, Scaling};
+use warpweave_symm_mem::DType;
 
 /// One operation on one stream.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -88,6 +89,9 @@ pub enum OpKind {
         bias: Option<Region>,
         /// Whether `b` is stored transposed, as the weights of linear layers are.
         b_transposed: bool,
+        /// The scales of operands of e4m3, and of no others.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        scales: Option<Scales>,
         /// The same GEMM for further rows of `a` and `c`, in one launch.
         batch: Batch,
         /// Whose kernel. On the host backend the host's own GEMM stands in for each.
@@ -130,11 +134,18 @@ impl OpKind {
                 std::iter::once(src).chain(norm).cloned().collect()
             }
             OpKind::Gemm {
-                a, b, bias, batch, ..
+                a,
+                b,
+                bias,
+                scales,
+                batch,
+                ..
             } => {
                 let mut regions = batch.of_a(a);
                 regions.push(b.clone());
                 regions.extend(bias.clone());
+                let scales = scales.iter().flat_map(|scales| [&scales.a, &scales.b]);
+                regions.extend(scales.cloned());
                 regions
             }
             OpKind::Reduce { srcs, .. } => srcs.clone(),
@@ -219,6 +230,37 @@ impl Collective {
         match self {
             Collective::AllGather => dst.rows.len(),
             Collective::ReduceScatter | Collective::AllReduce => src.rows.len(),
+        }
+    }
+}
+
+/// The scales of a GEMM of e4m3 operands: f32, in buffers of their own that they fill, as [`Scaling`] says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scales {
+    /// What has a scale.
+    #[serde(with = "ScalingName")]
+    pub scaling: Scaling,
+    /// Those of A: a single one, a column of m, or a row of m for each 128 of K.
+    pub a: Region,
+    /// Those of B: a single one, a column of n, or a row for each 128 columns.
+    pub b: Region,
+}
+
+impl Scales {
+    /// Rows and columns of the scales of A and of B of a GEMM of m × n × k.
+    pub fn shapes(scaling: Scaling, (m, n, k): (usize, usize, usize)) -> [(usize, usize); 2] {
+        match scaling {
+            Scaling::None => [(0, 0); 2],
+            Scaling::Tensor => [(1, 1); 2],
+            Scaling::Row => [(m, 1), (n, 1)],
+            Scaling::Block => {
+                let stride = GemmProblem::e4m3(m, n, k, scaling, DType::F32).scale_stride();
+                [
+                    (k.div_ceil(SCALE_BLOCK), m),
+                    (n.div_ceil(SCALE_BLOCK), stride),
+                ]
+            }
         }
     }
 }
@@ -312,6 +354,16 @@ pub enum Transport {
     Multimem,
     /// A copy whose destination is a multicast address.
     MulticastCopy,
+}
+
+/// How a plan stores a [`Scaling`].
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Scaling", rename_all = "lowercase")]
+pub(super) enum ScalingName {
+    None,
+    Tensor,
+    Row,
+    Block,
 }
 
 /// How a plan stores a [`Provider`]: by its variant's name. The host's own GEMM has none, because the host

@@ -1,8 +1,10 @@
 //! The problem that the algorithms of this crate solve, and how its rows are sharded.
 
+use super::op::ScalingName;
 use crate::error::PlanError;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
+use warpweave_gemm::Scaling;
 use warpweave_symm_mem::DType;
 
 /// An all-gather and a GEMM: C\[M,N\] = A\[M,K\] · B\[K,N\].
@@ -16,7 +18,7 @@ pub struct Problem {
     pub n: usize,
     /// Columns of A, rows of B.
     pub k: usize,
-    /// Element type of A, B and C; sums are kept in f32.
+    /// Element type of A and B, and of C but for e4m3; sums are kept in f32.
     pub dtype: DType,
     /// Whether an algorithm that does not need multicast may use it. Off unless the machine has it and the
     /// user asked.
@@ -26,6 +28,13 @@ pub struct Problem {
     /// [`Configuration::is_batch_invariant`](crate::Configuration::is_batch_invariant) says.
     #[serde(default)]
     pub batch_invariant: bool,
+    /// What has scales, if A and B are of e4m3; C is bf16 then.
+    #[serde(default, skip_serializing_if = "is_unscaled", with = "ScalingName")]
+    pub scaling: Scaling,
+}
+
+fn is_unscaled(scaling: &Scaling) -> bool {
+    *scaling == Scaling::None
 }
 
 impl Problem {
@@ -38,6 +47,20 @@ impl Problem {
             dtype,
             multicast: false,
             batch_invariant: false,
+            scaling: Scaling::None,
+        }
+    }
+
+    /// The same problem with scales of A and B, which are of e4m3.
+    pub fn with_scaling(self, scaling: Scaling) -> Self {
+        Problem { scaling, ..self }
+    }
+
+    /// Element type of C.
+    pub fn output(&self) -> DType {
+        match self.dtype {
+            DType::E4m3 => DType::Bf16,
+            dtype => dtype,
         }
     }
 

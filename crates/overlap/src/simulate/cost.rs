@@ -141,7 +141,7 @@ impl Costs<'_> {
             } => {
                 // The tiles of a batch fill the device like those of one GEMM with as many rows.
                 let shape = (c.rows.len() * batch.count, c.cols.len(), a.cols.len());
-                let dtype = self.plan.buffers[c.buffer.0].dtype;
+                let dtype = self.plan.buffers[a.buffer.0].dtype;
                 let (mut time, busy) = self.machine.gemm_time(shape, dtype);
                 if *provider == Provider::Cutlass {
                     time /= self.machine.gemm.cutlass;

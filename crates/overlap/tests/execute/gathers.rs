@@ -26,6 +26,7 @@ fn value(matrix: Matrix, problem: &Problem, call: usize, row: usize, col: usize)
         Matrix::X | Matrix::Y => element(3, call, row, col),
         Matrix::Residual => element(4, call, row, col),
         Matrix::NormWeight => element(5, 0, row, col),
+        Matrix::ScalesA | Matrix::ScalesB => unreachable!("no operation has scales"),
         Matrix::C | Matrix::ResidualOut => (0..problem.k)
             .map(|i| element(0, call, row, i) * element(1, 0, i, col))
             .sum(),

@@ -4,10 +4,10 @@ use crate::fixtures::{MAIN, Pair};
 use warpweave_overlap::check::{Fault, FaultKind};
 use warpweave_overlap::kernels::{KernelShape, ThreadloadGather};
 use warpweave_overlap::plan::{
-    BufferId, Collective, Effect, EventId, MulticastRegion, OpKind, Placement, Plan, PlanBuilder,
-    Provider, Role, SlotId, StreamId, Transport,
+    Batch, BufferId, Collective, Effect, EventId, MulticastRegion, OpKind, Placement, Plan,
+    PlanBuilder, Problem, Provider, Role, Scales, Scaling, SlotId, StreamId, Transport,
 };
-use warpweave_overlap::{PlanError, Violation, check};
+use warpweave_overlap::{PlanError, Violation, algorithms, check};
 use warpweave_symm_mem::{DType, Priority};
 
 /// Builds the plan of rank 0 with one fault: the builder refuses it, and so does *check* when the fault comes
@@ -149,6 +149,100 @@ fn memory_that_cannot_be_reached() {
         p.builder
             .collective(MAIN, Collective::AllGather, src, dst, Transport::Nccl);
     });
+}
+
+/// A GEMM of 4 × 8 × 130 in e4m3, its scales changed by `change`.
+fn scaled(
+    scaling: Scaling,
+    change: impl Fn(&mut Pair, &mut Option<Scales>) + Copy,
+) -> impl Fn(&mut Pair) {
+    move |p| {
+        let mut buffer = |name, role, dtype, shape| {
+            let id = p.builder.buffer(name, Placement::Local, role, dtype, shape);
+            p.builder.whole(id)
+        };
+        let [of_a, of_b] = Scales::shapes(scaling, (4, 8, 130));
+        let (a, b) = (
+            buffer("a", Role::Input, DType::E4m3, (4, 130)),
+            buffer("b", Role::Weight, DType::E4m3, (8, 130)),
+        );
+        let c = buffer("c", Role::Output, DType::Bf16, (4, 8));
+        let mut scales = Some(Scales {
+            scaling,
+            a: buffer("scales_a", Role::Input, DType::F32, of_a),
+            b: buffer("scales_b", Role::Weight, DType::F32, of_b),
+        });
+        change(p, &mut scales);
+        let gemm = OpKind::Gemm {
+            a,
+            b,
+            c,
+            bias: None,
+            scales,
+            b_transposed: true,
+            batch: Batch::ONE,
+            provider: Provider::Sm90,
+        };
+        p.builder.push(MAIN, gemm);
+    }
+}
+
+#[test]
+fn scales_belong_to_e4m3_and_have_their_shape() {
+    for scaling in [Scaling::Tensor, Scaling::Row, Scaling::Block] {
+        let mut pair = Pair::new(0);
+        scaled(scaling, |_, _| ())(&mut pair);
+        let plan = pair.builder.finish().unwrap();
+        let text = serde_json::to_string(&plan).unwrap();
+        assert_eq!(serde_json::from_str::<Plan>(&text).unwrap(), plan);
+        expect(
+            FaultKind::WrongShape,
+            scaled(scaling, |_, scales| *scales = None),
+        );
+        let none = |_: &mut Pair, scales: &mut Option<Scales>| {
+            scales.as_mut().unwrap().scaling = Scaling::None;
+        };
+        expect(FaultKind::WrongShape, scaled(scaling, none));
+        let missing = |_: &mut Pair, scales: &mut Option<Scales>| {
+            let scales = scales.as_mut().unwrap();
+            scales.b.rows = 0..0;
+        };
+        expect(FaultKind::WrongShape, scaled(scaling, missing));
+        let narrow = |p: &mut Pair, scales: &mut Option<Scales>| {
+            let scales = scales.as_mut().unwrap();
+            let shape = (scales.a.rows.len(), scales.a.cols.len());
+            let (place, role) = (Placement::Local, Role::Input);
+            let id = p.builder.buffer("half", place, role, DType::F16, shape);
+            scales.a = p.builder.whole(id);
+        };
+        expect(FaultKind::WrongShape, scaled(scaling, narrow));
+    }
+    // Scales of f32 operands.
+    expect(FaultKind::WrongShape, |p| {
+        let one = p
+            .builder
+            .buffer("one", Placement::Local, Role::Input, DType::F32, (1, 1));
+        let one = p.builder.whole(one);
+        let gemm = OpKind::Gemm {
+            a: one.clone(),
+            b: p.at(0, p.input),
+            c: p.at(0, p.output),
+            bias: None,
+            scales: Some(Scales {
+                scaling: Scaling::Tensor,
+                a: one.clone(),
+                b: one,
+            }),
+            b_transposed: false,
+            batch: Batch::ONE,
+            provider: Provider::Sm90,
+        };
+        p.builder.push(MAIN, gemm);
+    });
+    let problem = Problem::new(8, 8, 8, DType::E4m3).with_scaling(Scaling::Row);
+    let algorithm = algorithms::find("fusedAllGather").unwrap();
+    let refused = algorithm.plan(0, 2, &problem).unwrap_err();
+    assert!(matches!(refused, PlanError::NarrowOperands), "{refused}");
 }
 
 #[test]

@@ -39,6 +39,7 @@ fn element(
         Matrix::X | Matrix::Y => given(3, call),
         Matrix::Residual => given(4, call),
         Matrix::NormWeight => given(5, 0),
+        Matrix::ScalesA | Matrix::ScalesB => unreachable!("no operation has scales"),
         Matrix::ResidualOut => gemm(row, col) + at(Matrix::Residual, row, col),
         Matrix::C => match operation {
             Operation::ColumnParallelLinear => gemm(row, col) + at(Matrix::Bias, 0, col),

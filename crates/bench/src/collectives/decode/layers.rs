@@ -284,6 +284,7 @@ impl<B: NcclBackend> Layers<B> {
         let expectation = Expectation {
             numbers: Numbers::Integers,
             dtype,
+            narrow: false,
             terms: 0,
             summands: 1,
             further: 0,

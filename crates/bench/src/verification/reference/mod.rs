@@ -10,8 +10,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use warpweave_comm::collective::norm::arithmetic::add_rms_norm;
-use warpweave_gemm::GemmProblem;
 use warpweave_gemm::host::{multiply, reference};
+use warpweave_gemm::{GemmProblem, SCALE_BLOCK, Scaling};
 use warpweave_overlap::Operation;
 use warpweave_overlap::operation::{Matrix, Operand};
 use warpweave_overlap::plan::shard;
@@ -86,7 +86,11 @@ impl ReferenceOf {
         let computed = matches!(matrix, Matrix::C | Matrix::ResidualOut);
         Expectation {
             numbers: self.numbers,
-            dtype: self.matrices.problem.dtype,
+            dtype: match matrix {
+                Matrix::C => self.matrices.problem.output(),
+                _ => self.matrices.problem.dtype,
+            },
+            narrow: self.matrices.problem.scaling != Scaling::None,
             terms: if computed { self.matrices.problem.k } else { 0 },
             summands: if computed { self.matrices.summands } else { 1 },
             further: match matrix {
@@ -147,14 +151,47 @@ impl ReferenceOf {
         let (n, k) = (self.matrices.problem.n, terms.len());
         let share = rows.len().div_ceil(threads).max(1);
         let a = part("", Matrix::A, rows, terms.clone());
-        let a = self.source(Matrix::A).values(&a, threads);
+        let mut a_values = self.source(Matrix::A).values(&a, threads);
         let b = part("", Matrix::B, terms, 0..n);
-        let b = self.source(Matrix::B).values(&b, threads);
+        let mut b_values = self.source(Matrix::B).values(&b, threads);
+        self.scale(&a, &mut a_values);
+        self.scale(&b, &mut b_values);
+        let (a, b) = (a_values, b_values);
         let is_dense = self.source(Matrix::A).stride == 1;
         let gemm = if is_dense { gemm } else { sparse_gemm };
         let shares = a.chunks(share * k).zip(out.chunks_mut(share * n));
         let all = on_threads(shares, |(a, out)| gemm(n, k, a, &b, out));
         all.into_iter().collect()
+    }
+
+    /// Multiplies the elements of a part of A or B, row after row, by their scales.
+    fn scale(&self, part: &Operand, values: &mut [f32]) {
+        let is_a = part.matrix == Matrix::A;
+        let (matrix, which) = match is_a {
+            true => (Matrix::ScalesA, 0),
+            false => (Matrix::ScalesB, 1),
+        };
+        let (rows, cols) = self.matrices.scales()[which];
+        let source = self.source(matrix);
+        let scales: Vec<_> = (0..rows).map(|row| source.row(row, 0..cols)).collect();
+        let scaling = self.matrices.problem.scaling;
+        // Of the element (i, k) of A or (k, j) of B.
+        let of = |line: usize, k: usize| match (scaling, is_a) {
+            (Scaling::None, _) => 1.0,
+            (Scaling::Tensor, _) => scales[0][0],
+            (Scaling::Row, _) => scales[line][0],
+            (Scaling::Block, true) => scales[k / SCALE_BLOCK][line],
+            (Scaling::Block, false) => scales[line / SCALE_BLOCK][k / SCALE_BLOCK],
+        };
+        if scaling == Scaling::None {
+            return;
+        }
+        let lines = values.chunks_exact_mut(part.cols.len());
+        for (row, line) in rows_of(part).into_iter().zip(lines) {
+            for (col, value) in part.cols.clone().zip(line) {
+                *value *= if is_a { of(row, col) } else { of(col, row) };
+            }
+        }
     }
 
     fn source(&self, matrix: Matrix) -> Source {
@@ -200,7 +237,7 @@ impl Reference {
                     part,
                     (place, rows.len()),
                     out,
-                    self.of.matrices.problem.dtype,
+                    self.of.expectation(part.matrix).dtype,
                 );
                 self.compare_row(part, row, &got)
             });

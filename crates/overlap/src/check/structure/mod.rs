@@ -283,6 +283,7 @@ impl<'a> Inspector<'a> {
                 b,
                 c,
                 bias,
+                scales,
                 b_transposed,
                 batch,
                 ..
@@ -297,6 +298,7 @@ impl<'a> Inspector<'a> {
                     read.iter().for_each(|region| self.apart(region, &written));
                 }
                 self.gemm(a, (b, *b_transposed), c);
+                self.scales(a, (b, c), scales.as_ref(), batch.count);
                 if let Some(bias) = bias {
                     self.row_of("bias", bias, c);
                 }

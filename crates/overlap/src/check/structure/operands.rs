@@ -1,9 +1,10 @@
 //! Whether the operands of an operation fit together: shapes, element types, and what may not overlap.
 
 use super::{FaultKind, Inspector, MAX_COUNT};
-use crate::plan::{AddRmsNorm, Batch, Collective, Region, shard};
+use crate::plan::{AddRmsNorm, Batch, Collective, Region, Scales, Scaling, shard};
 use crate::show;
 use std::collections::HashSet;
+use warpweave_symm_mem::DType;
 
 impl Inspector<'_> {
     pub(super) fn own(&mut self, region: &Region) {
@@ -96,7 +97,10 @@ impl Inspector<'_> {
 
     pub(super) fn gemm(&mut self, a: &Region, (b, b_transposed): (&Region, bool), c: &Region) {
         self.same_dtype(a, b);
-        self.same_dtype(a, c);
+        let [of_a, of_c] = [a, c].map(|region| self.dtype(region));
+        if of_a != Some(DType::E4m3) || of_c == of_a {
+            self.same_dtype(a, c);
+        }
         let (depth, width) = match b_transposed {
             false => (b.rows.len(), b.cols.len()),
             true => (b.cols.len(), b.rows.len()),
@@ -107,6 +111,45 @@ impl Inspector<'_> {
             let [a, b, c] = [a, b, c].map(|r| show::region(plan, r));
             format!("{c} = {a} * {b} is no GEMM")
         });
+    }
+
+    /// Operands of e4m3 have scales, which fill buffers of their own, and a GEMM of others has none.
+    pub(super) fn scales(
+        &mut self,
+        a: &Region,
+        (b, c): (&Region, &Region),
+        scales: Option<&Scales>,
+        gemms: usize,
+    ) {
+        let plan = self.plan;
+        let scaling = scales.map_or(Scaling::None, |scales| scales.scaling);
+        let is_narrow = self.dtype(a) == Some(DType::E4m3);
+        let fits = match scaling {
+            Scaling::None => !is_narrow && scales.is_none(),
+            _ => is_narrow && gemms == 1,
+        };
+        self.expect(fits, FaultKind::WrongShape, || {
+            let [a, b] = [a, b].map(|r| show::region(plan, r));
+            format!("{a} * {b}: a single GEMM of e4m3 has scales, and no other")
+        });
+        let Some(scales) = scales.filter(|_| fits) else {
+            return;
+        };
+        let shapes = Scales::shapes(scaling, (c.rows.len(), c.cols.len(), a.cols.len()));
+        for (region, shape) in [&scales.a, &scales.b].into_iter().zip(shapes) {
+            let buffer = plan.buffer(region.buffer);
+            let fits = (region.rows.len(), region.cols.len()) == shape
+                && buffer.is_none_or(|of| (of.cols, of.dtype) == (shape.1, DType::F32));
+            self.expect(fits, FaultKind::WrongShape, || {
+                let (rows, cols) = shape;
+                let region = show::region(plan, region);
+                format!("scales {region} are not {rows} whole rows of {cols} f32")
+            });
+        }
+    }
+
+    fn dtype(&self, region: &Region) -> Option<DType> {
+        self.plan.buffer(region.buffer).map(|buffer| buffer.dtype)
     }
 
     pub(super) fn collective(

@@ -1,6 +1,6 @@
 //! The GEMMs of a plan: problems with their algorithms.
 
-use warpweave_gemm::{GemmBackend, GemmBatch, GemmProblem, Layout};
+use warpweave_gemm::{GemmBackend, GemmBatch, GemmProblem, Layout, Scaling};
 use warpweave_symm_mem::{BackendKind, DType};
 
 use crate::execute::error::Result;
@@ -43,6 +43,7 @@ fn problem_of<B: ExecuteBackend>(
         b,
         c,
         bias,
+        scales,
         b_transposed,
         batch,
         provider,
@@ -68,6 +69,9 @@ fn problem_of<B: ExecuteBackend>(
         k: a.cols.len(),
         dtype: buffer(a).dtype,
         out: buffer(c).dtype,
+        scaling: scales
+            .as_ref()
+            .map_or(Scaling::None, |scales| scales.scaling),
         a_layout: Layout::RowMajor,
         b_layout: layout_of(*b_transposed),
         lda: buffer(a).cols,

@@ -69,6 +69,7 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                     b,
                     c,
                     bias,
+                    scales,
                     batch,
                     ..
                 } => match gemm {
@@ -80,6 +81,9 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                         b: self.place(b),
                         c: self.place(c),
                         bias: bias.as_ref().map(|bias| self.place(bias)),
+                        scales: scales
+                            .as_ref()
+                            .map(|scales| [&scales.a, &scales.b].map(|scales| self.place(scales))),
                     }),
                     // A GEMM of no terms, where a rank holds no column of A.
                     None => {
