@@ -2,9 +2,9 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
 
 use crate::error::{Error, Result};
+use crate::process;
 
 /// Ranks of a job on the host unless told otherwise.
 pub const HOST_RANKS: usize = 4;
@@ -48,21 +48,18 @@ impl Chosen {
     }
 }
 
-/// Chooses device and ranks from the options and the GPUs of the machine. `cuda_by_default` says
-/// whether GPUs are the default.
-pub fn choose(
-    wanted: Wanted,
-    ranks: Option<usize>,
-    gpus: &Gpus,
-    cuda_by_default: bool,
-) -> Result<Chosen> {
-    let cuda = match wanted {
+/// Chooses device and ranks from the options and the GPUs of the machine. `cuda_by_default` says whether GPUs
+/// are the default.
+pub fn choose(asked: Asked, gpus: &Gpus, cuda_by_default: bool) -> Result<Chosen> {
+    let cuda = match asked.device {
         Wanted::Host => false,
         Wanted::Auto => cuda_by_default && gpus.count > 0,
         Wanted::Cuda if gpus.count == 0 => {
-            return Err(Error::NoGpu {
-                looked: gpus.looked.clone(),
-            });
+            return Err(Error::failed(format!(
+                "--device cuda: this machine shows no NVIDIA GPU ({}); use --device host, or `cargo xtask \
+                 doctor` to see what is missing",
+                gpus.looked
+            )));
         }
         Wanted::Cuda => true,
     };
@@ -71,7 +68,7 @@ pub fn choose(
         true => (gpus.count, gpus.count),
         false => (HOST_RANKS, MOST_RANKS),
     };
-    let asked = ranks.unwrap_or(default);
+    let asked = asked.ranks.unwrap_or(default);
     if asked == 0 || asked > most {
         let limit = match (asked, cuda) {
             (0, _) => "a job has at least one".into(),
@@ -82,7 +79,7 @@ pub fn choose(
             ),
             _ => format!("a job on one machine has at most {most}"),
         };
-        return Err(Error::Ranks { asked, limit });
+        return Err(Error::failed(format!("{asked} ranks asked for: {limit}")));
     }
     Ok(Chosen { cuda, ranks: asked })
 }
@@ -126,30 +123,16 @@ fn installed() -> (usize, String) {
     if listed > 0 {
         return (listed, PROC.into());
     }
-    let tool = Command::new("nvidia-smi")
-        .arg("-L")
-        .stdin(Stdio::null())
-        .stderr(Stdio::null())
-        .output();
-    let count = tool
-        .ok()
-        .filter(|answer| answer.status.success())
-        .map_or(0, |answer| {
-            String::from_utf8_lossy(&answer.stdout)
-                .lines()
-                .filter(|line| line.starts_with("GPU "))
-                .count()
-        });
+    let list = process::answer("nvidia-smi", ["-L"]).unwrap_or_default();
+    let count = list.lines().filter(|line| line.starts_with("GPU ")).count();
     (count, format!("/dev/nvidia*, {PROC}, nvidia-smi -L"))
 }
 
 fn entries(folder: &Path, is_one: impl Fn(&str) -> bool) -> usize {
-    let Ok(entries) = fs::read_dir(folder) else {
-        return 0;
-    };
-    entries
-        .flatten()
-        .filter(|entry| entry.file_name().to_str().is_some_and(&is_one))
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let names = entries.map(|entry| entry.file_name());
+    names
+        .filter(|name| name.to_str().is_some_and(&is_one))
         .count()
 }
 
@@ -187,6 +170,15 @@ mod tests {
         }
     }
 
+    fn chosen(
+        device: Wanted,
+        ranks: Option<usize>,
+        gpus: &Gpus,
+        by_default: bool,
+    ) -> Result<Chosen> {
+        choose(Asked { device, ranks }, gpus, by_default)
+    }
+
     #[test]
     fn what_was_asked_for_is_given_and_auto_takes_all_gpus_or_four_host_ranks() {
         use Wanted::{Auto, Cuda, Host};
@@ -198,26 +190,33 @@ mod tests {
             (Host, Some(7), 8, true, host(7)),
             (Cuda, None, 2, false, cuda(2)),
         ] {
-            let chosen = choose(wanted, ranks, &gpus(on), by_default).unwrap();
+            let chosen = chosen(wanted, ranks, &gpus(on), by_default).unwrap();
             assert_eq!(chosen, expected, "{wanted:?} {ranks:?} of {on}");
         }
     }
 
     #[test]
     fn what_cannot_be_given_is_refused() {
-        let refused = |wanted, ranks, on| choose(wanted, ranks, &gpus(on), true).unwrap_err();
-        let error = refused(Wanted::Cuda, None, 0);
-        assert!(matches!(error, Error::NoGpu { .. }), "{error}");
-        for (wanted, ranks, on) in [
-            (Wanted::Auto, 5, 4),
-            (Wanted::Host, 0, 0),
-            (Wanted::Host, 1000, 0),
+        for (wanted, ranks, on, expected) in [
+            (Wanted::Cuda, None, 0, "no NVIDIA GPU (a test)"),
+            (
+                Wanted::Auto,
+                Some(5),
+                4,
+                "5 ranks asked for: one rank a GPU",
+            ),
+            (
+                Wanted::Host,
+                Some(0),
+                0,
+                "0 ranks asked for: a job has at least one",
+            ),
+            (Wanted::Host, Some(1000), 0, "1000 ranks asked for"),
         ] {
-            let error = refused(wanted, Some(ranks), on);
-            assert!(
-                matches!(error, Error::Ranks { asked, .. } if asked == ranks),
-                "{error}"
-            );
+            let message = chosen(wanted, ranks, &gpus(on), true)
+                .unwrap_err()
+                .to_string();
+            assert!(message.contains(expected), "{message}");
         }
     }
 
@@ -227,24 +226,24 @@ mod tests {
             shared: true,
             ..gpus(1)
         };
-        assert_eq!(
-            choose(Wanted::Cuda, Some(4), &shared, true).unwrap(),
-            cuda(4)
-        );
-        assert_eq!(choose(Wanted::Cuda, None, &shared, true).unwrap(), cuda(1));
-        let error = choose(Wanted::Cuda, Some(4), &gpus(1), true)
-            .unwrap_err()
-            .to_string();
-        assert!(error.contains("WARPWEAVE_OVERSUBSCRIBE=1"), "{error}");
+        let chosen = |ranks, gpus| chosen(Wanted::Cuda, ranks, gpus, true);
+        assert_eq!(chosen(Some(4), &shared).unwrap(), cuda(4));
+        assert_eq!(chosen(None, &shared).unwrap(), cuda(1));
+        let message = chosen(Some(4), &gpus(1)).unwrap_err().to_string();
+        assert!(message.contains("WARPWEAVE_OVERSUBSCRIBE=1"), "{message}");
     }
 
     #[test]
     fn visible_devices_are_read_as_the_driver_reads_them() {
-        assert_eq!(visible("0,1,3"), 3);
-        assert_eq!(visible("GPU-1f, GPU-2a"), 2);
-        assert_eq!(visible("0,-1,2"), 1);
-        assert_eq!(visible(""), 0);
-        assert_eq!(visible("-1"), 0);
+        for (list, expected) in [
+            ("0,1,3", 3),
+            ("GPU-1f, GPU-2a", 2),
+            ("0,-1,2", 1),
+            ("", 0),
+            ("-1", 0),
+        ] {
+            assert_eq!(visible(list), expected, "{list}");
+        }
     }
 
     #[test]

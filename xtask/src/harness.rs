@@ -4,18 +4,18 @@ use std::fmt;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use wait_timeout::ChildExt;
+use cargo_metadata::{Artifact, TargetKind};
+use serde::{Deserialize, Serialize};
 
-use crate::cargo::{Executable, ended};
 use crate::error::{Error, Result};
+use crate::process;
 
 /// How test programs are run.
 #[derive(Debug)]
 pub struct Conditions {
-    pub env: Vec<(String, String)>,
+    pub env: Vec<(&'static str, String)>,
     /// For one program.
     pub limit: Duration,
     pub out: fn() -> Box<dyn Write>,
@@ -25,77 +25,74 @@ pub struct Conditions {
 ///
 /// A test wants a GPU when it is ignored and `cuda` or `gpu` is a part of its program's or its own name, as
 /// in the program `cuda` or in `cuda::tests::round_trip`.
-#[derive(Clone, Debug)]
-pub struct Harness {
-    pub name: String,
-    program: PathBuf,
-    target: String,
-    folder: PathBuf,
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
+pub struct TestProgram {
+    /// The folder of the crate, as `gemm`.
+    pub package: String,
+    /// As `cuda`.
+    pub target: String,
+    pub path: PathBuf,
+    /// Where it runs.
+    pub folder: PathBuf,
 }
 
-impl Harness {
-    pub fn new(package: &str, target: &str, program: PathBuf, folder: PathBuf) -> Self {
+impl TestProgram {
+    /// The program that cargo made, run where cargo runs it.
+    pub fn of(made: &Artifact) -> Self {
+        let folder = made.manifest_path.parent();
+        let target = match made.target.is_kind(TargetKind::Lib) {
+            true => "unit",
+            false => &made.target.name,
+        };
         Self {
-            name: format!("{package} {target}"),
-            program,
+            package: folder
+                .and_then(|path| path.file_name())
+                .unwrap_or_default()
+                .into(),
             target: target.into(),
-            folder,
+            path: made.executable.clone().unwrap_or_default().into(),
+            folder: folder.map(PathBuf::from).unwrap_or_default(),
         }
     }
 
-    /// The program that cargo made, run where cargo runs it.
-    pub fn of(made: &Executable) -> Self {
-        Self::new(
-            &made.package_name(),
-            &made.target.name,
-            made.path.clone(),
-            made.package.clone(),
-        )
+    /// The same of relative paths, below `root`.
+    pub fn below(&self, root: &Path) -> Self {
+        let (path, folder) = (root.join(&self.path), root.join(&self.folder));
+        Self {
+            path,
+            folder,
+            ..self.clone()
+        }
+    }
+
+    pub fn name(&self) -> String {
+        format!("{} {}", self.package, self.target)
     }
 
     /// The tests that want a GPU.
     pub fn device_tests(&self) -> Result<Vec<String>> {
-        let answer = self
-            .command(&["--list", "--ignored", "--format", "terse"])
-            .stderr(Stdio::inherit())
-            .output()
-            .map_err(Error::not_started(&self.program))?;
-        ended(&format!("{} --list", self.program.display()), answer.status)?;
-        let all = wants_gpu(&self.target);
-        let text = String::from_utf8_lossy(&answer.stdout);
+        let mut command = self.command(&["--list", "--ignored", "--format", "terse"]);
+        let output = command.stderr(Stdio::inherit()).output();
+        let output = output.map_err(Error::not_started(&self.path))?;
+        process::succeeded(&format!("{} --list", self.path.display()), output.status)?;
+        let text = String::from_utf8_lossy(&output.stdout);
         let tests = text.lines().filter_map(|line| line.strip_suffix(": test"));
-        Ok(tests
-            .filter(|test| all || wants_gpu(test))
-            .map(str::to_owned)
-            .collect())
+        let wanted = tests.filter(|test| wants_gpu(&self.target) || wants_gpu(test));
+        Ok(wanted.map(str::to_owned).collect())
     }
 
     /// Runs the program and passes its output on; it is killed at the limit.
     pub fn run(&self, args: &[&str], conditions: &Conditions) -> Result<Counts> {
+        let Conditions { env, limit, out } = conditions;
         let mut command = self.command(args);
-        command
-            .envs(conditions.env.iter().map(|(name, value)| (name, value)))
-            .stdout(Stdio::piped());
-        let (limit, out) = (conditions.limit, conditions.out);
-        let mut child = command.spawn().map_err(Error::not_started(&self.program))?;
-        let reader = child
-            .stdout
-            .take()
-            .map(|pipe| thread::spawn(move || count(pipe, out())));
-        let status = child.wait_timeout(limit);
-        let status = status.map_err(Error::not_started(&self.program))?;
-        if status.is_none() {
-            // It has not ended; how it ends is not the news.
-            let _ = child.kill().and_then(|()| child.wait());
-        }
-        let mut counts = match reader {
-            // A process that a test left behind may hold the pipe for ever: then the thread is abandoned.
-            Some(reader) if finished(&reader) => reader.join().unwrap_or_default(),
-            _ => Counts::default(),
-        };
+        command.envs(env.iter().map(|(name, value)| (name, value)));
+        let out = *out;
+        let (status, counts) =
+            process::run_within(&mut command, *limit, move |pipe| count(pipe, out()))?;
+        let mut counts = counts.unwrap_or_default();
         match status {
             None => {
-                println!("{}: killed, it did not end within {limit:?}", self.name);
+                println!("{}: killed, it did not end within {limit:?}", self.name());
                 counts.failed += 1;
             }
             Some(status) => counts.account_for(status),
@@ -105,22 +102,13 @@ impl Harness {
 
     /// A command that starts it as cargo does.
     pub fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(&self.program);
+        let mut command = Command::new(&self.path);
+        command.args(args).current_dir(&self.folder);
         command
-            .args(args)
-            .current_dir(&self.folder)
             .env("CARGO_MANIFEST_DIR", &self.folder)
             .stdin(Stdio::null());
         command
     }
-}
-
-fn finished<T>(reader: &thread::JoinHandle<T>) -> bool {
-    let until = Instant::now() + Duration::from_secs(5);
-    while !reader.is_finished() && Instant::now() < until {
-        thread::sleep(Duration::from_millis(10));
-    }
-    reader.is_finished()
 }
 
 fn wants_gpu(name: &str) -> bool {
@@ -154,23 +142,6 @@ impl Counts {
             }
         }
         Some(counts)
-    }
-
-    /// Reads what [`Counts`] prints as a line.
-    pub fn of_summary(line: &str) -> Option<Self> {
-        let mut numbers =
-            line.split(", ")
-                .zip(["passed", "failed", "skipped"])
-                .map(|(part, word)| {
-                    let (number, found) = part.split_once(' ')?;
-                    number.parse().ok().filter(|_| found == word)
-                });
-        let counts = Self {
-            passed: numbers.next()??,
-            failed: numbers.next()??,
-            skipped: numbers.next()??,
-        };
-        (counts.to_string() == line).then_some(counts)
     }
 
     /// Counts a program that failed without a failing test: it crashed.
@@ -218,16 +189,6 @@ pub fn count(from: impl Read, mut to: impl Write) -> Counts {
     counts
 }
 
-/// A bundle's test program.
-pub fn bundled(root: &Path, program: &crate::bundle::Program) -> Harness {
-    Harness::new(
-        &program.package,
-        &program.name,
-        root.join(&program.path),
-        root.to_path_buf(),
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -255,20 +216,6 @@ mod tests {
     }
 
     #[test]
-    fn summaries_are_read_back_and_nothing_else_is() {
-        let counts = of(12, 1, 4);
-        assert_eq!(Counts::of_summary(&counts.to_string()), Some(counts));
-        for line in [
-            "",
-            "12 passed, 1 failed",
-            "12 passed, 1 failed, 4 skipped!",
-            "a passed, 1 failed, 4 skipped",
-        ] {
-            assert_eq!(Counts::of_summary(line), None, "{line}");
-        }
-    }
-
-    #[test]
     fn tests_for_gpus_are_known_by_a_word_of_their_name() {
         assert!(
             wants_gpu("cuda::memory::tests::round_trip")
@@ -283,22 +230,15 @@ mod tests {
     #[test]
     fn every_test_for_gpus_is_called_so() {
         let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
-        let mut folders = vec![crates.clone()];
         let mut found = 0;
-        while let Some(folder) = folders.pop() {
-            for entry in std::fs::read_dir(folder).unwrap() {
-                let path = entry.unwrap().path();
-                if path.is_dir() {
-                    folders.push(path);
-                } else if path.extension().is_some_and(|extension| extension == "rs") {
-                    let file = path.strip_prefix(&crates).unwrap().display().to_string();
-                    for test in ignored_for_gpus(&std::fs::read_to_string(&path).unwrap()) {
-                        assert!(
-                            wants_gpu(&file.replace('_', " ")) || wants_gpu(&test),
-                            "{file}: {test}"
-                        );
-                        found += 1;
-                    }
+        for entry in walkdir::WalkDir::new(&crates).into_iter().flatten() {
+            let path = entry.path();
+            if path.extension().is_some_and(|extension| extension == "rs") {
+                let file = path.strip_prefix(&crates).unwrap().display().to_string();
+                for test in ignored_for_gpus(&std::fs::read_to_string(path).unwrap()) {
+                    let is_known = wants_gpu(&file.replace('_', " ")) || wants_gpu(&test);
+                    assert!(is_known, "{file}: {test}");
+                    found += 1;
                 }
             }
         }
@@ -322,39 +262,38 @@ mod tests {
         found
     }
 
-    fn shell(folder: &Path, script: &str) -> Harness {
-        let program = folder.join("program");
-        crate::setup::tests::script(&program, script);
-        Harness::new("package", "unit", program, folder.into())
+    fn shell(folder: &Path, script: &str) -> TestProgram {
+        let path = folder.join("program");
+        process::tests::script(&path, script);
+        TestProgram {
+            package: "package".into(),
+            target: "unit".into(),
+            path,
+            folder: folder.into(),
+        }
     }
 
     #[test]
     fn the_tests_for_gpus_are_listed() {
         let folder = tempfile::tempdir().unwrap();
-        let list = shell(
-            folder.path(),
-            "echo 'cuda::a: test'; echo 'slow::b: test'; echo 'host::gpu_c: test'",
-        );
+        let script = "echo 'cuda::a: test'; echo 'slow::b: test'; echo 'host::gpu_c: test'";
+        let list = shell(folder.path(), script);
         assert_eq!(list.device_tests().unwrap(), ["cuda::a", "host::gpu_c"]);
     }
 
     #[test]
     fn a_program_that_hangs_or_crashes_counts_as_failed() {
-        let within = |limit| Conditions {
-            env: Vec::new(),
-            limit,
-            out: || Box::new(std::io::sink()),
-        };
-        let soon = within(Duration::from_millis(300));
         let folder = tempfile::tempdir().unwrap();
-        let hangs = shell(folder.path(), "exec sleep 60");
-        let began = Instant::now();
-        assert_eq!(hangs.run(&[], &soon).unwrap(), of(0, 1, 0));
-        assert!(began.elapsed() < Duration::from_secs(20));
-        let crashes = shell(folder.path(), "kill -SEGV $$");
-        assert_eq!(
-            crashes.run(&[], &within(Duration::from_secs(60))).unwrap(),
-            of(0, 1, 0)
-        );
+        for (script, limit) in [("exec sleep 60", 300), ("kill -SEGV $$", 60_000)] {
+            let conditions = Conditions {
+                env: Vec::new(),
+                limit: Duration::from_millis(limit),
+                out: || Box::new(std::io::sink()),
+            };
+            let began = std::time::Instant::now();
+            let counts = shell(folder.path(), script).run(&[], &conditions).unwrap();
+            assert_eq!(counts, of(0, 1, 0), "{script}");
+            assert!(began.elapsed() < Duration::from_secs(20));
+        }
     }
 }

@@ -13,12 +13,13 @@ mod harness;
 mod launch;
 mod peers;
 mod place;
-mod program;
+mod process;
 mod setup;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{ArgAction, Parser, Subcommand};
 
 use commands as command;
 
@@ -64,7 +65,8 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let done = match CommandLine::parse().command {
+    let line: CommandLine = parsed(std::env::args_os()).unwrap_or_else(|error| error.exit());
+    let done = match line.command {
         Command::Setup(options) => command::setup::run(&options),
         Command::Doctor(options) => command::doctor::run(&options),
         Command::Bench(options) => command::bench::run(&options),
@@ -81,10 +83,59 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            if !error.is_told() {
+            if !matches!(error, error::Error::Reported) {
                 eprintln!("error: {error}");
             }
             ExitCode::from(error.exit_code())
         }
+    }
+}
+
+/// Commands that pass the options that they do not know on to `warpweave`, wherever these stand.
+const PASS_ON: [&str; 2] = ["bench", "timeline"];
+
+/// Parses a command line. The options of a command in [`PASS_ON`] are put before `--`, the others after it.
+fn parsed<P: Parser>(line: impl Iterator<Item = OsString>) -> Result<P, clap::Error> {
+    let mut line = line.peekable();
+    let mut own: Vec<OsString> = line.by_ref().take(2).collect();
+    let commands = P::command();
+    let name = own
+        .get(1)
+        .and_then(|name| name.to_str())
+        .unwrap_or_default();
+    let Some(command) = commands
+        .find_subcommand(name)
+        .filter(|_| PASS_ON.contains(&name))
+    else {
+        return P::try_parse_from(own.into_iter().chain(line));
+    };
+    let mut others = vec![OsString::from("--")];
+    while let Some(word) = line.next() {
+        let text = word.to_string_lossy();
+        if text == "--" {
+            others.extend(line.by_ref());
+        } else if text == "-h" || text == "--help" {
+            own.push(word);
+        } else if let Some(arg) = command.get_arguments().find(|arg| is_option(arg, &text)) {
+            let is_alone = text.len() > 2 && !text.starts_with("--") || text.contains('=');
+            let takes_next =
+                !is_alone && matches!(arg.get_action(), ArgAction::Set | ArgAction::Append);
+            own.push(word);
+            own.extend(takes_next.then(|| line.next()).flatten());
+        } else {
+            others.push(word);
+        }
+    }
+    own.extend((others.len() > 1).then_some(others).into_iter().flatten());
+    P::try_parse_from(own)
+}
+
+/// Whether `text` is the option `arg`, as `--ranks`, `--ranks=4`, `-n` or `-n4`.
+fn is_option(arg: &clap::Arg, text: &str) -> bool {
+    match text.strip_prefix("--") {
+        Some(long) => arg.get_long() == long.split('=').next(),
+        None => text
+            .strip_prefix('-')
+            .is_some_and(|short| arg.get_short() == short.chars().next() && !short.is_empty()),
     }
 }

@@ -2,9 +2,10 @@
 //! start.
 
 use std::ffi::OsString;
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use fs_err as fs;
 
 use crate::error::{Error, Result};
 use crate::launch::Launch;
@@ -18,10 +19,12 @@ const SCRIPT: &str = include_str!("../../crates/bench/peers/torch_peers.py");
 pub fn measure(python: &Python, bench: &Launch) -> Result<PathBuf> {
     let folder = bench.logs.join("peers");
     let (script, figures) = (folder.join("torch_peers.py"), folder.join("torch.json"));
-    fs::create_dir_all(&folder).map_err(Error::file("cannot make", &folder))?;
-    fs::write(&script, SCRIPT).map_err(Error::file("cannot write", &script))?;
+    fs::create_dir_all(&folder)?;
+    fs::write(&script, SCRIPT)?;
+    let ranks = bench.ranks.to_string();
+    let problems = answer(bench, &["--peer-problems", &ranks])?;
     let mut args: Vec<OsString> = vec![script.into(), "--json".into(), figures.clone().into()];
-    for problem in problems(&bench.program, &bench.args, bench.ranks)?.lines() {
+    for problem in problems.lines() {
         args.push("--problem".into());
         args.extend(problem.split(' ').map(OsString::from));
     }
@@ -37,37 +40,40 @@ pub fn measure(python: &Python, bench: &Launch) -> Result<PathBuf> {
     Ok(figures)
 }
 
-/// The problems of the program, one a line: operation, sizes, element type.
-fn problems(program: &Path, args: &[OsString], ranks: usize) -> Result<String> {
-    let mut command = Command::new(program);
-    command.args(args).arg("--peer-problems");
-    command.arg(ranks.to_string());
-    command.stderr(std::process::Stdio::inherit());
-    let output = command.output().map_err(Error::not_started(program))?;
-    match output.status.success() {
-        true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
-        false => Err(Error::Refused {
-            program: "warpweave bench",
-            status: output.status,
-        }),
+/// What the program of `bench` prints with `more` options, with which it measures nothing. An option that it
+/// does not know is then one message, not one from every rank.
+pub fn answer(bench: &Launch, more: &[&str]) -> Result<String> {
+    let mut command = Command::new(&bench.program);
+    command
+        .args(&bench.args)
+        .args(more)
+        .stderr(Stdio::inherit());
+    let output = command
+        .output()
+        .map_err(Error::not_started(&bench.program))?;
+    match output.status {
+        status if status.success() => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+        status => Err(Error::usage(format!(
+            "`warpweave bench` refused these options with {status}: its message is above"
+        ))),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::setup::tests::script;
+    use crate::process::tests::script;
 
     #[test]
     fn every_rank_gets_the_problems_of_the_run() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
-        let said = path("said").display().to_string();
-        // In the place of Python: the first rank writes the figures, each says what it was told.
+        let output = path("output").display().to_string();
+        // In the place of Python: the first rank writes the figures, each writes its arguments.
         let python = format!(
             r#"case "$*" in *import*) exit 0 ;; esac
 test -s "$1" || exit 7
-echo "$*" > {said}.$WARPWEAVE_RANK.$WARPWEAVE_WORLD_SIZE
+echo "$*" > {output}.$WARPWEAVE_RANK.$WARPWEAVE_WORLD_SIZE
 [ $WARPWEAVE_RANK = 0 ] && echo '{{}}' > "$3" || true"#
         );
         script(&path("python"), &python);
@@ -85,21 +91,21 @@ echo collectives 64K float16"#;
             logs: path("logs"),
             patience: Default::default(),
         };
-        let python = Python::with_torch_of([path("python").into()]).unwrap();
+        let python = Python::with_torch_of(vec![path("python").into()]).unwrap();
         let figures = measure(&python, &bench).unwrap();
         assert_eq!(fs::read_to_string(&figures).unwrap(), "{}\n");
         for rank in 0..2 {
-            let told = fs::read_to_string(format!("{said}.{rank}.2")).unwrap();
-            let (_, told) = told.split_once(" --json ").unwrap();
+            let args = fs::read_to_string(format!("{output}.{rank}.2")).unwrap();
+            let (_, args) = args.split_once(" --json ").unwrap();
             let expected = format!(
                 "{} --problem all-gather-matmul 8x6x4 bfloat16 --problem collectives 64K float16\n",
                 figures.display()
             );
-            assert_eq!(told, expected);
+            assert_eq!(args, expected);
         }
         bench.args.push("--wrong".into());
         let refused = measure(&python, &bench).unwrap_err();
-        assert!(matches!(refused, Error::Refused { .. }), "{refused}");
+        assert!(matches!(refused, Error::Usage(_)), "{refused}");
     }
 
     #[test]
@@ -107,10 +113,10 @@ echo collectives 64K float16"#;
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("python");
         script(&path, "exit 1");
-        let error = Python::with_torch_of([path.into(), "/none/python".into()]).unwrap_err();
-        let told = error.to_string();
-        for word in ["/none/python", "WARPWEAVE_PYTHON", "--peers FILE"] {
-            assert!(told.contains(word), "{told}");
+        let error = Python::with_torch_of(vec![path.into(), "/none/python".into()]).unwrap_err();
+        let message = error.to_string();
+        for expected in ["/none/python", "WARPWEAVE_PYTHON", "--peers FILE"] {
+            assert!(message.contains(expected), "{message}");
         }
     }
 }

@@ -2,8 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
+use warpweave_nvcc::layout;
+
 use crate::bundle::Bundle;
+use crate::cargo::{self, CUDA_FEATURES};
 use crate::error::{Error, Result};
+use crate::setup::{self, pins};
 
 /// What a command works in.
 #[derive(Debug)]
@@ -12,6 +16,9 @@ pub enum Place {
     /// Programs built elsewhere, in the folder of this one.
     Bundle(Bundle),
 }
+
+/// Names the profile of `warpweave`: `dev` for the one that `cargo test` builds, else `release`.
+pub const PROFILE: &str = "WARPWEAVE_PROFILE";
 
 impl Place {
     /// Looks for a bundle around this program, then for a workspace around the current directory.
@@ -22,49 +29,90 @@ impl Place {
         workspace().map(Place::Workspace)
     }
 
-    pub fn baselines(&self) -> PathBuf {
+    /// The folder for what runs leave under `name`: logs, baselines.
+    pub fn results(&self, name: &str) -> PathBuf {
         match self {
-            Place::Workspace(root) => target_directory(root).join("warpweave/baselines"),
-            Place::Bundle(bundle) => bundle.root().join("baselines"),
+            Place::Workspace(root) => target_directory(root).join("warpweave").join(name),
+            Place::Bundle(bundle) => bundle.root.join(name),
         }
     }
 
-    pub fn logs(&self) -> PathBuf {
+    /// Whether `warpweave` has device code, or can be built with it.
+    pub fn has_device_code(&self) -> bool {
         match self {
-            Place::Workspace(root) => target_directory(root).join("warpweave/logs"),
-            Place::Bundle(bundle) => bundle.root().join("logs"),
+            Place::Workspace(_) => true,
+            Place::Bundle(bundle) => bundle.has_device_code(),
         }
+    }
+
+    /// The program that runs on every rank. With `cuda` it has the device code, for which the toolchain is set
+    /// up first where it is missing.
+    pub fn warpweave(&self, cuda: bool) -> Result<PathBuf> {
+        let root = match self {
+            Place::Bundle(bundle) if cuda && !bundle.has_device_code() => {
+                return Err(Error::usage(
+                    "--device cuda: this bundle was made without device code; make it with --features \
+                     nvcc,cutlass",
+                ));
+            }
+            Place::Bundle(bundle) => return Ok(bundle.warpweave()),
+            Place::Workspace(root) => root,
+        };
+        let line = match std::env::var(PROFILE).is_ok_and(|profile| profile == "dev") {
+            // The bench has cargo choose the features of dependencies as it does for tests.
+            true => "build --bin warpweave --bench layers",
+            false => "build --release -p warpweave-bench --bin warpweave",
+        };
+        let mut args: Vec<_> = line.split(' ').collect();
+        if cuda {
+            provide_toolchain(root)?;
+            args.extend(["--features", CUDA_FEATURES]);
+        }
+        cargo::binary(&cargo::build(root, &args)?, "warpweave")
     }
 }
 
 /// The root of the workspace at or above the current directory.
 pub fn workspace() -> Result<PathBuf> {
-    let from = std::env::current_dir().map_err(Error::file("cannot enter", "."))?;
+    let from = std::env::current_dir()?;
     // `cargo run` names the package that it runs: this one, whose parent is the workspace, also when it was
     // started with --manifest-path from elsewhere.
     let package = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
-    from.ancestors()
-        .chain(package.iter().flat_map(|package| package.ancestors()))
-        .find(|folder| is_workspace(folder))
-        .map(Path::to_path_buf)
-        .ok_or_else(|| Error::NoWorkspace { from: from.clone() })
-}
-
-fn is_workspace(folder: &Path) -> bool {
-    folder.join("xtask/Cargo.toml").is_file() && folder.join("crates/bench/Cargo.toml").is_file()
-}
-
-/// Bytes that are free where `path` is; `None` where the file system knows no limits.
-pub fn free_space(path: &Path) -> Result<Option<u64>> {
-    let failed = |errno: rustix::io::Errno| {
-        Error::file("cannot measure the free space of", path)(errno.into())
+    let folders = from
+        .ancestors()
+        .chain(package.iter().flat_map(|package| package.ancestors()));
+    let is_workspace = |folder: &&Path| {
+        let has = |package: &str| folder.join(package).join("Cargo.toml").is_file();
+        has("xtask") && has("crates/bench")
     };
-    let space = rustix::fs::statvfs(path).map_err(failed)?;
-    Ok((space.f_blocks > 0).then(|| space.f_bavail.saturating_mul(space.f_frsize)))
+    let root = folders.into_iter().find(is_workspace);
+    root.map(Path::to_path_buf).ok_or_else(|| {
+        Error::failed(format!(
+            "no Warpweave workspace at or above {} and no bundle.json next to this program",
+            from.display()
+        ))
+    })
 }
 
 /// Cargo's target directory of the workspace at `root`.
 pub fn target_directory(root: &Path) -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR")
         .map_or_else(|| root.join("target"), |target| root.join(target))
+}
+
+/// The folder of the pinned toolchain in the workspace at `root`.
+pub fn toolchain(root: &Path) -> PathBuf {
+    target_directory(root).join(layout::TOOLCHAIN)
+}
+
+/// Sets the toolchain up unless it is there, or others were named.
+pub fn provide_toolchain(root: &Path) -> Result<()> {
+    let is_named = |name| std::env::var_os(name).is_some();
+    let toolchain = toolchain(root);
+    let is_there = toolchain.join(layout::CUDA).join("bin/nvcc").exists()
+        && toolchain.join(layout::CUTLASS).join("include").exists();
+    if is_there || (is_named("WARPWEAVE_NVCC") && is_named("WARPWEAVE_CUTLASS")) {
+        return Ok(());
+    }
+    setup::provide(&toolchain, &[&pins::CUDA, &pins::CUTLASS])
 }

@@ -5,16 +5,16 @@
 //! all of them except libcuda, which comes with the driver: a stub stands in for it. The program is linked,
 //! not run.
 
-use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use cargo_metadata::MetadataCommand;
+use fs_err as fs;
 use warpweave_nvcc::layout;
 
-use crate::cargo::{self, Cargo};
 use crate::error::{Error, Result};
-use crate::place;
 use crate::setup::{self, pins};
+use crate::{cargo, place, process};
 
 /// The project, from the workspace's root.
 const MANIFEST: &str = "examples/with-candle/Cargo.toml";
@@ -22,34 +22,35 @@ const MANIFEST: &str = "examples/with-candle/Cargo.toml";
 /// Provides what is linked, and builds the project.
 pub fn run() -> Result<()> {
     let root = place::workspace()?;
-    let target = place::target_directory(&root);
-    let toolchain = target.join(layout::TOOLCHAIN);
-    setup::provide(&toolchain, &[&pins::CUDA, &pins::LINK], false)?;
-    let own = target.join("with-candle");
+    let toolchain = place::toolchain(&root);
+    setup::provide(&toolchain, &[&pins::CUDA, &pins::LINK])?;
+    let own = place::target_directory(&root).join("with-candle");
     stub(&bindings(&root)?, &own.join("stub/lib"))?;
 
-    let mut command = Cargo::new(&root).command(["build", "--manifest-path", MANIFEST]);
+    let mut command = cargo::command(&root, &["build", "--manifest-path", MANIFEST]);
+    command.arg("--target-dir").arg(&own);
+    // Where cudarc and candle's kernels look for CUDA, cudarc in each of these.
     command
-        .arg("--target-dir")
-        .arg(&own)
-        // Where cudarc and candle's kernels look for CUDA, cudarc in each of these.
         .env("CUDA_HOME", toolchain.join(layout::CUDA))
         .env("CUDA_PATH", toolchain.join(layout::CUDA))
         .env("CUDA_TOOLKIT_ROOT_DIR", toolchain.join(layout::LINK))
         .env("CUDA_ROOT", own.join("stub"))
         .env("CUDA_COMPUTE_CAP", "90");
-    cargo::run(&mut command, "cargo build of examples/with-candle")
+    process::run(&mut command, "cargo build of examples/with-candle")
 }
 
 /// cudarc's bindings of libcuda, in the version that the project has.
 fn bindings(root: &Path) -> Result<String> {
-    let packages = Cargo::new(root).metadata(MANIFEST)?.packages;
-    let cudarc = packages
-        .into_iter()
-        .find(|package| *package.name == "cudarc");
-    let cudarc = cudarc.ok_or_else(|| Error::option(MANIFEST, "it does not depend on cudarc"))?;
+    let mut command = MetadataCommand::new();
+    let metadata = command.manifest_path(root.join(MANIFEST)).exec();
+    let packages = metadata
+        .map_err(|error| Error::failed(error.to_string()))?
+        .packages;
+    let cudarc = packages.iter().find(|package| *package.name == "cudarc");
+    let cudarc =
+        cudarc.ok_or_else(|| Error::failed(format!("{MANIFEST} does not depend on cudarc")))?;
     let path = cudarc.manifest_path.with_file_name("src/driver/sys/mod.rs");
-    fs::read_to_string(&path).map_err(Error::file("cannot read", &path))
+    Ok(fs::read_to_string(path)?)
 }
 
 /// The functions of libcuda that `bindings` declare, each once.
@@ -70,19 +71,16 @@ fn functions(bindings: &str) -> Vec<&str> {
 /// Makes a libcuda in `folder` that has the functions of `bindings` and does nothing, to be linked and never
 /// run.
 fn stub(bindings: &str, folder: &Path) -> Result<()> {
-    fs::create_dir_all(folder).map_err(Error::file("cannot make", folder))?;
+    fs::create_dir_all(folder)?;
     let source = folder.join("libcuda.c");
-    let text: String = functions(bindings)
-        .iter()
-        .map(|name| format!("void cu{name}(void) {{}}\n"))
-        .collect();
-    fs::write(&source, text).map_err(Error::file("cannot write", &source))?;
+    let text = functions(bindings)
+        .into_iter()
+        .map(|name| format!("void cu{name}(void) {{}}\n"));
+    fs::write(&source, text.collect::<String>())?;
     let mut command = Command::new("cc");
-    command
-        .args(["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o"])
-        .arg(folder.join("libcuda.so"))
-        .arg(&source);
-    cargo::run(&mut command, "cc of a stub of libcuda")
+    command.args(["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o"]);
+    command.arg(folder.join("libcuda.so")).arg(&source);
+    process::run(&mut command, "cc of a stub of libcuda")
 }
 
 #[cfg(test)]

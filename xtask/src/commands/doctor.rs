@@ -6,34 +6,26 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use super::launch::JobOptions;
-use crate::device::{Asked, Wanted};
-use crate::doctor::{self, Report};
+use super::warpweave;
+use crate::device::Asked;
+use crate::doctor::{self, Use};
 use crate::error::{Error, Result};
 
 #[derive(Debug, clap::Args)]
+// Every option says how to measure.
+#[command(mut_args(|arg| match arg.get_id() == "measure" {
+    true => arg,
+    false => arg.requires("measure"),
+}))]
 pub struct Options {
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
     /// Measure this machine instead, and print it as `plan simulate --machine` takes it
-    #[arg(long, conflicts_with = "json")]
+    #[arg(long)]
     measure: bool,
-    #[command(flatten)]
-    measuring: Measuring,
-}
-
-/// How to measure.
-#[derive(Debug, Default, clap::Args)]
-struct Measuring {
     /// Write the measured machine to this file
-    #[arg(long, value_name = "FILE", requires = "measure")]
+    #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Where to measure: all GPUs where there are some, else four host ranks
-    #[arg(long, value_enum, default_value_t, requires = "measure")]
-    device: Wanted,
-    /// Number of ranks [default: one a GPU, four on the host]
-    #[arg(long, short = 'n', requires = "measure")]
-    ranks: Option<usize>,
+    #[command(flatten)]
+    asked: Asked,
     #[command(flatten)]
     job: JobOptions,
 }
@@ -41,36 +33,18 @@ struct Measuring {
 /// Prints the findings. Succeeds where the host backend can run: what only GPUs need may be missing.
 pub fn run(options: &Options) -> Result<()> {
     if options.measure {
-        return measure(&options.measuring);
+        let out = options.out.iter();
+        let args = out.flat_map(|out| [OsString::from("--out"), out.into()]);
+        return warpweave::start("measure", options.asked, &options.job, args.collect());
     }
     let report = doctor::examine();
-    let text = if options.json {
-        json(&report)?
-    } else {
-        report.to_string()
-    };
     // A reader that closes the pipe, as `head` does, is no error.
-    let _ = writeln!(io::stdout(), "{}", text.trim_end());
-    if report.host_backend {
+    let _ = write!(io::stdout(), "{report}");
+    if report.allows(Use::Host) {
         return Ok(());
     }
-    Err(Error::Unfit {
-        missing: report.missing(doctor::Use::Host).join(", "),
-    })
-}
-
-/// Starts `warpweave measure` on every rank.
-fn measure(options: &Measuring) -> Result<()> {
-    let out = options.out.iter();
-    let args = out.flat_map(|out| [OsString::from("--out"), out.into()]);
-    let asked = Asked {
-        device: options.device,
-        ranks: options.ranks,
-    };
-    options.job.start("measure", asked, args)
-}
-
-fn json(report: &Report) -> Result<String> {
-    serde_json::to_string_pretty(report)
-        .map_err(|error| Error::file("cannot write", "the report")(error.into()))
+    let missing = report.missing(Use::Host).join(", ");
+    Err(Error::failed(format!(
+        "the host backend cannot run here: {missing}"
+    )))
 }

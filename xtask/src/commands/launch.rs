@@ -4,11 +4,9 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::device::{self, Asked, Gpus};
 use crate::error::{Error, Result};
 use crate::launch::{Launch, Patience};
 use crate::place::Place;
-use crate::program;
 
 /// The options of every command that starts ranks.
 #[derive(Debug, Default, clap::Args)]
@@ -34,42 +32,28 @@ pub struct JobOptions {
 }
 
 impl JobOptions {
-    /// Starts a command of `warpweave` on every rank, on the wanted device and number of ranks.
-    pub fn start(
-        &self,
-        command: &'static str,
-        asked: Asked,
-        more: impl IntoIterator<Item = OsString>,
-    ) -> Result<()> {
-        let place = Place::find()?;
-        let device_code = program::has_device_code(&place);
-        let chosen = device::choose(asked.device, asked.ranks, &Gpus::find(), device_code)?;
-        let program = program::warpweave(&place, chosen.cuda)?;
-        let mut args: Vec<OsString> = [command, "--device", chosen.name()].map(Into::into).into();
-        args.extend(more);
-        self.launch(command, program, args, chosen.ranks, &place)
-            .run()
-    }
-
-    /// A job with these options.
+    /// A job of this program with these options.
     pub fn launch(
         &self,
         label: &'static str,
         program: PathBuf,
         args: Vec<OsString>,
         ranks: usize,
-        place: &Place,
-    ) -> Launch {
-        Launch {
+    ) -> Result<Launch> {
+        let logs = match &self.logs {
+            Some(logs) => logs.clone(),
+            None => Place::find()?.results("logs"),
+        };
+        Ok(Launch {
             label,
             program,
             args,
             ranks,
             hosts: self.hosts.clone(),
             port: self.port,
-            logs: self.logs.clone().unwrap_or_else(|| place.logs()),
+            logs,
             patience: self.patience(),
-        }
+        })
     }
 
     /// The limits of a job with these options.
@@ -110,23 +94,11 @@ pub struct Options {
 /// Runs the program on every rank.
 pub fn run(options: Options) -> Result<()> {
     let mut args = options.program.into_iter();
-    let Some(program) = args.next() else {
-        return Err(Error::option("PROGRAM", "missing"));
-    };
-    let logs = options
+    let program = args
+        .next()
+        .ok_or_else(|| Error::usage("PROGRAM is missing"))?;
+    let job = options
         .job
-        .logs
-        .clone()
-        .map_or_else(|| Place::find().map(|place| place.logs()), Ok)?;
-    Launch {
-        label: "launch",
-        program: program.into(),
-        args: args.collect(),
-        ranks: options.ranks,
-        hosts: options.job.hosts.clone(),
-        port: options.job.port,
-        logs,
-        patience: options.job.patience(),
-    }
-    .run()
+        .launch("launch", program.into(), args.collect(), options.ranks)?;
+    job.run()
 }

@@ -5,7 +5,6 @@ pub mod bundle;
 pub mod candle;
 pub mod ci;
 pub mod doctor;
-mod forward;
 pub mod launch;
 pub mod setup;
 pub mod test;

@@ -12,31 +12,13 @@ pub struct Options {
     /// Also cuobjdump and nvdisasm, to look at the machine code of kernels
     #[arg(long)]
     inspect: bool,
-    /// Install again what is already there
-    #[arg(long)]
-    force: bool,
 }
 
 /// Provides the compiler, the CUTLASS headers and the components that were asked for. Skips what is there
 /// with the right pins.
 pub fn run(options: &Options) -> Result<()> {
-    let toolchain =
-        place::target_directory(&place::workspace()?).join(warpweave_nvcc::layout::TOOLCHAIN);
     let mut wanted = vec![&pins::CUDA, &pins::CUTLASS];
     wanted.extend(options.runtime.then_some(&pins::RUNTIME));
     wanted.extend(options.inspect.then_some(&pins::INSPECT));
-    let provided = setup::provide(&toolchain, &wanted, options.force)?;
-    for component in provided {
-        let state = if component.is_new {
-            "provided"
-        } else {
-            "up to date"
-        };
-        println!(
-            "{:<12} {state}: {}",
-            component.name,
-            component.folder.display()
-        );
-    }
-    Ok(())
+    setup::provide(&place::toolchain(&place::workspace()?), &wanted)
 }

@@ -1,6 +1,5 @@
 //! `cargo xtask test`: all tests on the host, and those that want a GPU where there is one.
 
-use std::fs::{self, File};
 use std::io::{self, Write};
 use std::panic::resume_unwind;
 use std::path::Path;
@@ -9,25 +8,24 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use fs_err::{self as fs, File};
+
 use crate::bundle::Bundle;
-use crate::cargo::{CUDA_FEATURES, Cargo};
-use crate::device::{self, Chosen, Gpus, Wanted};
+use crate::cargo::{self, CUDA_FEATURES};
+use crate::device::{self, Asked, Chosen, Gpus};
 use crate::error::{Error, Result};
-use crate::harness::{self, Conditions, Counts, Harness};
+use crate::harness::{self, Conditions, Counts, TestProgram};
 use crate::place::{self, Place};
-use crate::program;
 
 /// For one test program with GPUs, unless --timeout says otherwise.
-const LIMIT: Duration = Duration::from_secs(300);
+pub const LIMIT: Duration = Duration::from_secs(300);
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// Where to run: `cuda` adds the tests that want a GPU to those of the host
-    #[arg(long, value_enum, default_value_t)]
-    device: Wanted,
-    /// Ranks of the tests that start several processes, in WARPWEAVE_TEST_RANKS
-    #[arg(long, short = 'n')]
-    ranks: Option<usize>,
+    /// `--device cuda` adds the tests that want a GPU to those of the host; `--ranks` is for the tests that
+    /// start several processes, in WARPWEAVE_TEST_RANKS
+    #[command(flatten)]
+    asked: Asked,
     /// Kill a test program that wants a GPU after so many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = LIMIT.as_secs())]
     timeout: u64,
@@ -35,79 +33,66 @@ pub struct Options {
 
 /// Runs the tests; the last line is `N passed, N failed, N skipped`.
 pub fn run(options: &Options) -> Result<()> {
-    let place = Place::find()?;
-    let chosen = device::choose(
-        options.device,
-        options.ranks,
-        &Gpus::find(),
-        program::has_device_code(&place),
-    )?;
-    let conditions = Conditions {
-        env: environment(chosen, options.ranks),
-        limit: Duration::from_secs(options.timeout),
-        out: || Box::new(io::stdout()),
-    };
-    let counts = match &place {
-        Place::Workspace(root) => workspace(root, chosen, &conditions)?,
-        Place::Bundle(bundle) => bundled(bundle, chosen, &conditions)?,
-    };
+    let counts = tests(options.asked, Duration::from_secs(options.timeout))?;
     println!("{counts}");
-    if counts.failed > 0 {
-        Err(Error::TestsFailed {
-            failed: counts.failed,
-        })
-    } else {
-        Ok(())
+    match counts.failed {
+        0 => Ok(()),
+        _ => Err(Error::Reported),
     }
 }
 
-fn environment(chosen: Chosen, ranks: Option<usize>) -> Vec<(String, String)> {
-    let device = ("WARPWEAVE_TEST_DEVICE".to_owned(), chosen.name().to_owned());
-    let ranks = ranks.map(|ranks| ("WARPWEAVE_TEST_RANKS".to_owned(), ranks.to_string()));
-    let on_gpus = [
+/// Runs the tests that fit the device; each program with GPUs ends at the limit.
+pub fn tests(asked: Asked, limit: Duration) -> Result<Counts> {
+    let place = Place::find()?;
+    let chosen = device::choose(asked, &Gpus::find(), place.has_device_code())?;
+    let conditions = Conditions {
+        env: environment(chosen, asked.ranks),
+        limit,
+        out: || Box::new(io::stdout()),
+    };
+    match &place {
+        Place::Workspace(root) => workspace(root, chosen, &conditions),
+        Place::Bundle(bundle) => bundled(bundle, chosen, &conditions),
+    }
+}
+
+fn environment(chosen: Chosen, ranks: Option<usize>) -> Vec<(&'static str, String)> {
+    let mut env = vec![("WARPWEAVE_TEST_DEVICE", chosen.name().to_owned())];
+    env.extend(ranks.map(|ranks| ("WARPWEAVE_TEST_RANKS", ranks.to_string())));
+    if chosen.cuda {
         // Ranks that are threads on one GPU: a stream must not queue after another rank's kernel that waits
         // for it.
-        ("CUDA_DEVICE_MAX_CONNECTIONS", "32"),
-    ];
-    let on_gpus = on_gpus.map(|(name, value)| (name.to_owned(), value.to_owned()));
-    let on_gpus = on_gpus.into_iter().filter(|_| chosen.cuda);
-    std::iter::once(device)
-        .chain(ranks)
-        .chain(on_gpus)
-        .collect()
+        env.push(("CUDA_DEVICE_MAX_CONNECTIONS", "32".into()));
+    }
+    env
 }
 
 /// Builds everything that cargo tests and runs it, several programs at once. Then come, one after another,
 /// the programs with tests for GPUs.
 fn workspace(root: &Path, chosen: Chosen, conditions: &Conditions) -> Result<Counts> {
-    let cargo = Cargo::new(root);
     let mut args = vec!["test"];
     if chosen.cuda {
-        program::provide_toolchain(root)?;
+        place::provide_toolchain(root)?;
         args.extend(["--features", CUDA_FEATURES]);
     }
-    fetch(&cargo);
+    fetch(root);
     // Apart from the run, so that a test that fails and a test that does not compile are distinguished.
-    let made = cargo.build(&[&args[..], &["--no-run"]].concat())?;
-    let made: Vec<_> = made.into_iter().filter(|made| made.is_test).collect();
+    let made = cargo::build(root, &[&args[..], &["--no-run"]].concat())?;
+    let made = made.iter().filter(|made| made.profile.test);
+    let programs: Vec<_> = made.map(TestProgram::of).collect();
 
-    let mut runs = vec![(String::from("documentation"), {
-        let mut command = cargo.command(&args);
-        command
-            .args(["--doc", "--no-fail-fast"])
-            .stdin(Stdio::null());
-        command
-    })];
-    for made in &made {
-        let program = Harness::of(made);
-        runs.push((program.name.clone(), program.command(&[])));
-    }
-    runs.sort_by_key(|(name, _)| {
-        LONGEST
+    let mut documentation = cargo::command(root, &args);
+    documentation
+        .args(["--doc", "--no-fail-fast"])
+        .stdin(Stdio::null());
+    let mut runs = vec![(String::from("documentation"), documentation)];
+    runs.extend(
+        programs
             .iter()
-            .position(|long| name.starts_with(long))
-            .unwrap_or(LONGEST.len())
-    });
+            .map(|program| (program.name(), program.command(&[]))),
+    );
+    let rank = |name: &str| LONGEST.iter().position(|long| name.starts_with(long));
+    runs.sort_by_key(|(name, _)| rank(name).unwrap_or(LONGEST.len()));
     for (_, command) in &mut runs {
         command.envs(conditions.env.iter().cloned());
     }
@@ -115,7 +100,7 @@ fn workspace(root: &Path, chosen: Chosen, conditions: &Conditions) -> Result<Cou
     let mut counts = at_once(runs, &logs, conditions.out)?;
 
     if chosen.cuda {
-        let gpu = on_gpus(made.iter().map(Harness::of), &["--ignored"], conditions)?;
+        let gpu = on_gpus(programs.into_iter(), &["--ignored"], conditions)?;
         // The run on the host counted them as skipped.
         counts.skipped = counts.skipped.saturating_sub(gpu.passed + gpu.failed);
         counts += gpu;
@@ -146,7 +131,7 @@ fn at_once(
     logs: &Path,
     out: fn() -> Box<dyn Write>,
 ) -> Result<Counts> {
-    fs::create_dir_all(logs).map_err(Error::file("cannot make", logs))?;
+    fs::create_dir_all(logs)?;
     let (queue, out) = (Mutex::new(runs.into_iter()), Mutex::new(out));
     let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
     let work = || -> Result<Counts> {
@@ -154,16 +139,12 @@ fn at_once(
         while let Some((name, mut command)) = next() {
             let log = logs.join(format!("{}.log", name.replace(' ', "-")));
             // A file, not a pipe: a process that a test leaves behind would hold a pipe open.
-            let file = File::create(&log).map_err(Error::file("cannot write", &log))?;
-            let both = file
-                .try_clone()
-                .map_err(Error::file("cannot write", &log))?;
-            let status = command.stdout(file).stderr(both).status();
+            let file = File::create(&log)?.into_parts().0;
+            let status = command.stdout(file.try_clone()?).stderr(file).status();
             let status = status.map_err(Error::not_started(command.get_program()))?;
-            let said = File::open(&log).map_err(Error::file("cannot read", &log))?;
             let out = out.lock().unwrap_or_else(PoisonError::into_inner);
             let _ = writeln!(out(), "\n---- {name}");
-            let mut these = harness::count(said, out());
+            let mut these = harness::count(File::open(&log)?, out());
             these.account_for(status);
             counts += these;
         }
@@ -183,47 +164,36 @@ fn at_once(
 /// Downloads all packages. A build downloads only those that it compiles; the tests of the repository also
 /// look at those for other systems, and never use the network. Without a network, the packages that are here
 /// may be enough.
-fn fetch(cargo: &Cargo) {
-    let fetched = cargo
-        .command(["fetch", "--locked"])
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .status();
+fn fetch(root: &Path) {
+    let mut command = cargo::command(root, &["fetch", "--locked"]);
+    let fetched = command.stdin(Stdio::null()).stdout(Stdio::null()).status();
     if !fetched.is_ok_and(|status| status.success()) {
         eprintln!("warning: `cargo fetch` failed: tests that look at all packages may miss some");
     }
 }
 
 fn bundled(bundle: &Bundle, chosen: Chosen, conditions: &Conditions) -> Result<Counts> {
-    let programs = bundle
-        .manifest()
-        .tests
-        .iter()
-        .map(|test| harness::bundled(bundle.root(), test));
     if !chosen.cuda {
-        let why = "a bundle holds only the tests for GPUs, and this machine shows none or the bundle \
-            has no device code";
-        return Err(Error::option("--device", why));
+        return Err(Error::usage(
+            "--device: a bundle holds only the tests for GPUs, and this machine shows none or the bundle has \
+             no device code",
+        ));
     }
-    on_gpus(programs, &["--include-ignored"], conditions)
+    on_gpus(bundle.tests(), &["--include-ignored"], conditions)
 }
 
 /// Runs the programs that have tests for GPUs, and in each one test at a time: they share the GPUs.
 fn on_gpus(
-    programs: impl Iterator<Item = Harness>,
+    programs: impl Iterator<Item = TestProgram>,
     which: &[&str],
     conditions: &Conditions,
 ) -> Result<Counts> {
+    let args = [which, &["--test-threads", "1"]].concat();
     let mut counts = Counts::default();
     for program in programs {
         let tests = program.device_tests()?.len();
         if tests > 0 {
-            println!("\n{}: {tests} tests with GPUs", program.name);
-            let args: Vec<_> = which
-                .iter()
-                .copied()
-                .chain(["--test-threads", "1"])
-                .collect();
+            println!("\n{}: {tests} tests with GPUs", program.name());
             counts += program.run(&args, conditions)?;
         }
     }
@@ -270,44 +240,38 @@ mod tests {
 
     #[test]
     fn tests_learn_where_they_run() {
-        let env = environment(CUDA, Some(4));
         let expected = [
             ("WARPWEAVE_TEST_DEVICE", "cuda"),
             ("WARPWEAVE_TEST_RANKS", "4"),
             ("CUDA_DEVICE_MAX_CONNECTIONS", "32"),
         ];
-        assert_eq!(
-            env,
-            expected.map(|(name, value)| (name.to_owned(), value.to_owned()))
-        );
+        let expected = expected.map(|(name, value)| (name, value.to_owned()));
+        assert_eq!(environment(CUDA, Some(4)), expected);
         assert_eq!(environment(HOST, None).len(), 1);
     }
 
     #[test]
     fn the_programs_of_a_bundle_run_with_their_ignored_tests() {
         let folder = tempfile::tempdir().unwrap();
-        let program = |name: &str, result: &str| {
-            let path = std::path::PathBuf::from(name);
+        let results = [
+            ("good", "ok. 2 passed; 0 failed; 0 ignored"),
+            ("bad", "FAILED. 3 passed; 1 failed; 0 ignored"),
+        ];
+        let programs = results.map(|(target, result)| {
             let script = format!(
                 "[ $1 = --list ] && {{ echo 'cuda::a: test'; exit 0; }}\n\
-                 echo $* $WARPWEAVE_TEST_DEVICE >{name}.args\necho 'test result: {result}; 0 measured'\n\
+                 echo $* $WARPWEAVE_TEST_DEVICE >{target}.args\necho 'test result: {result}; 0 measured'\n\
                  case '{result}' in ok*) exit 0;; esac; exit 101\n"
             );
-            crate::setup::tests::script(&folder.path().join(name), &script);
-            crate::bundle::Program {
+            crate::process::tests::script(&folder.path().join(target), &script);
+            TestProgram {
                 package: "gemm".into(),
-                name: name.into(),
-                path,
+                target: target.into(),
+                path: target.into(),
+                folder: Default::default(),
             }
-        };
-        let mut manifest =
-            crate::bundle::Manifest::new(None, true, vec!["nvcc".into()], "w".into());
-        manifest
-            .tests
-            .push(program("good", "ok. 2 passed; 0 failed; 0 ignored"));
-        manifest
-            .tests
-            .push(program("bad", "FAILED. 3 passed; 1 failed; 0 ignored"));
+        });
+        let manifest = crate::bundle::Manifest::new(vec!["nvcc".into()], programs.into());
         manifest.write(folder.path()).unwrap();
         let bundle = Bundle::in_folder(folder.path()).unwrap().unwrap();
         let conditions = Conditions {
@@ -316,15 +280,8 @@ mod tests {
             out: || Box::new(io::sink()),
         };
         let counts = bundled(&bundle, CUDA, &conditions).unwrap();
-        assert_eq!(
-            counts,
-            Counts {
-                passed: 5,
-                failed: 1,
-                skipped: 0
-            }
-        );
-        let args = std::fs::read_to_string(folder.path().join("good.args")).unwrap();
+        assert_eq!((counts.passed, counts.failed, counts.skipped), (5, 1, 0));
+        let args = fs::read_to_string(folder.path().join("good.args")).unwrap();
         assert_eq!(args, "--include-ignored --test-threads 1 cuda\n");
         assert!(bundled(&bundle, HOST, &conditions).is_err());
     }

@@ -1,4 +1,4 @@
-//! Commands of the program `warpweave`: `plan`, `report` and `compare` in one process, `timeline` on every
+//! Commands of the program `warpweave`: `plan`, `report` and `compare` in one process, the others on every
 //! rank.
 
 use std::ffi::OsString;
@@ -7,10 +7,10 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use super::launch::JobOptions;
-use crate::device::Asked;
+use crate::device::{self, Asked, Chosen, Gpus};
 use crate::error::{Error, Result};
+use crate::launch::Launch;
 use crate::place::Place;
-use crate::program;
 
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true)]
@@ -31,12 +31,7 @@ pub struct Timeline {
     #[command(flatten)]
     job: JobOptions,
     /// As `pushChunks --shape 8192x3584x8192 --dtype bf16 --machine h200x4 --out trace.json`
-    #[arg(
-        required = true,
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        value_name = "ALGORITHM …"
-    )]
+    #[arg(required = true, last = true, value_name = "ALGORITHM …")]
     args: Vec<OsString>,
 }
 
@@ -75,49 +70,60 @@ pub fn run(command: &str, options: &Arguments) -> Result<()> {
     become_program(command, |_| options.args.clone())
 }
 
-/// Becomes `warpweave compare`. A comparison that cannot be made has an error of its own, since status 1 is a
+/// Becomes `warpweave compare`. A comparison that cannot be made is an error in usage, since status 1 is a
 /// verdict.
 pub fn compare(options: &Compare) -> Result<()> {
-    become_program("compare", |place| options.arguments(place.baselines()))
-        .map_err(|cause| Error::NotCompared(Box::new(cause)))
+    become_program("compare", |place| {
+        options.arguments(place.results("baselines"))
+    })
+    .map_err(|error| Error::usage(error.to_string()))
 }
 
 /// Starts `warpweave timeline` on every rank.
 pub fn timeline(options: &Timeline) -> Result<()> {
-    options
-        .job
-        .start("timeline", options.asked, options.args.iter().cloned())
+    start(
+        "timeline",
+        options.asked,
+        &options.job,
+        options.args.clone(),
+    )
+}
+
+/// Runs a command of `warpweave` on every rank.
+pub fn start(
+    command: &'static str,
+    asked: Asked,
+    job: &JobOptions,
+    more: Vec<OsString>,
+) -> Result<()> {
+    let place = Place::find()?;
+    launch(command, &place, choose(&place, asked)?, job, more)?.run()
+}
+
+/// The device and the number of ranks for a command of `warpweave`.
+pub fn choose(place: &Place, asked: Asked) -> Result<Chosen> {
+    device::choose(asked, &Gpus::find(), place.has_device_code())
+}
+
+/// Builds `warpweave`, for a job that runs a command of it on every rank.
+pub fn launch(
+    command: &'static str,
+    place: &Place,
+    chosen: Chosen,
+    job: &JobOptions,
+    more: Vec<OsString>,
+) -> Result<Launch> {
+    let program = place.warpweave(chosen.cuda)?;
+    let mut args: Vec<OsString> = [command, "--device", chosen.name()].map(Into::into).into();
+    args.extend(more);
+    job.launch(command, program, args, chosen.ranks)
 }
 
 /// No device is touched, so no device code is built. Returns only if the program cannot be started.
 fn become_program(command: &str, args: impl FnOnce(&Place) -> Vec<OsString>) -> Result<()> {
     let place = Place::find()?;
-    let program = program::warpweave(&place, false)?;
-    let source = Command::new(&program)
-        .arg(command)
-        .args(args(&place))
-        .exec();
+    let program = place.warpweave(false)?;
+    let mut command_line = Command::new(&program);
+    let source = command_line.arg(command).args(args(&place)).exec();
     Err(Error::not_started(program)(source))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use clap::Parser;
-
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        options: Compare,
-    }
-
-    #[test]
-    fn the_program_gets_the_folder_and_both_names() {
-        let line =
-            Line::try_parse_from(["compare", "before", "after", "--threshold", "3"]).unwrap();
-        let args = line.options.arguments("kept".into());
-        let expected = "--baselines kept --threshold 3 -- before after";
-        assert_eq!(args.join(&OsString::from(" ")), expected);
-        assert!(Line::try_parse_from(["compare", "before"]).is_err());
-    }
 }

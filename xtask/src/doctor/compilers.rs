@@ -4,35 +4,31 @@ use std::path::Path;
 
 use warpweave_nvcc::{Cutlass, Environment, Error, HostCompiler, NEWEST, Nvcc};
 
-use super::probe;
 use super::{Answer, Finding, State, Use, doubtful, missing, present};
-use crate::setup;
+use crate::process;
+use crate::setup::Python;
 
 /// Rust; nvcc and what it needs; Python, with which `cargo xtask setup` downloads them.
 pub fn examine(target: &Path) -> Vec<Finding> {
     // What a build script would find whose output is in this target directory.
     let environment = Environment::current().with("CARGO_TARGET_DIR", target);
-    let nvcc = nvcc(&environment).about("nvcc", Use::DeviceCode);
-    let cutlass = cutlass(&environment).about("CUTLASS", Use::DeviceCode);
+    let (nvcc, cutlass) = (nvcc(&environment), cutlass(&environment));
     // Only setup uses Python.
-    let setup = match [&nvcc, &cutlass]
-        .iter()
-        .any(|finding| finding.state == State::Missing)
-    {
+    let setup = match nvcc.state == State::Missing || cutlass.state == State::Missing {
         true => Use::DeviceCode,
         false => Use::Optional,
     };
     vec![
-        rustc().about("rustc", Use::Build),
-        nvcc,
-        cutlass,
-        host_compiler(&environment).about("C++ compiler", Use::DeviceCode),
-        python().about("python, pip", setup),
+        ("rustc", Use::Build, rustc()),
+        ("nvcc", Use::DeviceCode, nvcc),
+        ("CUTLASS", Use::DeviceCode, cutlass),
+        ("C++ compiler", Use::DeviceCode, host_compiler(&environment)),
+        ("python, pip", setup, python()),
     ]
 }
 
 fn rustc() -> Answer {
-    match probe::first_line("rustc", ["--version"]) {
+    match process::first_line("rustc", ["--version"]) {
         Some(version) => present(version),
         None => missing("not in PATH", "install Rust from https://rustup.rs"),
     }
@@ -43,12 +39,8 @@ fn nvcc(environment: &Environment) -> Answer {
         Ok(found) => found,
         Err(error) => return refused(&error),
     };
-    let text = format!(
-        "{} at {} ({})",
-        found.version,
-        found.path.display(),
-        found.origin
-    );
+    let path = found.path.display();
+    let text = format!("{} at {path} ({})", found.version, found.origin);
     if found.version > NEWEST {
         let advice = format!(
             "newer than {NEWEST}: every machine that runs its code needs a driver newer than branch 580"
@@ -66,12 +58,8 @@ fn nvcc(environment: &Environment) -> Answer {
 fn cutlass(environment: &Environment) -> Answer {
     match Cutlass::find(environment) {
         Ok(found) => {
-            let folder = found
-                .include
-                .first()
-                .map(|path| path.display().to_string())
-                .unwrap_or_default();
-            present(format!("{folder} ({})", found.origin))
+            let folder = found.include.first().cloned().unwrap_or_default();
+            present(format!("{} ({})", folder.display(), found.origin))
         }
         Err(error) => refused(&error),
     }
@@ -80,7 +68,7 @@ fn cutlass(environment: &Environment) -> Answer {
 fn host_compiler(environment: &Environment) -> Answer {
     match HostCompiler::find(environment) {
         Ok(found) => {
-            let version = probe::first_line(&found.path, ["--version"])
+            let version = process::first_line(&found.path, ["--version"])
                 .unwrap_or_else(|| "version unknown".into());
             present(format!("{version} at {}", found.path.display()))
         }
@@ -100,20 +88,21 @@ fn refused(error: &Error) -> Answer {
 }
 
 fn python() -> Answer {
-    match setup::Python::find() {
+    match Python::find() {
         Ok(python) => {
             let version =
-                probe::first_line(python.name(), ["-m", "pip", "--version"]).unwrap_or_default();
+                process::first_line(python.name(), ["-m", "pip", "--version"]).unwrap_or_default();
             // pip prints its folder and its Python as well: "pip 23.2 from … (python 3.11)".
             let brief = version.split(" from ").next().unwrap_or_default();
             present(format!("{} with {brief}", python.name()))
         }
         Err(error) => {
             let text = error.to_string();
-            let (found, advice) = text
-                .split_once(':')
-                .unwrap_or((&text, "install python3 with pip"));
-            let advice = advice.lines().next().unwrap_or_default().trim();
+            // What to do without Python stands in the lines after the first.
+            let line = text.lines().next().unwrap_or_default();
+            let (found, advice) = line
+                .split_once(": ")
+                .unwrap_or((line, "install python3 with pip"));
             missing(
                 found,
                 format!("{advice} (only `cargo xtask setup` uses it)"),
@@ -129,11 +118,11 @@ mod tests {
     #[test]
     fn a_missing_compiler_comes_with_its_advice() {
         let nowhere = Environment::empty().with("WARPWEAVE_CUTLASS", "/nonexistent");
-        let finding = cutlass(&nowhere).about("CUTLASS", Use::DeviceCode);
-        assert_eq!(finding.state, State::Missing);
-        assert!(finding.found.contains("/nonexistent"), "{}", finding.found);
-        assert!(finding.advice.unwrap().contains("cargo xtask setup"));
-        let finding = host_compiler(&nowhere).about("C++ compiler", Use::DeviceCode);
-        assert!(finding.found.contains("g++") && finding.advice.unwrap().contains("NVCC_CCBIN"));
+        let answer = cutlass(&nowhere);
+        assert_eq!(answer.state, State::Missing);
+        assert!(answer.found.contains("/nonexistent"), "{}", answer.found);
+        assert!(answer.advice.unwrap().contains("cargo xtask setup"));
+        let answer = host_compiler(&nowhere);
+        assert!(answer.found.contains("g++") && answer.advice.unwrap().contains("NVCC_CCBIN"));
     }
 }

@@ -1,25 +1,25 @@
-//! The driver, the GPUs, the launchers, and whether multicast may be used.
+//! The driver, the GPUs, and whether multicast may be used.
 
 use std::fs;
 
 use super::libraries::by_loader;
-use super::probe;
 use super::{Answer, Finding, Use, doubtful, missing, present};
+use crate::process;
 
 /// The driver branch of CUDA 13.0.
 const BRANCH: u32 = 580;
 const DRIVER_ADVICE: &str = "install NVIDIA's driver, branch 580 or newer; in a container, start it \
     with the GPUs (as `docker run --gpus all`)";
 
-/// Driver and GPUs, without loading the driver's library.
+/// Driver, GPUs and multicast, without loading the driver's library.
 pub fn examine() -> Vec<Finding> {
-    [
-        ("driver", driver()),
-        ("libcuda", libcuda()),
-        ("GPUs", gpus()),
+    let multicast = multicast(|name| std::env::var(name).ok());
+    vec![
+        ("driver", Use::Cuda, driver()),
+        ("libcuda", Use::Cuda, libcuda()),
+        ("GPUs", Use::Cuda, gpus()),
+        ("multicast", Use::Optional, multicast),
     ]
-    .map(|(name, answer)| answer.about(name, Use::Cuda))
-    .into()
 }
 
 fn driver() -> Answer {
@@ -28,11 +28,8 @@ fn driver() -> Answer {
     let Some(version) = driver_version(&text) else {
         return missing(format!("no {FILE}"), DRIVER_ADVICE);
     };
-    let branch: Option<u32> = version
-        .split('.')
-        .next()
-        .and_then(|branch| branch.parse().ok());
-    if branch.is_some_and(|branch| branch < BRANCH) {
+    let branch = version.split('.').next().map(str::parse::<u32>);
+    if matches!(branch, Some(Ok(branch)) if branch < BRANCH) {
         let advice = "older than branch 580, which CUDA 13.0 needs: update it, or build with an nvcc \
             12.8 or 12.9 (WARPWEAVE_NVCC) and use the CUDA 12 libraries";
         return doubtful(version, advice);
@@ -43,17 +40,10 @@ fn driver() -> Answer {
 /// The version in `/proc/driver/nvidia/version`: the first part of its first line with only digits and
 /// dots.
 fn driver_version(text: &str) -> Option<String> {
-    let is_version = |word: &&str| {
-        word.split('.').count() >= 2
-            && word
-                .split('.')
-                .all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()))
-    };
-    text.lines()
-        .next()?
-        .split_whitespace()
-        .find(is_version)
-        .map(str::to_owned)
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+    let is_version = |word: &&str| word.contains('.') && word.split('.').all(is_number);
+    let mut words = text.lines().next()?.split_whitespace();
+    words.find(is_version).map(str::to_owned)
 }
 
 fn libcuda() -> Answer {
@@ -72,9 +62,7 @@ fn gpus() -> Answer {
         "--query-gpu=name,memory.total,compute_cap",
         "--format=csv,noheader",
     ];
-    let listed = probe::answer("nvidia-smi", query)
-        .map(|text| models(&text))
-        .unwrap_or_default();
+    let listed = models(&process::answer("nvidia-smi", query).unwrap_or_default());
     if !listed.is_empty() {
         return present(listed.join("; "));
     }
@@ -88,55 +76,30 @@ fn gpus() -> Answer {
     )
 }
 
-/// The GPUs in the output of nvidia-smi, one line a model.
+/// The GPUs in the output of nvidia-smi, each model once.
 fn models(listed: &str) -> Vec<String> {
     let mut counted: Vec<(String, usize)> = Vec::new();
-    for line in listed
-        .lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty())
-    {
-        let mut fields = line.split(", ");
-        let (Some(name), Some(memory), Some(capability)) =
-            (fields.next(), fields.next(), fields.next())
+    for line in listed.lines().map(str::trim) {
+        let Some((memory, capability)) = line
+            .rsplit_once(", ")
+            .filter(|(rest, _)| rest.contains(", "))
         else {
             continue;
         };
-        let model = format!("{name}, {memory}, compute capability {capability}");
+        let model = format!("{memory}, compute capability {capability}");
         match counted.iter_mut().find(|(known, _)| *known == model) {
             Some((_, count)) => *count += 1,
             None => counted.push((model, 1)),
         }
     }
-    counted
+    let shown = counted
         .into_iter()
-        .map(|(model, count)| format!("{count} x {model}"))
-        .collect()
-}
-
-/// Other launchers of ranks. `cargo xtask launch` needs none of them on one machine.
-pub fn launchers() -> Vec<Finding> {
-    [
-        ("torchrun", "comes with PyTorch"),
-        ("mpirun", "install Open MPI or MPICH"),
-        ("srun", "comes with SLURM"),
-    ]
-    .into_iter()
-    .map(|(name, advice)| {
-        let answer = match probe::in_path(name) {
-            Some(path) => present(path.display().to_string()),
-            None => {
-                let advice = format!("{advice}; one machine needs only `cargo xtask launch`");
-                missing("not in PATH", advice)
-            }
-        };
-        answer.about(name, Use::Optional)
-    })
-    .collect()
+        .map(|(model, count)| format!("{count} x {model}"));
+    shown.collect()
 }
 
 /// Whether a rank with these variables may use NVLink multicast.
-pub fn multicast(variable: impl Fn(&str) -> Option<String>) -> Answer {
+fn multicast(variable: impl Fn(&str) -> Option<String>) -> Answer {
     let is = |name: &str, value: &str| variable(name).is_some_and(|set| set.trim() == value);
     let refused: Vec<String> = [
         ("NCCL_NVLS_ENABLE", "0"),
@@ -173,11 +136,15 @@ mod tests {
     fn the_drivers_version_is_read() {
         let open = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build  \
             (a@b)\nGCC version: 13.2";
-        assert_eq!(driver_version(open).as_deref(), Some("580.95.05"));
         let closed = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104  Sat Aug 19";
-        assert_eq!(driver_version(closed).as_deref(), Some("535.104"));
-        assert_eq!(driver_version(""), None);
-        assert_eq!(driver_version("NVRM version: unknown"), None);
+        for (text, expected) in [
+            (open, Some("580.95.05")),
+            (closed, Some("535.104")),
+            ("", None),
+            ("NVRM version: unknown", None),
+        ] {
+            assert_eq!(driver_version(text).as_deref(), expected, "{text}");
+        }
     }
 
     #[test]
@@ -193,32 +160,26 @@ mod tests {
     }
 
     #[test]
-    fn the_guard_overrules_the_wish() {
-        let with = |set: &[(&str, &str)]| {
-            let set: Vec<(String, String)> = set
-                .iter()
-                .map(|(a, b)| (a.to_string(), b.to_string()))
-                .collect();
-            let answer = multicast(move |name| {
-                set.iter()
-                    .find(|(known, _)| known == name)
-                    .map(|(_, value)| value.clone())
-            });
-            answer.about("multicast", Use::Optional)
-        };
-        assert!(with(&[]).found.starts_with("off;"));
-        assert!(
-            with(&[("WARPWEAVE_MULTICAST", "1")])
-                .found
-                .starts_with("allowed")
-        );
-        let overruled = with(&[("WARPWEAVE_MULTICAST", "1"), ("NCCL_NVLS_ENABLE", "0")]);
-        assert_eq!(overruled.state, State::Doubtful);
-        assert!(overruled.found.contains("NCCL_NVLS_ENABLE=0"));
-        assert!(
-            with(&[("NVSHMEM_DISABLE_NVLS", "1")])
-                .found
-                .starts_with("off: NVSHMEM_DISABLE_NVLS=1")
-        );
+    fn the_guard_overrules_the_option() {
+        let on = ("WARPWEAVE_MULTICAST", "1");
+        for (set, state, expected) in [
+            (vec![], State::Present, "off;"),
+            (vec![on], State::Present, "allowed"),
+            (
+                vec![on, ("NCCL_NVLS_ENABLE", "0")],
+                State::Doubtful,
+                "WARPWEAVE_MULTICAST=1 is overruled by NCCL_NVLS_ENABLE=0",
+            ),
+            (
+                vec![("NVSHMEM_DISABLE_NVLS", "1")],
+                State::Present,
+                "off: NVSHMEM_DISABLE_NVLS=1",
+            ),
+        ] {
+            let value = |name: &str| set.iter().find(|(known, _)| *known == name);
+            let answer = multicast(|name| value(name).map(|(_, value)| value.to_string()));
+            assert_eq!(answer.state, state, "{set:?}");
+            assert!(answer.found.starts_with(expected), "{}", answer.found);
+        }
     }
 }

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::probe;
 use super::{Answer, Finding, Use, missing, present};
+use crate::process;
 
 struct Library {
     name: &'static str,
@@ -31,24 +31,20 @@ const LIBRARIES: [Library; 2] = [
 
 /// Searches where the programs search: in their own folder, in the toolchain, where the loader does, in
 /// Python packages.
-pub fn examine(toolchain: Option<&Path>) -> Vec<Finding> {
-    let mut folders = Vec::new();
-    if let Some(own) = std::env::current_exe()
-        .ok()
-        .as_deref()
-        .and_then(Path::parent)
-    {
-        folders.extend([own.to_path_buf(), own.join("lib")]);
-    }
-    folders.extend(
-        toolchain.map(|toolchain| toolchain.join(warpweave_nvcc::layout::RUNTIME).join("lib")),
-    );
+pub fn examine(toolchain: Option<PathBuf>) -> Vec<Finding> {
+    let own = std::env::current_exe().ok();
+    let own = own.as_deref().and_then(Path::parent);
+    let runtime =
+        toolchain.map(|toolchain| toolchain.join(warpweave_nvcc::layout::RUNTIME).join("lib"));
+    let own = own
+        .into_iter()
+        .flat_map(|own| [own.to_path_buf(), own.join("lib")]);
+    let folders: Vec<_> = own.chain(runtime).collect();
     let packages = site_packages();
     let library = |library: &Library| {
-        let named = std::env::var_os(library.variable)
-            .filter(|path| !path.is_empty())
-            .map(PathBuf::from);
-        find(library, named, &folders, &packages).about(library.name, Use::Cuda)
+        let named = std::env::var_os(library.variable).filter(|path| !path.is_empty());
+        let answer = find(library, named.map(PathBuf::from), &folders, &packages);
+        (library.name, Use::Cuda, answer)
     };
     LIBRARIES.iter().map(library).collect()
 }
@@ -71,15 +67,19 @@ fn find(
             missing(text, advice)
         };
     }
-    let packages: Vec<PathBuf> = packages
-        .iter()
-        .flat_map(|root| library.packages.iter().map(|folder| root.join(folder)))
-        .collect();
+    let in_package = |root: &PathBuf| {
+        library
+            .packages
+            .iter()
+            .map(|folder| root.join(folder))
+            .collect()
+    };
+    let packages: Vec<PathBuf> = packages.iter().flat_map::<Vec<_>, _>(in_package).collect();
     let first = |folders: &[PathBuf]| {
         library
             .files
             .iter()
-            .find_map(|file| probe::in_folders(folders, file))
+            .find_map(|file| in_folders(folders, file))
     };
     let found = first(folders)
         .or_else(|| library.files.iter().find_map(|file| by_loader(file)))
@@ -93,32 +93,37 @@ fn find(
     }
 }
 
+/// The first of `folders` that has the file.
+fn in_folders(folders: &[PathBuf], file: &str) -> Option<PathBuf> {
+    let mut paths = folders.iter().map(|folder| folder.join(file));
+    paths.find(|path| path.exists())
+}
+
 /// Where the dynamic loader would find a file.
 pub fn by_loader(file: &str) -> Option<PathBuf> {
-    let mut folders: Vec<PathBuf> = std::env::var_os("LD_LIBRARY_PATH")
-        .map(|paths| std::env::split_paths(&paths).collect())
-        .unwrap_or_default();
+    let named = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     // An empty entry is the current folder to the loader, and a mistake to everybody else.
-    folders.retain(|folder| !folder.as_os_str().is_empty());
-    if let Some(path) = probe::in_folders(&folders, file) {
-        return Some(path);
-    }
-    let cache = ["ldconfig", "/sbin/ldconfig", "/usr/sbin/ldconfig"]
-        .into_iter()
-        .find_map(|program| probe::answer(program, ["-p"]))
-        .unwrap_or_default();
-    if let Some(path) = in_cache(&cache, file) {
-        return Some(path);
-    }
+    let folders: Vec<_> = std::env::split_paths(&named)
+        .filter(|folder| !folder.as_os_str().is_empty())
+        .collect();
+    let cached = || {
+        let programs = ["ldconfig", "/sbin/ldconfig", "/usr/sbin/ldconfig"];
+        let cache = programs
+            .iter()
+            .find_map(|program| process::answer(program, ["-p"]))?;
+        in_cache(&cache, file)
+    };
     let triple = format!("{}-linux-gnu", std::env::consts::ARCH);
-    let standard = [
-        format!("/usr/lib/{triple}"),
-        format!("/lib/{triple}"),
-        "/usr/lib64".into(),
-        "/lib64".into(),
-        "/usr/lib".into(),
-    ];
-    probe::in_folders(&standard.map(PathBuf::from), file)
+    let standard = [format!("/usr/lib/{triple}"), format!("/lib/{triple}")].map(PathBuf::from);
+    in_folders(&folders, file)
+        .or_else(cached)
+        .or_else(|| in_folders(&standard, file))
+        .or_else(|| {
+            in_folders(
+                &["/usr/lib64", "/lib64", "/usr/lib"].map(PathBuf::from),
+                file,
+            )
+        })
 }
 
 /// A file in what `ldconfig -p` prints.
@@ -133,10 +138,10 @@ fn in_cache(cache: &str, file: &str) -> Option<PathBuf> {
 
 fn site_packages() -> Vec<PathBuf> {
     let list = "import site, sys; print('\\n'.join(site.getsitepackages() + [site.getusersitepackages()]))";
-    let program = ["python3", "python"]
-        .into_iter()
-        .find(|name| probe::in_path(name).is_some());
-    let answer = program.and_then(|program| probe::answer(program, ["-c", list]));
+    let programs = ["python3", "python"];
+    let answer = programs
+        .iter()
+        .find_map(|program| process::answer(program, ["-c", list]));
     answer
         .unwrap_or_default()
         .lines()
@@ -150,28 +155,24 @@ mod tests {
     use crate::doctor::State;
     use std::{fs, slice};
 
-    fn nccl(named: Option<PathBuf>, folders: &[PathBuf], packages: &[PathBuf]) -> Finding {
-        find(&LIBRARIES[0], named, folders, packages).about("NCCL", Use::Cuda)
-    }
-
     #[test]
     fn the_search_ends_at_the_first_that_is_there() {
         let root = tempfile::tempdir().unwrap();
-        let runtime = root.path().join("runtime");
-        let packages = root.path().join("packages");
+        let (runtime, packages) = (root.path().join("runtime"), root.path().join("packages"));
         let in_packages = packages.join("nvidia/nccl/lib");
-        fs::create_dir_all(&runtime).unwrap();
-        fs::create_dir_all(&in_packages).unwrap();
+        for folder in [&runtime, &in_packages] {
+            fs::create_dir_all(folder).unwrap();
+        }
+        let nccl = |named| {
+            let packages = slice::from_ref(&packages);
+            find(&LIBRARIES[0], named, slice::from_ref(&runtime), packages)
+        };
         fs::write(in_packages.join("libnccl.so.2"), "").unwrap();
-        let by_package = nccl(None, slice::from_ref(&runtime), slice::from_ref(&packages));
-        assert_eq!(by_package.state, State::Present);
-        fs::write(runtime.join("libnccl.so.2"), "").unwrap();
-        let by_folder = nccl(None, slice::from_ref(&runtime), &[packages]);
-        assert_eq!(
-            by_folder.found,
-            runtime.join("libnccl.so.2").display().to_string()
-        );
-        let named = nccl(Some(root.path().join("absent.so")), &[runtime], &[]);
+        assert_eq!(nccl(None).state, State::Present);
+        let library = runtime.join("libnccl.so.2");
+        fs::write(&library, "").unwrap();
+        assert_eq!(nccl(None).found, library.display().to_string());
+        let named = nccl(Some(root.path().join("absent.so")));
         assert_eq!(named.state, State::Missing);
         assert!(named.advice.unwrap().contains("WARPWEAVE_NCCL"));
     }

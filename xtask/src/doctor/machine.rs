@@ -1,9 +1,9 @@
 //! The operating system, the processors and the memory.
 
 use std::fs;
+use std::os::unix::net::UnixStream;
 
 use rustix::fs::MemfdFlags;
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::{Answer, Finding, Use, doubtful, missing, present};
 
@@ -12,24 +12,18 @@ const SCARCE_MEMORY: u64 = 2 << 30;
 
 /// What the host backend needs.
 pub fn examine() -> Vec<Finding> {
-    [
-        ("system", system()),
-        ("processors", processors()),
-        ("memory", memory()),
-        ("shared segments", segments()),
+    vec![
+        ("system", Use::Host, system()),
+        ("processors", Use::Host, processors()),
+        ("memory", Use::Host, memory()),
+        ("shared segments", Use::Host, segments()),
     ]
-    .map(|(name, answer)| answer.about(name, Use::Host))
-    .into()
 }
 
 fn system() -> Answer {
     let name = rustix::system::uname();
-    let text = format!(
-        "{} {} {}",
-        std::env::consts::OS,
-        name.release().to_string_lossy(),
-        std::env::consts::ARCH
-    );
+    let (os, release) = (std::env::consts::OS, name.release().to_string_lossy());
+    let text = format!("{os} {release} {}", std::env::consts::ARCH);
     if cfg!(target_os = "linux") {
         present(text)
     } else {
@@ -41,7 +35,7 @@ fn processors() -> Answer {
     match std::thread::available_parallelism().map(usize::from) {
         Ok(1) => doubtful(
             "1",
-            "ranks take turns: figures of the host backend say little",
+            "ranks share it: figures of the host backend say little",
         ),
         Ok(count) => present(count.to_string()),
         Err(error) => doubtful(error.to_string(), "one is assumed"),
@@ -74,18 +68,11 @@ fn meminfo(text: &str, name: &str) -> Option<u64> {
 
 /// Creates what ranks share: an anonymous segment and a Unix socket, which carries its descriptor.
 fn segments() -> Answer {
-    let tried = rustix::fs::memfd_create("warpweave-doctor", MemfdFlags::CLOEXEC)
+    let memfd = rustix::fs::memfd_create("warpweave-doctor", MemfdFlags::CLOEXEC);
+    let tried = memfd
         .and_then(|segment| rustix::fs::ftruncate(&segment, 4096))
         .map_err(|errno| format!("memfd_create: {errno}"))
-        .and_then(|()| {
-            rustix::net::socketpair(
-                AddressFamily::UNIX,
-                SocketType::STREAM,
-                SocketFlags::CLOEXEC,
-                None,
-            )
-            .map_err(|errno| format!("socketpair: {errno}"))
-        });
+        .and_then(|()| UnixStream::pair().map_err(|error| format!("socketpair: {error}")));
     match tried {
         Ok(_) => present("memfd and Unix sockets"),
         Err(refused) => {
@@ -102,19 +89,20 @@ mod tests {
 
     #[test]
     fn this_machine_runs_its_own_tests() {
-        assert!(
-            examine()
-                .iter()
-                .all(|finding| finding.state != State::Missing)
-        );
+        let is_there = |(_, _, answer): &Finding| answer.state != State::Missing;
+        assert!(examine().iter().all(is_there));
     }
 
     #[test]
     fn memory_is_read_in_bytes() {
-        let text = "MemTotal:       24675340 kB\nMemFree:         100 kB\nMemAvailable:   1 kB\n";
-        assert_eq!(meminfo(text, "MemTotal"), Some(24_675_340 * 1024));
-        assert_eq!(meminfo(text, "MemAvailable"), Some(1024));
-        assert_eq!(meminfo(text, "Mem"), None);
-        assert_eq!(meminfo("MemTotal: many kB", "MemTotal"), None);
+        let text = "MemTotal:       24675340 kB\nMemFree:  many kB\nMemAvailable:   1 kB\n";
+        for (name, expected) in [
+            ("MemTotal", Some(24_675_340 * 1024)),
+            ("MemAvailable", Some(1024)),
+            ("Mem", None),
+            ("MemFree", None),
+        ] {
+            assert_eq!(meminfo(text, name), expected, "{name}");
+        }
     }
 }

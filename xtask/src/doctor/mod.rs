@@ -1,41 +1,29 @@
-//! Examines a machine, and reports the findings as text and as JSON.
+//! Examines a machine and reports the findings.
 
 mod compilers;
 mod devices;
 mod libraries;
 mod machine;
-mod probe;
 
 use std::fmt;
-
-use serde::Serialize;
 
 use crate::place;
 
 /// Examines everything that a part of Warpweave uses. Loads no CUDA library and changes nothing.
 pub fn examine() -> Report {
     // In a bundle there is no workspace, and what is only needed to build is of no interest.
-    let target = place::workspace()
-        .ok()
-        .map(|root| place::target_directory(&root));
-    let toolchain = target
-        .as_ref()
-        .map(|target| target.join(warpweave_nvcc::layout::TOOLCHAIN));
+    let root = place::workspace().ok();
     let mut findings = machine::examine();
-    if let Some(target) = &target {
-        findings.extend(compilers::examine(target));
+    if let Some(root) = &root {
+        findings.extend(compilers::examine(&place::target_directory(root)));
     }
     findings.extend(devices::examine());
-    findings.extend(libraries::examine(toolchain.as_deref()));
-    findings.extend(devices::launchers());
-    let multicast = devices::multicast(|name| std::env::var(name).ok());
-    findings.push(multicast.about("multicast", Use::Optional));
-    Report::new(findings)
+    findings.extend(libraries::examine(root.map(|root| place::toolchain(&root))));
+    Report(findings)
 }
 
 /// What something is needed for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
     Host,
     Build,
@@ -45,106 +33,75 @@ pub enum Use {
     Optional,
 }
 
-impl fmt::Display for Use {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Host => "host backend",
-            Self::Build => "building",
-            Self::DeviceCode => "device code",
-            Self::Cuda => "GPUs",
-            Self::Optional => "optional",
-        })
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum State {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
     Present,
     /// Present, with a warning.
     Doubtful,
     Missing,
 }
 
-/// The result for one thing.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Finding {
-    pub name: &'static str,
-    pub needed_for: Use,
-    pub state: State,
-    /// Version and path, or where it was searched for.
-    pub found: String,
-    /// How to get or fix it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub advice: Option<String>,
-}
-
-/// State, what was found, and advice.
+/// What was found, and advice.
 #[derive(Debug)]
-pub struct Answer(State, String, Option<String>);
-
-pub fn present(found: impl Into<String>) -> Answer {
-    Answer(State::Present, found.into(), None)
+struct Answer {
+    state: State,
+    /// Version and path, or where it was searched for.
+    found: String,
+    /// How to get or fix it.
+    advice: Option<String>,
 }
 
-pub fn missing(found: impl Into<String>, advice: impl Into<String>) -> Answer {
-    Answer(State::Missing, found.into(), Some(advice.into()))
+fn present(found: impl Into<String>) -> Answer {
+    let (state, found) = (State::Present, found.into());
+    Answer {
+        state,
+        found,
+        advice: None,
+    }
+}
+
+fn missing(found: impl Into<String>, advice: impl Into<String>) -> Answer {
+    let (state, found, advice) = (State::Missing, found.into(), Some(advice.into()));
+    Answer {
+        state,
+        found,
+        advice,
+    }
 }
 
 /// Present, with a warning.
-pub fn doubtful(found: impl Into<String>, advice: impl Into<String>) -> Answer {
-    Answer(State::Doubtful, found.into(), Some(advice.into()))
-}
-
-impl Answer {
-    /// The finding that this is the answer for.
-    pub fn about(self, name: &'static str, needed_for: Use) -> Finding {
-        let Self(state, found, advice) = self;
-        Finding {
-            name,
-            needed_for,
-            state,
-            found,
-            advice,
-        }
+fn doubtful(found: impl Into<String>, advice: impl Into<String>) -> Answer {
+    let (state, found, advice) = (State::Doubtful, found.into(), Some(advice.into()));
+    Answer {
+        state,
+        found,
+        advice,
     }
 }
 
+/// The answer about one thing.
+type Finding = (&'static str, Use, Answer);
+
 /// All findings, and what they allow.
-#[derive(Debug, Serialize)]
-pub struct Report {
-    /// Whether jobs run on the processors.
-    pub host_backend: bool,
-    /// Whether device code can be built.
-    pub device_code: bool,
-    /// Whether jobs run on GPUs; the device code may come from another machine.
-    pub cuda_backend: bool,
-    pub findings: Vec<Finding>,
-}
+#[derive(Debug)]
+pub struct Report(Vec<Finding>);
 
 impl Report {
-    pub fn new(findings: Vec<Finding>) -> Self {
-        let has = |needed_for| {
-            let mut of = findings
-                .iter()
-                .filter(|finding| finding.needed_for == needed_for)
-                .peekable();
-            of.peek().is_some() && of.all(|finding| finding.state != State::Missing)
-        };
-        let host_backend = has(Use::Host);
-        Self {
-            host_backend,
-            device_code: has(Use::DeviceCode) && has(Use::Build),
-            cuda_backend: host_backend && has(Use::Cuda),
-            findings,
-        }
+    fn of(&self, needed_for: Use) -> impl Iterator<Item = &Finding> {
+        self.0.iter().filter(move |(_, of, _)| *of == needed_for)
+    }
+
+    /// Whether all that this use needs is there.
+    pub fn allows(&self, needed_for: Use) -> bool {
+        self.of(needed_for).next().is_some() && self.missing(needed_for).is_empty()
     }
 
     pub fn missing(&self, needed_for: Use) -> Vec<String> {
-        self.findings
-            .iter()
-            .filter(|finding| finding.needed_for == needed_for && finding.state == State::Missing)
-            .map(|finding| format!("{} ({})", finding.name, finding.found))
+        let missing = self
+            .of(needed_for)
+            .filter(|(_, _, answer)| answer.state == State::Missing);
+        missing
+            .map(|(name, _, answer)| format!("{name} ({})", answer.found))
             .collect()
     }
 }
@@ -152,44 +109,48 @@ impl Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let width = self
-            .findings
+            .0
             .iter()
-            .map(|finding| finding.name.chars().count())
+            .map(|(name, ..)| name.len())
             .max()
             .unwrap_or(0);
-        for finding in &self.findings {
-            let mark = match finding.state {
+        for (name, needed_for, answer) in &self.0 {
+            let mark = match answer.state {
                 State::Present => "ok",
                 State::Doubtful => "note",
-                State::Missing if finding.needed_for == Use::Optional => "-",
+                State::Missing if *needed_for == Use::Optional => "-",
                 State::Missing => "MISSING",
+            };
+            let needed_for = match needed_for {
+                Use::Host => "host backend",
+                Use::Build => "building",
+                Use::DeviceCode => "device code",
+                Use::Cuda => "GPUs",
+                Use::Optional => "optional",
             };
             writeln!(
                 f,
-                "{mark:7}  {:12}  {:width$}  {}",
-                finding.needed_for, finding.name, finding.found
+                "{mark:7}  {needed_for:12}  {name:width$}  {}",
+                answer.found
             )?;
-            if let Some(advice) = &finding.advice {
-                writeln!(f, "{:7}  {:12}  {:width$}  -> {advice}", "", "", "")?;
+            if let Some(advice) = &answer.advice {
+                writeln!(f, "{:width$}  -> {advice}", "", width = 23 + width)?;
             }
         }
-        let answer = |can: bool| if can { "yes" } else { "no" };
+        let host = self.allows(Use::Host);
         writeln!(f)?;
-        writeln!(
-            f,
-            "Jobs run on the processors:  {}",
-            answer(self.host_backend)
-        )?;
-        writeln!(
-            f,
-            "Device code can be built:    {}",
-            answer(self.device_code)
-        )?;
-        writeln!(
-            f,
-            "Jobs run on GPUs:            {}",
-            answer(self.cuda_backend)
-        )
+        for (what, can) in [
+            ("Jobs run on the processors:", host),
+            (
+                "Device code can be built:",
+                self.allows(Use::DeviceCode) && self.allows(Use::Build),
+            ),
+            // The device code may come from another machine.
+            ("Jobs run on GPUs:", host && self.allows(Use::Cuda)),
+        ] {
+            writeln!(f, "{what:27}  {}", if can { "yes" } else { "no" })?;
+        }
+        Ok(())
     }
 }
 
@@ -197,53 +158,57 @@ impl fmt::Display for Report {
 mod tests {
     use super::*;
 
-    fn report(cuda: Finding) -> Report {
-        Report::new(vec![
-            present("24 GB").about("memory", Use::Host),
-            present("1.95.0").about("rustc", Use::Build),
-            doubtful("13.1", "newer than the driver").about("nvcc", Use::DeviceCode),
-            missing("not in PATH", "install Open MPI").about("mpirun", Use::Optional),
-            cuda,
+    fn report(cuda: Answer) -> Report {
+        Report(vec![
+            ("memory", Use::Host, present("24 GB")),
+            ("rustc", Use::Build, present("1.95.0")),
+            (
+                "nvcc",
+                Use::DeviceCode,
+                doubtful("13.1", "newer than the driver"),
+            ),
+            (
+                "mpirun",
+                Use::Optional,
+                missing("not in PATH", "install Open MPI"),
+            ),
+            ("libcuda", Use::Cuda, cuda),
         ])
     }
 
     #[test]
     fn only_what_a_use_needs_decides_about_it() {
-        let without =
-            report(missing("not found", "install the driver").about("libcuda", Use::Cuda));
-        assert!(without.host_backend && without.device_code && !without.cuda_backend);
+        let without = report(missing("not found", "install the driver"));
+        for (needed_for, expected) in [
+            (Use::Host, true),
+            (Use::Build, true),
+            (Use::DeviceCode, true),
+            (Use::Cuda, false),
+        ] {
+            assert_eq!(without.allows(needed_for), expected, "{needed_for:?}");
+        }
         assert_eq!(without.missing(Use::Cuda), ["libcuda (not found)"]);
-        assert!(report(present("580").about("libcuda", Use::Cuda)).cuda_backend);
+        assert!(report(present("580")).allows(Use::Cuda));
         assert!(
-            !Report::new(Vec::new()).host_backend,
+            !Report(Vec::new()).allows(Use::Host),
             "nothing was looked at"
         );
     }
 
     #[test]
-    fn people_see_the_advice_below_its_finding() {
-        let text = report(missing("not found", "install the driver").about("libcuda", Use::Cuda))
-            .to_string();
+    fn the_advice_is_below_its_finding() {
+        let text = report(missing("not found", "install the driver")).to_string();
         let lines: Vec<&str> = text.lines().collect();
         let at = lines
             .iter()
             .position(|line| line.contains("libcuda"))
             .unwrap();
+        assert!(lines[at].starts_with("MISSING  GPUs "), "{text}");
         assert!(
-            lines[at].starts_with("MISSING  GPUs ")
-                && lines[at + 1].ends_with("-> install the driver"),
+            lines[at + 1].ends_with("    -> install the driver"),
             "{text}"
         );
+        assert!(text.contains("Device code can be built:    yes"), "{text}");
         assert!(text.contains("Jobs run on GPUs:            no"), "{text}");
-    }
-
-    #[test]
-    fn programs_see_the_same() {
-        let json =
-            serde_json::to_value(report(present("580").about("libcuda", Use::Cuda))).unwrap();
-        assert_eq!(json["cuda_backend"], true);
-        assert_eq!(json["findings"][2]["needed_for"], "device-code");
-        assert_eq!(json["findings"][2]["state"], "doubtful");
-        assert!(json["findings"][0].get("advice").is_none());
     }
 }

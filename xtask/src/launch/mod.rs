@@ -83,24 +83,15 @@ impl Launch {
     /// The calling thread must be the one that lives longest in this process: a rank is killed when the
     /// thread that started it ends.
     pub fn run(&self) -> Result<()> {
-        if self.ranks == 0 || self.ranks > LARGEST_WORLD {
-            let limit = format!("a job has 1 to {LARGEST_WORLD}");
-            return Err(Error::Ranks {
-                asked: self.ranks,
-                limit,
-            });
+        let hosts = self.hosts.len().max(1);
+        if !(1..=LARGEST_WORLD).contains(&self.ranks) || !self.ranks.is_multiple_of(hosts) {
+            return Err(Error::failed(format!(
+                "{} ranks asked for: a job has 1 to {LARGEST_WORLD}, as many on each of {hosts} hosts",
+                self.ranks
+            )));
         }
-        if !self.hosts.is_empty() && !self.ranks.is_multiple_of(self.hosts.len()) {
-            let limit = format!("{} hosts have as many each", self.hosts.len());
-            return Err(Error::Ranks {
-                asked: self.ranks,
-                limit,
-            });
-        }
-        let identity = match self.hosts.first() {
-            None => Identity::new(self.port)?,
-            Some(first) => Identity::on(first, self.port)?,
-        };
+        let first = self.hosts.first().map(String::as_str);
+        let identity = Identity::new(first, self.port)?;
         let logs = LogFolder::create(&self.logs, self.label)?;
         // Before the first rank starts, so that no Ctrl-C is missed.
         let mut supervisor = Supervisor::new(self.patience)?;
@@ -114,37 +105,40 @@ impl Launch {
     }
 
     fn judge(&self, verdict: Verdict, stuck: Vec<usize>, logs: &LogFolder) -> Result<()> {
+        let still_there = (!stuck.is_empty()).then(|| {
+            format!(
+                "ranks {stuck:?} are still there after SIGKILL: the kernel holds them, most likely in a \
+                 driver call"
+            )
+        });
         match verdict {
-            Verdict::Done => Ok(()),
-            Verdict::Failed { rank, end, others } => {
-                let log = logs.rank(rank);
-                show_tail(rank, end, &log, LINES_OF_CULPRIT);
-                for (rank, end) in others {
+            Verdict::Ended(failures) => {
+                let Some(&(rank, end)) = failures.first() else {
+                    return still_there.map_or(Ok(()), |why| Err(Error::Failed(why)));
+                };
+                show_tail(rank, end, &logs.rank(rank), LINES_OF_CULPRIT);
+                for &(rank, end) in &failures[1..] {
                     // Rank 0's output was passed through.
                     if rank != 0 {
                         show_tail(rank, end, &logs.rank(rank), LINES_OF_OTHERS);
                     }
                 }
-                if !stuck.is_empty() {
-                    eprintln!("{}", Error::RanksStuck { ranks: stuck });
+                if let Some(why) = still_there {
+                    eprintln!("{why}");
                 }
                 Err(Error::RankFailed {
                     rank,
                     world: self.ranks,
                     end,
-                    log,
+                    log: logs.rank(rank),
                 })
             }
-            Verdict::Interrupted { signal } => Err(Error::Interrupted { signal }),
-            Verdict::TimedOut { limit, running } => {
-                let logs = logs.path().to_path_buf();
-                Err(Error::JobTimeout {
-                    limit,
-                    running,
-                    logs,
-                })
-            }
-            Verdict::Stuck => Err(Error::RanksStuck { ranks: stuck }),
+            Verdict::Interrupted(signal) => Err(Error::Interrupted(signal)),
+            Verdict::TimedOut { limit, running } => Err(Error::JobTimeout {
+                limit,
+                running,
+                logs: logs.0.clone(),
+            }),
         }
     }
 }

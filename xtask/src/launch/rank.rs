@@ -1,10 +1,10 @@
 //! One rank: a child process in a process group of its own that cannot outlive the launcher.
 
 use std::fs::File;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ pub(super) struct Rank {
     child: Child,
     end: Option<End>,
     /// Disconnected when everything that the rank wrote has been passed on.
-    passed_on: Option<Receiver<()>>,
+    passed_on: Receiver<()>,
     /// Open for as long as a rank on another host may run.
     _lifeline: Option<ChildStdin>,
 }
@@ -60,44 +60,28 @@ impl Rank {
                 (false, _) => log()?.into(),
             })
             .process_group(0);
-        let copies = (log()?, log()?);
         die_with_parent(&mut command);
-        let mut child = command
-            .spawn()
-            .map_err(Error::not_started(&launch.program))?;
+        let child = command.spawn();
+        let mut child = child.map_err(Error::not_started(&launch.program))?;
         let lifeline = child.stdin.take();
         if let Some(mut stdin) = lifeline.as_ref() {
             // A connection that is gone already is seen by its end.
             let _ = writeln!(stdin, "{}", identity.token);
         }
-        let mut rank = Self {
+        let (open, passed_on) = channel::<()>();
+        if let Some(pipe) = child.stdout.take() {
+            pass_on(pipe, log()?, io::stdout(), open.clone());
+        }
+        if let Some(pipe) = child.stderr.take() {
+            pass_on(pipe, log()?, io::stderr(), open);
+        }
+        Ok(Self {
             index,
             child,
             end: None,
-            passed_on: None,
+            passed_on,
             _lifeline: lifeline,
-        };
-        rank.pass_on(copies);
-        Ok(rank)
-    }
-
-    /// Copies the pipes of a rank to our own output and to its log.
-    fn pass_on(&mut self, (out_log, err_log): (File, File)) {
-        let (open, closed) = channel::<()>();
-        if let Some(pipe) = self.child.stdout.take() {
-            let open = open.clone();
-            thread::spawn(move || {
-                tee(pipe, out_log, io::stdout());
-                drop(open);
-            });
-        }
-        if let Some(pipe) = self.child.stderr.take() {
-            thread::spawn(move || {
-                tee(pipe, err_log, io::stderr());
-                drop(open);
-            });
-        }
-        self.passed_on = Some(closed);
+        })
     }
 
     /// Calls `ended` in a thread once the process has ended. It stays a zombie until [`Rank::reap`], so that
@@ -127,7 +111,7 @@ impl Rank {
     /// Takes the status of a rank that has ended, and ends the processes that it left behind.
     pub fn reap(&mut self) -> End {
         self.signal(Signal::KILL);
-        let end = self.child.wait().map_or(End::Code(-1), End::of);
+        let end = self.child.wait().map_or(End::Code(-1), End::from);
         self.end = Some(end);
         end
     }
@@ -140,9 +124,7 @@ impl Rank {
     /// Waits until what the rank wrote has been passed on: at once after its end, unless a process that left
     /// the rank's group holds the pipe.
     pub fn drain(&self, limit: Duration) {
-        if let Some(closed) = &self.passed_on {
-            let _: std::result::Result<(), RecvTimeoutError> = closed.recv_timeout(limit);
-        }
+        let _: std::result::Result<(), RecvTimeoutError> = self.passed_on.recv_timeout(limit);
     }
 
     fn pid(&self) -> Option<Pid> {
@@ -156,6 +138,19 @@ impl Drop for Rank {
         self.signal(Signal::KILL);
         let _ = self.child.try_wait();
     }
+}
+
+/// Copies a pipe of a rank to our own output and to its log, and holds `open` meanwhile.
+fn pass_on(
+    pipe: impl Read + Send + 'static,
+    log: File,
+    to: impl Write + Send + 'static,
+    open: Sender<()>,
+) {
+    thread::spawn(move || {
+        tee(pipe, log, to);
+        drop(open);
+    });
 }
 
 fn die_with_parent(command: &mut Command) {

@@ -1,12 +1,12 @@
 //! A rank on another host, by ssh.
 //!
 //! The token comes by standard input, where no list of processes shows it. The rank dies with the launcher
-//! there too: a shell beside it ends it once standard input closes.
+//! there too: a second shell ends it once standard input closes.
 
 use std::ffi::{OsStr, OsString};
 use std::process::{Command, Stdio};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// Variables of the launcher that ranks elsewhere have too begin with one of these.
 const PASSED_ON: [&str; 6] = [
@@ -21,7 +21,7 @@ const PASSED_ON: [&str; 6] = [
 /// What runs `local`, with its variables, in the same folder of `host`. The first line of its standard input
 /// is the job's token.
 pub(super) fn command(host: &str, local: &Command) -> Result<Command> {
-    let folder = std::env::current_dir().map_err(Error::file("cannot find the folder", "."))?;
+    let folder = std::env::current_dir()?;
     let mut script = OsString::from("cd ");
     script.push(quoted(folder.as_os_str()));
     script.push(" && IFS= read -r WARPWEAVE_JOB_TOKEN && export WARPWEAVE_JOB_TOKEN || exit 1\n");
@@ -59,15 +59,8 @@ pub(super) fn command(host: &str, local: &Command) -> Result<Command> {
 
 /// One word of a shell.
 fn quoted(word: &OsStr) -> OsString {
-    let mut all = OsString::from("'");
-    for (place, part) in word.to_string_lossy().split('\'').enumerate() {
-        if place > 0 {
-            all.push("'\\''");
-        }
-        all.push(part);
-    }
-    all.push("'");
-    all
+    let word = word.to_string_lossy().replace('\'', r"'\''");
+    format!("'{word}'").into()
 }
 
 #[cfg(test)]
@@ -79,12 +72,12 @@ mod tests {
         for word in ["plain", "two words", "it's", "$HOME `id` \\ \"x\"", ""] {
             let mut line = OsString::from("printf %s ");
             line.push(quoted(word.as_ref()));
-            let said = Command::new("/bin/sh")
+            let output = Command::new("/bin/sh")
                 .arg("-c")
                 .arg(line)
                 .output()
                 .unwrap();
-            assert_eq!(String::from_utf8_lossy(&said.stdout), word);
+            assert_eq!(String::from_utf8_lossy(&output.stdout), word);
         }
     }
 }

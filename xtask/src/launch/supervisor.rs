@@ -19,7 +19,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 
 use super::rank::Rank;
-use super::{Error, PEER_LOST, Patience, Result};
+use super::{PEER_LOST, Patience, Result};
 use crate::error::{End, SignalName};
 
 /// Until a killed process is gone: the driver may have to destroy a GPU context first.
@@ -41,23 +41,15 @@ enum State {
 }
 
 /// How the job ended.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum Verdict {
-    Done,
-    Failed {
-        rank: usize,
-        end: End,
-        /// The other ranks that failed before they were told to end.
-        others: Vec<(usize, End)>,
-    },
-    Interrupted {
-        signal: i32,
-    },
+    /// By itself, with the ranks that failed before they were told to end; the one to name comes first.
+    Ended(Vec<(usize, End)>),
+    Interrupted(i32),
     TimedOut {
         limit: Duration,
         running: Vec<usize>,
     },
-    Stuck,
 }
 
 pub(super) struct Supervisor {
@@ -80,8 +72,7 @@ impl Supervisor {
         let (sender, events) = channel();
         let to_me = sender.clone();
         // The receiver is gone only when the job is over.
-        let listener = Listener::new(move |signal| drop(to_me.send(Event::Signal(signal))))
-            .map_err(Error::file("cannot listen for signals on", "this process"))?;
+        let listener = Listener::new(move |signal| drop(to_me.send(Event::Signal(signal))))?;
         Ok(Self {
             patience,
             ranks: Vec::new(),
@@ -108,11 +99,13 @@ impl Supervisor {
             match self.next() {
                 Some(Event::Ended(index)) => self.ended(index),
                 Some(Event::Signal(signal)) => self.asked_to_end(signal),
-                None if self.state == State::Killed => return self.verdict(true),
+                None if self.state == State::Killed => break,
                 None => self.press(),
             }
         }
-        self.verdict(false)
+        let failures = std::mem::take(&mut self.failures);
+        let reason = self.reason.take();
+        reason.unwrap_or_else(|| Verdict::Ended(cause_first(failures)))
     }
 
     /// Passes on the last output and says which ranks are still there.
@@ -136,7 +129,7 @@ impl Supervisor {
 
     fn ended(&mut self, index: usize) {
         let end = self.ranks[index].reap();
-        if end.is_success() {
+        if end == End::Code(0) {
             return;
         }
         if self.state <= State::Grace {
@@ -159,7 +152,7 @@ impl Supervisor {
         }
         let name = SignalName(signal);
         eprintln!("{name}: ending the ranks (once more to kill them)");
-        self.reason = Some(Verdict::Interrupted { signal });
+        self.reason = Some(Verdict::Interrupted(signal));
         let forwarded = match signal {
             SIGINT => Signal::INT,
             SIGHUP => Signal::HUP,
@@ -211,29 +204,18 @@ impl Supervisor {
             .map(|rank| rank.index)
             .collect()
     }
-
-    fn verdict(&mut self, stuck: bool) -> Verdict {
-        if let Some(reason) = self.reason.take() {
-            return reason;
-        }
-        let Some((rank, end)) = culprit(&self.failures) else {
-            return if stuck { Verdict::Stuck } else { Verdict::Done };
-        };
-        let mut others = std::mem::take(&mut self.failures);
-        others.retain(|&(other, _)| other != rank);
-        others.sort_unstable_by_key(|&(rank, _)| rank);
-        Verdict::Failed { rank, end, others }
-    }
 }
 
-/// The rank to name: a rank that lost its peer is seldom the cause, although it may be the first to end,
-/// because a process that holds a GPU takes longer to die than its peers to notice.
-fn culprit(failures: &[(usize, End)]) -> Option<(usize, End)> {
+/// The rank to name, then the others by number. A rank that lost its peer is seldom the cause, although it may
+/// be the first to end, because a process that holds a GPU takes longer to die than its peers to notice.
+fn cause_first(mut failures: Vec<(usize, End)>) -> Vec<(usize, End)> {
+    let is_cause = |(_, end): &(usize, End)| *end != End::Code(PEER_LOST);
+    let cause = failures.iter().position(is_cause).unwrap_or(0);
+    if !failures.is_empty() {
+        failures[..=cause].rotate_right(1);
+        failures[1..].sort_unstable_by_key(|&(rank, _)| rank);
+    }
     failures
-        .iter()
-        .find(|(_, end)| *end != End::Code(PEER_LOST))
-        .or(failures.first())
-        .copied()
 }
 
 /// Listens for SIGINT, SIGTERM and SIGHUP until it is dropped.
@@ -267,14 +249,18 @@ mod tests {
 
     #[test]
     fn the_culprit_is_not_the_rank_that_lost_its_peer() {
-        let (lost, killed, failed) = (
-            (0, End::Code(PEER_LOST)),
-            (2, End::Signal(9)),
-            (1, End::Code(1)),
-        );
-        assert_eq!(culprit(&[lost, killed, failed]), Some(killed));
-        assert_eq!(culprit(&[failed, killed]), Some(failed));
-        assert_eq!(culprit(&[lost, (1, End::Code(PEER_LOST))]), Some(lost));
-        assert_eq!(culprit(&[]), None);
+        let (lost, also_lost) = ((0, End::Code(PEER_LOST)), (3, End::Code(PEER_LOST)));
+        let (killed, failed) = ((2, End::Signal(9)), (1, End::Code(1)));
+        for (failures, expected) in [
+            (
+                vec![also_lost, lost, killed, failed],
+                vec![killed, lost, failed, also_lost],
+            ),
+            (vec![failed, killed], vec![failed, killed]),
+            (vec![also_lost, lost], vec![also_lost, lost]),
+            (vec![], vec![]),
+        ] {
+            assert_eq!(cause_first(failures), expected);
+        }
     }
 }

@@ -1,103 +1,60 @@
 //! Provides the components of the toolchain.
 //!
-//! A component is made in a staging folder next to its final folder and appears there by one rename, with its
-//! pins in a stamp. A run that is killed leaves staging folders, which the next run removes, but never half a
+//! A component is made in a staging folder next to its final folder and gets there by a rename, with its pins
+//! in a stamp. A run that is killed leaves staging folders, which the next run removes, but never half a
 //! component.
 
-mod assemble;
 pub mod pins;
-mod pip;
 mod python;
 
-use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
-use rustix::fs::{CWD, FlockOperation, RenameFlags};
+use fs_err as fs;
 use warpweave_nvcc::{Environment, Nvcc, layout};
 
 use crate::error::{Error, Result};
-use crate::place::free_space;
 use pins::Component;
 pub use python::Python;
 
 const STAMP: &str = ".pins";
 const STAGING: &str = ".staging-";
-/// Space that stays free after unpacking.
-const RESERVE: u64 = 64 << 20;
-/// Another setup downloads the same wheels; slow networks take long.
-const LOCK_LIMIT: Duration = Duration::from_secs(30 * 60);
 
-/// A component that is installed.
-#[derive(Debug)]
-pub struct Provided {
-    pub name: &'static str,
-    pub folder: PathBuf,
-    /// Whether this run has put it there.
-    pub is_new: bool,
-}
+/// What to do without the downloaded toolchain.
+const OWN_TOOLCHAIN: &str = "\nWithout it: install a CUDA toolkit 12.8 to 13.0 and name it with CUDA_HOME (or \
+    its nvcc with WARPWEAVE_NVCC), and name a CUTLASS 4.2 checkout with WARPWEAVE_CUTLASS";
 
-/// Puts the wanted components into the folder `toolchain`. With `force`, also those that are there.
-pub fn provide(
-    toolchain: &Path,
-    wanted: &[&'static Component],
-    force: bool,
-) -> Result<Vec<Provided>> {
-    let architecture = std::env::consts::ARCH;
-    let mut pinned = Vec::new();
-    for &component in wanted {
-        let requirements = component
-            .requirements(architecture)
-            .ok_or(Error::NoWheels { architecture })?;
-        pinned.push((component, requirements));
-    }
-    let is_there = |component: &Component, pins: &str| {
-        !force
-            && fs::read_to_string(toolchain.join(component.name).join(STAMP))
-                .is_ok_and(|stamp| stamp == pins)
-    };
-    let found = |component: &Component, is_new| Provided {
-        name: component.name,
-        folder: toolchain.join(component.name),
-        is_new,
-    };
-    if pinned
-        .iter()
-        .all(|(component, pins)| is_there(component, pins))
-    {
-        return Ok(pinned
-            .iter()
-            .map(|(component, _)| found(component, false))
-            .collect());
-    }
-
-    fs::create_dir_all(toolchain).map_err(Error::file("cannot make", toolchain))?;
-    let _lock = lock(toolchain)?;
-    remove_stale(toolchain)?;
-    let missing: Vec<_> = pinned
-        .iter()
-        .filter(|(component, pins)| !is_there(component, pins))
-        .collect();
-    check_space(toolchain, missing.iter().map(|(component, _)| *component))?;
-    let python = if missing.is_empty() {
-        None
-    } else {
-        Some(Python::find()?)
-    };
-    let mut provided = Vec::new();
-    for (component, pins) in &pinned {
-        let is_new = match &python {
-            Some(python) if !is_there(component, pins) => {
-                make(toolchain, component, pins, python)?;
-                true
+/// Puts the wanted components into the folder `toolchain`, and prints where they are.
+pub fn provide(toolchain: &Path, wanted: &[&Component]) -> Result<()> {
+    let mut python = None;
+    for component in wanted {
+        let pins = component.requirements(std::env::consts::ARCH)?;
+        let place = toolchain.join(component.name);
+        let stamp = place.join(STAMP);
+        let is_there = || std::fs::read_to_string(&stamp).is_ok_and(|stamp| stamp == pins);
+        let mut state = "up to date";
+        if !is_there() {
+            fs::create_dir_all(toolchain)?;
+            let lock = fs::File::create(toolchain.join(".lock"))?;
+            if lock.file().try_lock().is_err() {
+                eprintln!(
+                    "waiting for another `cargo xtask setup` in {}",
+                    toolchain.display()
+                );
+                lock.file().lock()?;
             }
-            _ => false,
-        };
-        provided.push(found(component, is_new));
+            if !is_there() {
+                remove_stale(toolchain)?;
+                let found = python.take().map_or_else(Python::find, Ok)?;
+                make(toolchain, component, &pins, &found)?;
+                python = Some(found);
+                state = "provided";
+            }
+        }
+        println!("{:<12} {state}: {}", component.name, place.display());
     }
-    Ok(provided)
+    Ok(())
 }
 
 /// A folder in which a component is made. It is removed after a failure too: its space is worth more than its
@@ -111,121 +68,121 @@ impl Drop for Staging {
     }
 }
 
-fn make(
-    toolchain: &Path,
-    component: &'static Component,
-    pins: &str,
-    python: &Python,
-) -> Result<()> {
+fn make(toolchain: &Path, component: &Component, pins: &str, python: &Python) -> Result<()> {
     let folder = format!("{STAGING}{}-{}", component.name, std::process::id());
     let staging = Staging(toolchain.join(folder));
-    let bar = progress(component);
-    let unpacked = pip::unpack(python, &staging.0, component, pins, &bar)?;
-    let ready = assemble::assemble(&staging.0, component, &unpacked)?;
-    if component.name == layout::CUDA {
-        check_compiler(&ready)?;
+    let (unpacked, ready) = (staging.0.join("unpacked"), staging.0.join("ready"));
+    unpack(python, &staging.0, component, pins, &unpacked)?;
+    assemble(component, &unpacked, &ready)?;
+    fs::write(ready.join(STAMP), pins)?;
+    let place = toolchain.join(component.name);
+    if place.exists() {
+        fs::rename(&place, staging.0.join("old"))?;
     }
-    let stamp = ready.join(STAMP);
-    fs::write(&stamp, pins).map_err(Error::file("cannot write", &stamp))?;
-    put_in_place(&ready, &toolchain.join(component.name))?;
-    bar.finish_and_clear();
+    Ok(fs::rename(&ready, place)?)
+}
+
+/// Has pip download the wheels from the index that it is configured for, check their hashes, and unpack them.
+/// It reports progress and what went wrong itself.
+fn unpack(
+    python: &Python,
+    staging: &Path,
+    component: &Component,
+    requirements: &str,
+    unpacked: &Path,
+) -> Result<()> {
+    let scratch = staging.join("scratch");
+    fs::create_dir_all(&scratch)?;
+    let list = staging.join("requirements.txt");
+    fs::write(&list, requirements)?;
+    let options = "-m pip install --require-hashes --no-deps --only-binary=:all: --no-compile --no-input \
+        --no-cache-dir --disable-pip-version-check --retries=2 --timeout=30";
+    let mut command = python.command();
+    command.args(options.split_whitespace()).arg("--target");
+    command.arg(unpacked).arg("-r").arg(&list);
+    // What pip has of a wheel is removed with the rest, also when pip is killed.
+    command.env("TMPDIR", &scratch);
+    // Nothing comes into the system's Python, so nobody needs to be kept out of it.
+    command.env("PIP_REQUIRE_VIRTUALENV", "0");
+    let status = command.stdout(io::stderr()).status();
+    let status = status.map_err(Error::not_started(python.name()))?;
+    if status.success() {
+        return Ok(());
+    }
+    let why = format!(
+        "cannot download {}: pip failed with {status}, its message is above\n\
+         - no connection, or no such version: check the network, and that pip's index mirrors the Python \
+         Package Index (glibc 2.27 or newer is needed)\n\
+         - hashes that do not match: what the index offers is not what is pinned, so do not use it\n\
+         - no space: {} MB are needed; CARGO_TARGET_DIR moves the target directory{OWN_TOOLCHAIN}",
+        component.name,
+        (component.download() + component.unpacked) / 1_000_000,
+    );
+    Err(Error::Failed(why))
+}
+
+/// Makes the component in `ready` from the folder of its unpacked wheels.
+fn assemble(component: &Component, unpacked: &Path, ready: &Path) -> Result<()> {
+    for (from, to) in component.moves {
+        put(&unpacked.join(from), &ready.join(to))?;
+    }
+    // A copy of the toolchain needs the licences.
+    for entry in walkdir::WalkDir::new(unpacked).into_iter().flatten() {
+        let name = entry.file_name().to_string_lossy().to_lowercase();
+        let inside = entry.path().strip_prefix(unpacked).ok();
+        let wheel =
+            inside.and_then(|path| path.iter().next()?.to_str()?.strip_suffix(".dist-info"));
+        if let Some(wheel) = wheel
+            && name.starts_with("license")
+            && entry.file_type().is_file()
+        {
+            let kept = ready.join("licenses").join(wheel);
+            put(entry.path(), &kept.join(entry.file_name()))?;
+        }
+    }
+    for (link, target) in component.links {
+        symlink(target, ready.join(link))?;
+    }
+    let is_missing = |file: &&&str| !ready.join(file).is_file();
+    let missing: Vec<_> = component
+        .required
+        .iter()
+        .filter(is_missing)
+        .copied()
+        .collect();
+    let unusable = |why| {
+        let name = component.name;
+        Error::Failed(format!(
+            "cannot make {name} of its wheels: {why}{OWN_TOOLCHAIN}"
+        ))
+    };
+    if !missing.is_empty() {
+        return Err(unusable(format!("they lack {}", missing.join(", "))));
+    }
+    if component.name == layout::CUDA {
+        // Finds a compiler that does not start now, and not in the middle of a build.
+        let environment = Environment::empty().with("WARPWEAVE_NVCC", ready.join("bin/nvcc"));
+        Nvcc::find(&environment).map_err(|error| unusable(error.to_string()))?;
+    }
     Ok(())
 }
 
-/// A bar on a terminal, nothing in a pipe.
-fn progress(component: &Component) -> ProgressBar {
-    let template = "{prefix:12} {bar:32} {bytes:>11} / {total_bytes:11} {msg}";
-    let style =
-        ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
-    let bar = ProgressBar::new(component.download()).with_style(style);
-    bar.set_prefix(component.name);
-    bar.set_message("downloading");
-    bar.enable_steady_tick(Duration::from_millis(200));
-    bar
-}
-
-/// Finds a compiler that does not start now, and not in the middle of a build.
-fn check_compiler(root: &Path) -> Result<()> {
-    let environment = Environment::empty().with("WARPWEAVE_NVCC", root.join("bin/nvcc"));
-    Nvcc::find(&environment)
-        .map(|_| ())
-        .map_err(|error| Error::Unpack {
-            component: layout::CUDA,
-            why: error.to_string(),
-        })
-}
-
-/// Moves `ready` to `place`, in one step even where an older component is.
-fn put_in_place(ready: &Path, place: &Path) -> Result<()> {
-    let moved = if place.symlink_metadata().is_ok() {
-        rustix::fs::renameat_with(CWD, ready, CWD, place, RenameFlags::EXCHANGE).or_else(|_| {
-            // A file system that cannot exchange. The old one goes to the staging folder, which is removed.
-            rustix::fs::rename(place, ready.with_extension("old"))?;
-            rustix::fs::rename(ready, place)
-        })
-    } else {
-        rustix::fs::rename(ready, place)
-    };
-    moved.map_err(|errno| Error::file("cannot put in place", place)(errno.into()))
-}
-
-fn check_space<'a>(toolchain: &Path, missing: impl Iterator<Item = &'a Component>) -> Result<()> {
-    // Wheels are removed with their staging folder, one component after the other.
-    let (kept, wheels) = missing.fold((0, 0), |(kept, wheels): (u64, u64), component| {
-        (kept + component.unpacked, wheels.max(component.download()))
-    });
-    if kept == 0 {
-        return Ok(());
+fn put(from: &Path, to: &Path) -> io::Result<()> {
+    if let Some(parent) = to.parent() {
+        fs::create_dir_all(parent)?;
     }
-    let needed = kept + wheels + RESERVE;
-    match free_space(toolchain)? {
-        Some(available) if available < needed => Err(Error::ToolchainSpace {
-            path: toolchain.to_path_buf(),
-            needed,
-            available: Some(available),
-        }),
-        _ => Ok(()),
-    }
-}
-
-fn lock(toolchain: &Path) -> Result<File> {
-    let path = toolchain.join(".lock");
-    let file = File::create(&path).map_err(Error::file("cannot write", &path))?;
-    let start = Instant::now();
-    let mut reported = false;
-    loop {
-        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(file),
-            Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => {}
-            Err(errno) => return Err(Error::file("cannot lock", &path)(errno.into())),
-        }
-        if start.elapsed() > LOCK_LIMIT {
-            return Err(Error::SetupBusy {
-                path,
-                limit: LOCK_LIMIT,
-            });
-        }
-        if !reported {
-            eprintln!(
-                "another `cargo xtask setup` is running in {}; waiting for it",
-                toolchain.display()
-            );
-            reported = true;
-        }
-        thread::sleep(Duration::from_millis(200));
-    }
+    fs::rename(from, to)
 }
 
 /// Removes what killed runs left. The lock is ours, so nobody works in these folders.
 fn remove_stale(toolchain: &Path) -> Result<()> {
-    let entries = fs::read_dir(toolchain).map_err(Error::file("cannot read", toolchain))?;
-    for entry in entries.flatten() {
+    for entry in fs::read_dir(toolchain)?.flatten() {
         if entry.file_name().to_string_lossy().starts_with(STAGING) {
-            fs::remove_dir_all(entry.path()).map_err(Error::file("cannot remove", entry.path()))?;
+            fs::remove_dir_all(entry.path())?;
         }
     }
     Ok(())
 }
 
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;

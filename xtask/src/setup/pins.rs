@@ -2,6 +2,9 @@
 
 use warpweave_nvcc::layout;
 
+use super::OWN_TOOLCHAIN;
+use crate::error::{Error, Result};
+
 /// A wheel with the SHA-256 of each build of it.
 #[derive(Debug)]
 pub struct Wheel {
@@ -186,11 +189,10 @@ impl Component {
         self.wheels.iter().map(|wheel| wheel.bytes).sum()
     }
 
-    /// The requirements file that pip is given: every wheel by version and hash. `None` where there are no
-    /// wheels for the architecture.
+    /// The requirements file that pip is given: every wheel by version and hash.
     ///
     /// It is also the component's stamp: a folder with this text was made with these pins.
-    pub fn requirements(&self, architecture: &str) -> Option<String> {
+    pub fn requirements(&self, architecture: &str) -> Result<String> {
         let line = |wheel: &Wheel| {
             let hash = wheel.sha256(architecture)?;
             Some(format!(
@@ -198,21 +200,27 @@ impl Component {
                 wheel.name, wheel.version
             ))
         };
-        self.wheels.iter().map(line).collect()
+        let lines: Option<String> = self.wheels.iter().map(line).collect();
+        lines.ok_or_else(|| {
+            let why = format!("there are no pinned wheels for {architecture}{OWN_TOOLCHAIN}");
+            Error::Failed(why)
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const ALL: [&Component; 5] = [&CUDA, &CUTLASS, &RUNTIME, &INSPECT, &LINK];
+    use std::collections::{HashMap, HashSet};
 
     #[test]
-    fn every_wheel_has_a_hash_of_its_own() {
+    fn every_component_has_a_folder_and_every_wheel_a_hash_of_its_own() {
+        let all = [&CUDA, &CUTLASS, &RUNTIME, &INSPECT, &LINK];
+        let folders: HashSet<_> = all.iter().map(|component| component.name).collect();
+        assert_eq!(folders.len(), all.len());
         for architecture in ["x86_64", "aarch64"] {
-            let mut seen = std::collections::HashMap::new();
-            for wheel in ALL.iter().flat_map(|component| component.wheels) {
+            let mut seen = HashMap::new();
+            for wheel in all.iter().flat_map(|component| component.wheels) {
                 let hash = wheel.sha256(architecture).unwrap();
                 let is_hash = hash.len() == 64
                     && hash.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
@@ -221,7 +229,6 @@ mod tests {
                 assert!(is_hash && of == wheel.name, "{} {architecture}", wheel.name);
             }
         }
-        assert_eq!(CUDA.requirements("riscv64"), None);
     }
 
     #[test]
@@ -231,16 +238,8 @@ mod tests {
             text.starts_with("nvidia-cutlass==4.2.0.0 --hash=sha256:f9599ada"),
             "{text}"
         );
-        assert_eq!(
-            CUDA.requirements("x86_64").unwrap().lines().count(),
-            CUDA.wheels.len()
-        );
-    }
-
-    #[test]
-    fn no_two_components_share_a_folder() {
-        let names: std::collections::HashSet<_> =
-            ALL.iter().map(|component| component.name).collect();
-        assert_eq!(names.len(), ALL.len());
+        let lines = CUDA.requirements("x86_64").unwrap().lines().count();
+        assert_eq!(lines, CUDA.wheels.len());
+        assert!(CUDA.requirements("riscv64").is_err());
     }
 }

@@ -3,83 +3,86 @@
 use std::ffi::{OsStr, OsString};
 use std::process::{Command, Stdio};
 
+use super::OWN_TOOLCHAIN;
 use crate::error::{Error, Result};
 
-/// A Python that has pip.
+/// A Python, by the name of its program.
 #[derive(Debug)]
-pub struct Python {
-    program: OsString,
-}
+pub struct Python(OsString);
 
 impl Python {
-    /// Tries `WARPWEAVE_PYTHON` alone if it is set, else `python3` and `python`.
+    /// One that has pip: `WARPWEAVE_PYTHON` if it is set, else `python3` or `python`.
     pub fn find() -> Result<Self> {
         Self::first(candidates())
     }
 
-    /// Tries the same for one that has PyTorch with symmetric memory.
+    /// The same for one that has PyTorch with symmetric memory.
     pub fn with_torch() -> Result<Self> {
         Self::with_torch_of(candidates())
     }
 
-    pub(crate) fn with_torch_of(candidates: impl IntoIterator<Item = OsString>) -> Result<Self> {
-        let mut tried = Vec::new();
-        for program in candidates {
-            let python = Self { program };
-            if python.answers(&["-c", "import torch.distributed._symmetric_memory"]) {
-                return Ok(python);
-            }
-            tried.push(python.name());
-        }
-        Err(Error::NoTorch {
-            tried: tried.join(", "),
+    pub(crate) fn with_torch_of(candidates: Vec<OsString>) -> Result<Self> {
+        let tried = listed(&candidates);
+        let has_torch = |python: &Self| python.runs("import torch.distributed._symmetric_memory");
+        let found = candidates.into_iter().map(Self).find(has_torch);
+        found.ok_or_else(|| {
+            Error::failed(format!(
+                "--peers torch: no Python with a PyTorch that has symmetric memory (tried {tried}): \
+                 install PyTorch 2.6 or newer there, name another Python with WARPWEAVE_PYTHON, or give \
+                 figures that were measured before, by --peers FILE"
+            ))
         })
     }
 
-    pub(super) fn first(candidates: impl IntoIterator<Item = OsString>) -> Result<Self> {
-        let mut tried = Vec::new();
-        let mut without_pip = None;
-        for program in candidates {
-            let python = Self { program };
-            if !python.answers(&["-c", "import sys; sys.exit(sys.version_info < (3, 8))"]) {
-                tried.push(python.name());
-                continue;
-            }
-            if python.answers(&["-m", "pip", "--version"]) {
-                return Ok(python);
-            }
-            without_pip = without_pip.or(Some(python.name()));
-        }
-        Err(match without_pip {
-            Some(python) => Error::NoPip { python },
-            None => Error::NoPython {
-                tried: tried.join(", "),
-            },
+    pub(super) fn first(candidates: Vec<OsString>) -> Result<Self> {
+        let tried = listed(&candidates);
+        let is_recent =
+            |python: &Self| python.runs("import sys; sys.exit(sys.version_info < (3, 8))");
+        let mut recent = candidates
+            .into_iter()
+            .map(Self)
+            .filter(is_recent)
+            .peekable();
+        let python = recent.peek().map(Self::name);
+        recent.find(|python| python.runs("import pip")).ok_or_else(|| {
+            let why = match python {
+                Some(python) => format!(
+                    "{python} has no pip: install python3-pip, or run `{python} -m ensurepip`"
+                ),
+                None => format!(
+                    "no Python 3.8 or newer (tried {tried}): install python3 with pip, or name one with \
+                     WARPWEAVE_PYTHON"
+                ),
+            };
+            Error::Failed(why + OWN_TOOLCHAIN)
         })
     }
 
     pub fn name(&self) -> String {
-        self.program.to_string_lossy().into_owned()
+        self.program().to_string_lossy().into_owned()
     }
 
     pub fn program(&self) -> &OsStr {
-        &self.program
+        &self.0
     }
 
     pub fn command(&self) -> Command {
-        let mut command = Command::new(&self.program);
+        let mut command = Command::new(&self.0);
         command.stdin(Stdio::null());
         command
     }
 
-    fn answers(&self, args: &[&str]) -> bool {
+    fn runs(&self, code: &str) -> bool {
         let mut command = self.command();
-        command
-            .args(args)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
+        command.args(["-c", code]);
+        command.stdout(Stdio::null()).stderr(Stdio::null());
         command.status().is_ok_and(|status| status.success())
     }
+}
+
+fn listed(programs: &[OsString]) -> String {
+    let names: Vec<_> = programs.iter().map(|name| name.to_string_lossy()).collect();
+    names.join(", ")
 }
 
 fn candidates() -> Vec<OsString> {

@@ -18,11 +18,11 @@ const SOON: Duration = Duration::from_secs(30);
 #[path = "../../../crates/bench/tests/cli/cable.rs"]
 mod cable;
 
-/// An `ssh` that runs the command here, in the host's namespaces if it has some, and says what it was told.
+/// An `ssh` that runs the command here, in the host's namespaces if it has some, and writes its arguments to a file.
 fn fake_ssh(folder: &Path, hosts: Option<&cable::Hosts>) -> String {
     let on = |host| hosts.map_or(String::new(), |hosts| hosts.prefix(host).join(" "));
     let script = format!(
-        "#!/bin/sh\nshift 3; host=$1; shift\nprintf '%s\\n' \"$host\" \"$@\" >> '{}/told'\n\
+        "#!/bin/sh\nshift 3; host=$1; shift\nprintf '%s\\n' \"$host\" \"$@\" >> '{}/arguments'\n\
          case $host in one) exec {} /bin/sh -c \"$*\";; two) exec {} /bin/sh -c \"$*\";; esac\nexit 255\n",
         folder.display(),
         on(0),
@@ -46,16 +46,16 @@ fn ranks_of_two_hosts_start_by_ssh_and_the_token_is_on_no_command_line() {
          echo $WARPWEAVE_LOCAL_RANK of $WARPWEAVE_WORLD_SIZE at $WARPWEAVE_STORE > $D/place.$R
          echo $WARPWEAVE_JOB_TOKEN > $D/token.$R";
     let script = format!("D='{}'\n{script}", job.folder.path().display());
-    let output = job.command(&script).env("PATH", path).output().unwrap();
-    let ended: Ended = output.into();
-    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    let mut command = job.command(&script);
+    command.env("PATH", path);
+    Ended::of(command).succeeded();
     let read = |name: String| fs::read_to_string(job.file(&name)).unwrap();
     let token = read("token.0".into());
     assert_eq!(token.trim().len(), 64);
-    let told = read("told".into());
+    let arguments = read("arguments".into());
     assert!(
-        !told.contains(token.trim()) && told.contains("WARPWEAVE_RANK"),
-        "{told}"
+        !arguments.contains(token.trim()) && arguments.contains("WARPWEAVE_RANK"),
+        "{arguments}"
     );
     for rank in 0..4 {
         assert_eq!(read(format!("token.{rank}")), token);
@@ -112,9 +112,8 @@ impl Job {
 
     /// A launcher of `script` on every rank, with `$D` for the job's folder and `$WARPWEAVE_RANK` as `$R`.
     fn command(&self, script: &str) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
+        let mut command = crate::xtask(&["launch"]);
         command
-            .arg("launch")
             .args(&self.options)
             .args([
                 "--",
@@ -136,9 +135,9 @@ impl Job {
 
     fn run(&self, script: &str) -> Ended {
         let began = Instant::now();
-        let output = self.command(script).output().unwrap();
+        let ended = Ended::of(self.command(script));
         assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
-        output.into()
+        ended
     }
 
     fn file(&self, name: &str) -> PathBuf {
@@ -219,7 +218,7 @@ fn every_rank_learns_its_place() {
          echo $WARPWEAVE_STORE $WARPWEAVE_JOB_TOKEN
          echo guards $NCCL_NVLS_ENABLE $TORCH_SYMM_MEM_DISABLE_MULTICAST $NVSHMEM_DISABLE_NVLS",
     );
-    ended.ends(0, &[]);
+    ended.succeeded();
     let logs: Vec<Vec<String>> = (0..3)
         .map(|rank| job.log(rank).lines().map(str::to_owned).collect())
         .collect();
@@ -248,12 +247,8 @@ fn a_failing_rank_ends_the_job() {
          [ $R = 1 ] && { echo 'out of ideas' >&2; exit 7; }
          exec sleep 600",
     );
-    ended.ends(7, &["rank 1 of 3 exited with status 7"]);
-    assert!(
-        ended.err.contains("out of ideas"),
-        "the log's end is shown: {}",
-        ended.err
-    );
+    // The end of its log is shown too.
+    ended.failed(7, &["rank 1 of 3 exited with status 7", "out of ideas"]);
     assert_eq!(job.log(1), "out of ideas\n");
     assert_gone(&job.pids(&["pid-0", "pid-1", "pid-2"]));
 }
@@ -262,7 +257,7 @@ fn a_failing_rank_ends_the_job() {
 fn rank_0_that_fails_is_shown_too() {
     let ended =
         Job::new(2).run("[ $R = 0 ] && { echo 'no such suite' >&2; exit 2; }; exec sleep 600");
-    ended.ends(2, &["no such suite", "rank 0 of 2"]);
+    ended.failed(2, &["no such suite", "rank 0 of 2"]);
 }
 
 #[test]
@@ -272,7 +267,7 @@ fn a_rank_that_ignores_sigterm_is_killed() {
         "[ $R = 0 ] && exit 3
          trap '' TERM; echo $$ >$D/shell; sleep 600 & echo $! >$D/sleep; wait",
     );
-    ended.ends(3, &["[1] are still running: SIGKILL"]);
+    ended.failed(3, &["[1] are still running: SIGKILL"]);
     assert_gone(&job.pids(&["shell", "sleep"]));
 }
 
@@ -291,7 +286,7 @@ fn the_rank_that_was_lost_is_named_and_not_the_one_that_noticed() {
     let ended = Job::new(2)
         .option("--grace", "20")
         .run("[ $R = 0 ] && exit 76; sleep 0.5; kill -SEGV $$");
-    ended.ends(128 + 11, &["rank 1 of 2 was killed by SIGSEGV (signal 11)"]);
+    ended.failed(128 + 11, &["rank 1 of 2 was killed by SIGSEGV (signal 11)"]);
 }
 
 #[test]
@@ -339,7 +334,7 @@ fn an_interrupt_reaches_the_ranks() {
     let pids = job.pids(&["pid-0", "pid-1"]);
     signal(&launcher, "INT");
     let ended = wait_for(launcher);
-    ended.ends(130, &["interrupted by SIGINT"]);
+    ended.failed(130, &["interrupted by SIGINT"]);
     assert!(job.file("int-0").exists() && job.file("int-1").exists());
     assert_gone(&pids);
 }
@@ -358,7 +353,7 @@ fn a_second_interrupt_kills_at_once() {
     assert!(pids.iter().all(|&pid| !is_gone(pid)));
     signal(&launcher, "TERM");
     let ended = wait_for(launcher);
-    ended.ends(143, &[]);
+    ended.failed(143, &[]);
     assert_gone(&pids);
 }
 
@@ -366,7 +361,7 @@ fn a_second_interrupt_kills_at_once() {
 fn what_a_rank_leaves_behind_dies_with_it() {
     let job = Job::new(2);
     let ended = job.run("sleep 600 & echo $! >$D/left-$R; echo done");
-    ended.says("done\n");
+    ended.printed("done\n");
     assert_gone(&job.pids(&["left-0", "left-1"]));
 }
 
@@ -374,7 +369,7 @@ fn what_a_rank_leaves_behind_dies_with_it() {
 fn a_job_has_a_limit() {
     let job = Job::new(2).option("--timeout", "0.5");
     let ended = job.run("[ $R = 0 ] && exit 0; echo $$ >$D/pid; exec sleep 600");
-    ended.ends(124, &["did not end within 500ms", "ranks [1]"]);
+    ended.failed(124, &["did not end within 500ms", "ranks [1]"]);
     assert_gone(&job.pids(&["pid"]));
 }
 
@@ -382,29 +377,26 @@ fn a_job_has_a_limit() {
 fn what_cannot_start_says_why() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
-    let ended = Job::new(2).option("--port", &port).run("touch $D/started");
-    ended.ends(1, &[&format!("port {port}"), "--port"]);
-
-    let ended = Job::new(0).run("true");
-    assert!(
-        ended.code == Some(1) && ended.err.contains("0 ranks"),
-        "{}",
-        ended.err
-    );
-    let ended = Job::new(100_000).run("true");
-    assert!(
-        ended.code == Some(1) && ended.err.contains("100000 ranks") && ended.err.contains("4096"),
-        "{}",
-        ended.err
-    );
-
-    let missing = Command::new(env!("CARGO_BIN_EXE_xtask"))
-        .args(["launch", "-n", "2", "--logs"])
-        .arg(Job::new(1).file("logs"))
-        .args(["--", "/no/such/program"])
-        .output()
-        .unwrap();
-    assert_eq!(missing.status.code(), Some(1));
-    let err = String::from_utf8(missing.stderr).unwrap();
-    assert!(err.contains("cannot run /no/such/program"), "{err}");
+    for (job, messages) in [
+        (
+            Job::new(2).option("--port", &port),
+            [&*format!("port {port}"), "--port"],
+        ),
+        (Job::new(0), ["0 ranks", "4096"]),
+        (Job::new(100_000), ["100000 ranks", "4096"]),
+    ] {
+        job.run("touch $D/started").failed(1, &messages);
+        assert!(!job.file("started").exists());
+    }
+    let logs = Job::new(1).file("logs").display().to_string();
+    let line = [
+        "launch",
+        "-n",
+        "2",
+        "--logs",
+        &logs,
+        "--",
+        "/no/such/program",
+    ];
+    Ended::of(crate::xtask(&line)).failed(1, &["cannot run /no/such/program"]);
 }

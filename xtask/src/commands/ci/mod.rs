@@ -2,18 +2,21 @@
 
 mod steps;
 
-use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
 
+use fs_err::{self as fs, File};
+
+use super::test;
+use crate::device::{Asked, Wanted};
 use crate::error::{Error, Result};
 use crate::harness::Counts;
 use crate::place;
-use steps::{Step, steps, succeeds};
+use steps::{Step, TESTS, steps};
 
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 pub struct Options {
     /// Only these steps, separated by commas [default: all but those that `--list` marks as run by name only]
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
@@ -31,29 +34,24 @@ pub struct Options {
 pub fn run(options: &Options) -> Result<()> {
     let root = place::workspace()?;
     // The steps build xtask anew, and then the link to a running program's file is gone.
-    let xtask = std::env::current_exe().map_err(Error::file("cannot find", "this program"))?;
+    let xtask = std::env::current_exe()?;
     let steps = chosen(steps(), options)?;
     if options.list {
         for step in &steps {
-            let by_name = if step.by_name {
+            let note = if step.by_name {
                 "  (by name only: --only)"
             } else {
                 ""
             };
-            println!("{:<18}{}{by_name}", step.name, step.line());
+            println!("{:<18}{}{note}", step.name, step.line());
         }
         return Ok(());
     }
     let logs = place::target_directory(&root).join("warpweave/ci");
-    let (mut done, mut started) = (Vec::new(), None::<Started>);
+    let (mut done, mut with_next) = (Vec::new(), None);
     for (index, step) in steps.iter().enumerate() {
-        println!(
-            "\n==== {}/{} {}: {}",
-            index + 1,
-            steps.len(),
-            step.name,
-            step.line()
-        );
+        let (number, all) = (index + 1, steps.len());
+        println!("\n==== {number}/{all} {}: {}", step.name, step.line());
         if let Some((probe, missing)) = step.needs
             && !succeeds(probe, &root)
         {
@@ -61,111 +59,138 @@ pub fn run(options: &Options) -> Result<()> {
             continue;
         }
         let command = step.command(&root, &xtask);
-        if step.with_next && started.is_none() && index + 1 < steps.len() {
-            started = Some(Started::new(step, command, &logs)?);
+        if step.with_next && with_next.is_none() && number < all {
+            with_next = Some(Running::start(step.name, command, Some(&logs))?);
             continue;
         }
-        let (began, cpu) = (Instant::now(), cpu_seconds());
-        let (status, counts) = execute(command, step.counts)?;
-        let this = Done {
-            name: step.name,
-            status,
-            counts,
-            took: began.elapsed(),
-            cpu: cpu_seconds() - cpu,
+        let this = match step.line {
+            TESTS => tests(step.name)?,
+            _ => Running::start(step.name, command, None)?.finish()?,
         };
-        let before = started.take().map(Started::finish).transpose()?;
+        let before = with_next.take().map(Running::finish).transpose()?;
         done.extend(before.into_iter().chain([this]));
-        if done.iter().any(|done: &Done| !done.status.success()) {
+        if done.iter().any(|step: &Done| step.failure.is_some()) {
             break;
         }
     }
-    if let Some(last) = started {
-        done.push(last.finish()?);
-    }
+    done.extend(with_next.map(Running::finish).transpose()?);
     summarise(&steps, &done)
 }
 
-/// A step that runs with the next one. What it prints comes after what that one does.
-struct Started {
+/// A step that runs, with its output in a file if the next step runs meanwhile.
+struct Running {
     name: &'static str,
     child: Child,
-    log: PathBuf,
-    began: Instant,
+    log: Option<PathBuf>,
+    began: (Instant, f64),
 }
 
-impl Started {
-    fn new(step: &Step, mut command: Command, logs: &Path) -> Result<Self> {
-        fs::create_dir_all(logs).map_err(Error::file("cannot make", logs))?;
-        let log = logs.join(format!("{}.log", step.name));
-        let file = File::create(&log).map_err(Error::file("cannot write", &log))?;
-        let both = file
-            .try_clone()
-            .map_err(Error::file("cannot write", &log))?;
-        let child = command.stdout(file).stderr(both).spawn();
+impl Running {
+    fn start(name: &'static str, mut command: Command, logs: Option<&Path>) -> Result<Self> {
+        let log = logs.map(|logs| logs.join(format!("{name}.log")));
+        if let (Some(logs), Some(log)) = (logs, &log) {
+            fs::create_dir_all(logs)?;
+            let file = File::create(log)?.into_parts().0;
+            command.stdout(file.try_clone()?).stderr(file);
+        }
+        let began = (Instant::now(), cpu_seconds());
+        let child = command
+            .spawn()
+            .map_err(Error::not_started(command.get_program()))?;
         Ok(Self {
-            name: step.name,
-            child: child.map_err(Error::not_started(command.get_program()))?,
+            name,
+            child,
             log,
-            began: Instant::now(),
+            began,
         })
     }
 
     fn finish(mut self) -> Result<Done> {
-        let cpu = cpu_seconds();
-        let status = self
-            .child
-            .wait()
-            .map_err(Error::file("cannot wait for", self.name))?;
-        let text = fs::read(&self.log).map_err(Error::file("cannot read", &self.log))?;
-        println!("\n---- {}", self.name);
-        let _ = io::stdout().write_all(&text);
-        Ok(Done {
-            name: self.name,
-            status,
-            counts: None,
-            took: self.began.elapsed(),
-            // The times of a process count once it has been waited for.
-            cpu: cpu_seconds() - cpu,
-        })
+        if self.log.is_some() {
+            // The next step has ended: what is counted from here is of this one alone.
+            self.began.1 = cpu_seconds();
+        }
+        let status = self.child.wait()?;
+        if let Some(log) = self.log {
+            println!("\n---- {}", self.name);
+            let _ = io::stdout().write_all(&fs::read(log)?);
+        }
+        let failure = (!status.success()).then(|| status.to_string());
+        Ok(Done::new(self.name, self.began, failure, None))
     }
+}
+
+/// Runs the tests of the workspace on the host.
+fn tests(name: &'static str) -> Result<Done> {
+    let began = (Instant::now(), cpu_seconds());
+    let asked = Asked {
+        device: Wanted::Host,
+        ranks: None,
+    };
+    let (failure, counts) = match test::tests(asked, test::LIMIT) {
+        Ok(counts) if counts.failed == 0 => (None, Some(counts)),
+        Ok(counts) => (Some(format!("{} failures", counts.failed)), Some(counts)),
+        Err(error) => (Some(error.to_string()), None),
+    };
+    Ok(Done::new(name, began, failure, counts))
 }
 
 struct Done {
     name: &'static str,
-    status: ExitStatus,
+    failure: Option<String>,
     counts: Option<Counts>,
-    took: Duration,
+    seconds: f64,
     /// CPU seconds of all its processes. On a busy machine they say more than the elapsed time.
     cpu: f64,
 }
 
-/// CPU seconds of all child processes that have ended, and of theirs.
+impl Done {
+    fn new(
+        name: &'static str,
+        (began, cpu): (Instant, f64),
+        failure: Option<String>,
+        counts: Option<Counts>,
+    ) -> Self {
+        Self {
+            name,
+            failure,
+            counts,
+            seconds: began.elapsed().as_secs_f64(),
+            cpu: cpu_seconds() - cpu,
+        }
+    }
+}
+
+/// CPU seconds of all child processes that have been waited for, and of theirs.
 fn cpu_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     // After the name, which may have spaces: the state is field 3, the children's times are fields 16 and 17.
     let fields = stat.rsplit(") ").next().unwrap_or_default().split(' ');
-    let ticks: f64 = fields
-        .skip(13)
-        .take(2)
-        .filter_map(|field| field.parse::<f64>().ok())
-        .sum();
-    ticks / rustix::param::clock_ticks_per_second() as f64
+    let times = fields.skip(13).take(2).flat_map(str::parse::<f64>);
+    times.sum::<f64>() / rustix::param::clock_ticks_per_second() as f64
+}
+
+fn succeeds(shell: &str, root: &Path) -> bool {
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", shell])
+        .current_dir(root)
+        .stdin(Stdio::null());
+    command.output().is_ok_and(|output| output.status.success())
 }
 
 /// Keeps the steps that were asked for, and refuses names that no step has. A list also has the steps that
 /// run by name only.
 fn chosen(steps: Vec<Step>, options: &Options) -> Result<Vec<Step>> {
     let Options { only, skip, list } = options;
-    for (option, names) in [("--only", only), ("--skip", skip)] {
-        if let Some(name) = names
-            .iter()
-            .find(|name| !steps.iter().any(|step| step.name == **name))
-        {
-            let known: Vec<_> = steps.iter().map(|step| step.name).collect();
-            let why = format!("no step `{name}`; there are {}", known.join(", "));
-            return Err(Error::option(option, why));
-        }
+    let known: Vec<_> = steps.iter().map(|step| step.name).collect();
+    if let Some(name) = only
+        .iter()
+        .chain(skip)
+        .find(|name| !known.contains(&name.as_str()))
+    {
+        let known = known.join(", ");
+        return Err(Error::usage(format!("no step `{name}`; there are {known}")));
     }
     let wanted = |step: &Step| {
         let named = |names: &[String]| names.iter().any(|name| name == step.name);
@@ -175,134 +200,91 @@ fn chosen(steps: Vec<Step>, options: &Options) -> Result<Vec<Step>> {
     Ok(steps.into_iter().filter(wanted).collect())
 }
 
-fn execute(mut command: Command, counts_tests: bool) -> Result<(ExitStatus, Option<Counts>)> {
-    let program = command.get_program().into();
-    let failed = |source| Error::NotStarted { program, source };
-    if !counts_tests {
-        return Ok((command.status().map_err(failed)?, None));
-    }
-    let mut child = command.stdout(Stdio::piped()).spawn().map_err(failed)?;
-    let mut counts = None;
-    let lines = child
-        .stdout
-        .take()
-        .map(|pipe| BufReader::new(pipe).split(b'\n'));
-    let mut out = io::stdout();
-    for line in lines.into_iter().flatten().map_while(|line| line.ok()) {
-        let _ = out.write_all(&line).and_then(|()| out.write_all(b"\n"));
-        counts = Counts::of_summary(&String::from_utf8_lossy(&line)).or(counts);
-    }
-    let status = child
-        .wait()
-        .map_err(Error::file("cannot wait for", "the tests"))?;
-    Ok((status, counts))
-}
-
 fn summarise(steps: &[Step], done: &[Done]) -> Result<()> {
-    let (mut passed, mut failed) = (0, 0);
+    let mut all = Counts::default();
     println!();
     for step in done {
-        let word = if step.status.success() {
-            "passed"
-        } else {
-            "FAILED"
-        };
+        let word = step.failure.as_ref().map_or("passed", |_| "FAILED");
         let counts = step
             .counts
             .map(|counts| format!("  {counts}"))
             .unwrap_or_default();
-        println!(
-            "{:<18} {word} {:>7.1} s {:>7.1} s CPU{counts}",
-            step.name,
-            step.took.as_secs_f64(),
-            step.cpu
-        );
-        match step.counts {
-            Some(counts) => {
-                passed += counts.passed;
-                failed += counts.failed.max(usize::from(!step.status.success()));
-            }
-            None if step.status.success() => passed += 1,
-            None => failed += 1,
-        }
+        let Done {
+            name, seconds, cpu, ..
+        } = step;
+        println!("{name:<18} {word} {seconds:>7.1} s {cpu:>7.1} s CPU{counts}");
+        all += step.counts.unwrap_or(Counts {
+            passed: usize::from(step.failure.is_none()),
+            failed: usize::from(step.failure.is_some()),
+            skipped: 0,
+        });
     }
-    let ran = |step: &&Step| done.iter().any(|done| done.name == step.name);
-    for step in steps.iter().filter(|step| !ran(step)) {
+    for step in steps
+        .iter()
+        .filter(|step| !done.iter().any(|done| done.name == step.name))
+    {
         println!("{:<18} not run", step.name);
     }
-    let failure = done.iter().find(|step| !step.status.success());
-    if let Some(step) = failure {
-        println!("{} failed with {}", step.name, step.status);
+    let failure = done
+        .iter()
+        .find_map(|step| Some((step.name, step.failure.as_ref()?)));
+    if let Some((name, failure)) = failure {
+        println!("{name}: {failure}");
     }
-    println!("{passed} passed, {failed} failed");
-    failure.map_or(Ok(()), |step| {
-        Err(Error::StepFailed {
-            step: step.name,
-            status: step.status,
-        })
-    })
+    println!("{} passed, {} failed", all.passed, all.failed);
+    failure.map_or(Ok(()), |_| Err(Error::Reported))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn names(steps: &[Step]) -> Vec<&str> {
-        steps.iter().map(|step| step.name).collect()
-    }
-
-    fn options(only: &[&str], skip: &[&str]) -> Options {
-        let owned = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
-        Options {
-            only: owned(only),
-            skip: owned(skip),
-            list: false,
-        }
-    }
+    use std::time::Duration;
 
     #[test]
     fn steps_are_chosen_by_name() {
-        let only = chosen(steps(), &options(&["doc", "fmt"], &[])).unwrap();
-        assert_eq!(names(&only), ["fmt", "doc"]);
-        let all = chosen(steps(), &options(&[], &[])).unwrap().len();
-        let skipped = chosen(steps(), &options(&[], &["setup"])).unwrap();
-        assert_eq!(skipped.len(), all - 1);
-        let error = chosen(steps(), &options(&["dcos"], &[]))
-            .unwrap_err()
-            .to_string();
+        let names = |only: &[&str], skip: &[&str], list| {
+            let owned = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+            let (only, skip) = (owned(only), owned(skip));
+            let steps = chosen(steps(), &Options { only, skip, list });
+            steps.map(|steps| steps.iter().map(|step| step.name).collect::<Vec<_>>())
+        };
+        assert_eq!(names(&["doc", "fmt"], &[], false).unwrap(), ["fmt", "doc"]);
+        let all = names(&[], &[], false).unwrap();
+        let skipped = names(&[], &["setup"], false).unwrap();
+        assert_eq!(skipped.len(), all.len() - 1);
+        let message = names(&["dcos"], &[], false).unwrap_err().to_string();
         assert!(
-            error.contains("dcos") && error.contains("clippy"),
-            "{error}"
+            message.contains("dcos") && message.contains("clippy"),
+            "{message}"
         );
+        // A long step is listed, and run by its name alone.
+        assert!(!all.contains(&"candle"));
+        assert_eq!(names(&["candle"], &[], false).unwrap(), ["candle"]);
+        assert!(names(&[], &[], true).unwrap().contains(&"candle"));
     }
 
     #[test]
-    fn a_long_step_is_listed_and_run_by_its_name_alone() {
-        let has = |options: &Options| {
-            let chosen = chosen(steps(), options).unwrap();
-            names(&chosen).contains(&"candle")
-        };
-        assert!(!has(&options(&[], &[])));
-        assert!(has(&options(&["candle"], &[])));
-        let list = Options {
-            list: true,
-            ..options(&[], &[])
-        };
-        assert!(has(&list));
+    fn what_a_step_needs_is_looked_for() {
+        let here = Path::new(".");
+        assert!(succeeds("true", here));
+        assert!(!succeeds("false", here));
+        assert!(!succeeds("no-such-program-anywhere", here));
     }
 
     #[test]
-    fn a_step_that_runs_with_the_next_is_told_after_it() {
+    fn a_step_that_runs_with_the_next_is_printed_after_it() {
         let logs = tempfile::tempdir().unwrap();
-        let step = Step::new("fails", "sh").with_next();
         let mut command = Command::new("sh");
-        command.args(["-c", "sleep 0.2; echo told; echo error >&2; exit 7"]);
-        let started = Started::new(&step, command, logs.path()).unwrap();
-        let done = started.finish().unwrap();
-        assert_eq!((done.name, done.status.code()), ("fails", Some(7)));
-        assert!(done.took >= Duration::from_millis(200));
+        command.args(["-c", "sleep 0.2; echo output; echo error >&2; exit 7"]);
+        let running = Running::start("fails", command, Some(logs.path())).unwrap();
+        let done = running.finish().unwrap();
+        assert_eq!(
+            (done.name, done.failure),
+            ("fails", Some("exit status: 7".into()))
+        );
+        assert!(done.seconds >= 0.2);
         let log = fs::read_to_string(logs.path().join("fails.log")).unwrap();
-        assert_eq!(log, "told\nerror\n");
+        assert_eq!(log, "output\nerror\n");
     }
 
     #[test]
@@ -314,21 +296,11 @@ mod tests {
     }
 
     #[test]
-    fn a_failing_step_is_counted_and_named() {
-        use std::os::unix::process::ExitStatusExt;
-        let done = |code: i32, counts| Done {
-            name: "test",
-            status: ExitStatus::from_raw(code << 8),
-            counts,
-            took: Duration::ZERO,
-            cpu: 0.0,
-        };
-        assert!(summarise(&[], &[done(0, None), done(0, None)][..0]).is_ok());
-        let steps = steps();
-        let failed = summarise(&steps, &[done(0, None), done(101, Some(Counts::default()))]);
-        assert!(matches!(
-            failed,
-            Err(Error::StepFailed { step: "test", .. })
-        ));
+    fn a_failing_step_fails_the_checks() {
+        let began = Instant::now() - Duration::from_secs(1);
+        let done = |failure| Done::new("test", (began, 0.0), failure, None);
+        assert!(summarise(&[], &[done(None), done(None)]).is_ok());
+        let failed = summarise(&steps(), &[done(None), done(Some("1 failures".into()))]);
+        assert!(matches!(failed, Err(Error::Reported)));
     }
 }

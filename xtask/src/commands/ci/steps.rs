@@ -7,18 +7,18 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::cargo::Cargo;
-use crate::program::PROFILE;
+use crate::cargo;
+use crate::place::PROFILE;
+
+/// The line of the step whose tests are counted.
+pub const TESTS: &str = "xtask test --device host";
 
 #[derive(Debug)]
 pub struct Step {
     pub name: &'static str,
-    /// `cargo`, `xtask` or `rustup`.
-    pub program: &'static str,
-    pub args: Vec<&'static str>,
+    /// A command of `cargo`, of `xtask` or of `rustup`.
+    pub line: &'static str,
     pub env: Vec<(&'static str, &'static str)>,
-    /// Whether its last line counts tests.
-    pub counts: bool,
     /// A shell command that fails where something is missing, and the message then: the step is left out.
     pub needs: Option<(&'static str, &'static str)>,
     /// Takes too long to run unless it is asked for.
@@ -29,14 +29,11 @@ pub struct Step {
 }
 
 impl Step {
-    pub fn new(name: &'static str, line: &'static str) -> Self {
-        let mut words = line.split_whitespace();
+    fn new(name: &'static str, line: &'static str) -> Self {
         Self {
             name,
-            program: words.next().unwrap_or_default(),
-            args: words.collect(),
+            line,
             env: Vec::new(),
-            counts: false,
             needs: None,
             by_name: false,
             with_next: false,
@@ -53,34 +50,28 @@ impl Step {
         self
     }
 
-    pub fn with_next(mut self) -> Self {
-        self.with_next = true;
-        self
-    }
-
     /// The command for a shell in the workspace's root.
     pub fn line(&self) -> String {
-        let mut line = String::new();
-        for (name, value) in &self.env {
-            line += &format!("{name}='{value}' ");
-        }
-        let program = match self.program {
-            "xtask" => "cargo xtask",
-            program => program,
+        let env = self
+            .env
+            .iter()
+            .map(|(name, value)| format!("{name}='{value}' "));
+        let cargo = if self.line.starts_with("xtask") {
+            "cargo "
+        } else {
+            ""
         };
-        format!("{line}{program} {}", self.args.join(" "))
+        format!("{}{cargo}{}", env.collect::<String>(), self.line)
     }
 
     pub fn command(&self, root: &Path, xtask: &Path) -> Command {
-        let mut command = match self.program {
-            "cargo" => Command::new(Cargo::program()),
-            "xtask" => Command::new(xtask),
-            program => Command::new(program),
+        let mut words = self.line.split_whitespace();
+        let mut command = match words.next() {
+            Some("xtask") => Command::new(xtask),
+            Some(program) if program != "cargo" => Command::new(program),
+            _ => cargo::command(root, &[""; 0]),
         };
-        command
-            .args(&self.args)
-            .current_dir(root)
-            .stdin(Stdio::null());
+        command.args(words).current_dir(root).stdin(Stdio::null());
         for (name, value) in &self.env {
             // A file of the workspace: cargo wants its whole path.
             match value.strip_prefix("./") {
@@ -90,15 +81,6 @@ impl Step {
         }
         command
     }
-}
-
-pub fn succeeds(shell: &str, root: &Path) -> bool {
-    let mut command = Command::new("sh");
-    command
-        .args(["-c", shell])
-        .current_dir(root)
-        .stdin(Stdio::null());
-    command.output().is_ok_and(|output| output.status.success())
 }
 
 /// The toolchain of the workspace's rust-version.
@@ -149,7 +131,7 @@ pub fn steps() -> Vec<Step> {
             concat!("all steps use ", msrv!(), ", or it is missing: rustup toolchain install ", msrv!()),
         ),
         step("doc", "cargo doc --no-deps").env("RUSTDOCFLAGS", "-D warnings"),
-        Step { counts: true, ..step("test", "xtask test --device host") },
+        step("test", TESTS),
         dev("plans", "xtask plan check all"),
         dev("bench", "xtask bench --device host --suite quick --iterations 3 --timeout 300"),
         dev("collectives",
@@ -161,8 +143,9 @@ pub fn steps() -> Vec<Step> {
         step("criterion-save", "cargo bench --profile dev -- --quick --save-baseline ci ^exchange/"),
         step("criterion-compare", "cargo bench --profile dev -- --quick --baseline ci ^exchange/"),
         // Its longest models have one thread each: meanwhile cargo builds for shuttle.
-        step("loom", "cargo test --lib -p warpweave-symm-mem -p warpweave-comm -p warpweave-gemm loom_")
-            .env(WRAPPER, "./.ci/rustc-loom").with_next(),
+        Step { with_next: true, ..step("loom",
+            "cargo test --lib -p warpweave-symm-mem -p warpweave-comm -p warpweave-gemm loom_") }
+            .env(WRAPPER, "./.ci/rustc-loom"),
         step("shuttle", "cargo test --test shuttle").env(WRAPPER, "./.ci/rustc-shuttle"),
         // Against the release of the workspace's version.
         step("semver", concat!("cargo semver-checks --workspace --baseline-rev ", version!())).needs(
@@ -188,14 +171,6 @@ mod tests {
     use crate::cargo::CUDA_FEATURES;
 
     #[test]
-    fn what_a_step_needs_is_looked_for() {
-        let here = Path::new(".");
-        assert!(succeeds("true", here));
-        assert!(!succeeds("false", here));
-        assert!(!succeeds("no-such-program-anywhere", here));
-    }
-
-    #[test]
     fn dependencies_are_built_once() {
         for step in steps() {
             let line = step.line();
@@ -213,10 +188,11 @@ mod tests {
     }
 
     #[test]
-    fn a_baseline_is_saved_before_it_is_compared_with() {
+    fn what_a_step_uses_is_made_before_it() {
         let steps = steps();
         let place = |name: &str| steps.iter().position(|step| step.name == name).unwrap();
         assert!(place("criterion-save") < place("criterion-compare"));
+        assert!(place("setup") < place("device-clippy") && place("setup") < place("device-link"));
     }
 
     #[test]
@@ -227,12 +203,5 @@ mod tests {
             .unwrap();
         assert_eq!(msrv!().split('.').count(), 3);
         assert!(step.line().starts_with(concat!("rustup run ", msrv!())));
-    }
-
-    #[test]
-    fn the_device_code_comes_after_its_toolchain() {
-        let steps = steps();
-        let place = |name: &str| steps.iter().position(|step| step.name == name).unwrap();
-        assert!(place("setup") < place("device-clippy") && place("setup") < place("device-link"));
     }
 }
