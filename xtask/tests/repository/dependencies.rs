@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-use crate::metadata::{metadata, published, root, said};
+use crate::metadata::{metadata, output, published, root};
 
 /// The program is nobody's dependency.
 const PROGRAM: &str = "warpweave-bench";
@@ -15,7 +15,7 @@ fn names(package: &str, depth: &[&str]) -> BTreeSet<String> {
     args.extend(["--prefix", "none", "--format", "{p}", "--locked"]);
     args.extend(["--target", "x86_64-unknown-linux-gnu"]);
     args.extend(depth);
-    let text = said(root(), &args);
+    let text = output(root(), &args);
     let named = |line: &str| {
         let mut words = line.split_whitespace();
         Some(format!("{} {}", words.next()?, words.next()?))
@@ -25,16 +25,14 @@ fn names(package: &str, depth: &[&str]) -> BTreeSet<String> {
 
 /// Names without versions, those of the workspace or the others.
 fn list(of: &BTreeSet<String>, own: bool) -> String {
-    let name = |entry: &String| entry.split(' ').next().unwrap_or_default().to_owned();
-    let is_own = |name: &String| name.starts_with("warpweave") == own;
-    let names: Vec<_> = of.iter().map(name).filter(is_own).collect();
-    let short = |name: &String| match name.strip_prefix("warpweave-") {
-        Some(short) => short.to_owned(),
-        None => name.clone(),
-    };
+    let names = of.iter().filter_map(|entry| entry.split(' ').next());
+    let names: Vec<_> = names
+        .filter(|name| name.starts_with("warpweave") == own)
+        .map(|name| name.strip_prefix("warpweave-").unwrap_or(name))
+        .collect();
     match names.is_empty() {
         true => "–".into(),
-        false => names.iter().map(short).collect::<Vec<_>>().join(", "),
+        false => names.join(", "),
     }
 }
 
@@ -57,12 +55,8 @@ fn the_table_of_dependencies_is_what_cargo_resolves() {
     for package in packages {
         let direct = names(package, &["--depth", "1"]);
         let (own, others) = (list(&direct, true), list(&direct, false));
-        writeln!(
-            table,
-            "| `{package}` | {own} | {others} | {} |",
-            in_all(&package)
-        )
-        .unwrap();
+        let all = in_all(&package);
+        writeln!(table, "| `{package}` | {own} | {others} | {all} |").unwrap();
     }
     let readme = std::fs::read_to_string(root().join("crates/warpweave/README.md")).unwrap();
     assert!(
@@ -88,9 +82,8 @@ fn no_package_asks_for_more_than_the_rust_version() {
         .iter()
         .filter_map(|package| package.rust_version.as_ref())
         .max();
-    let newer: Vec<_> = metadata()
-        .packages
-        .iter()
+    let packages = metadata().packages.iter();
+    let newer: Vec<_> = packages
         .filter(|package| package.rust_version.as_ref() > most)
         .map(|package| (&package.name, &package.rust_version))
         .collect();

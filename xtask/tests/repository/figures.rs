@@ -202,10 +202,10 @@ fn figures(cell: &str) -> Vec<&str> {
 fn rounds_to(value: f64, figure: &str) -> bool {
     let digits = figure.split_once('.').map_or(0, |(_, digits)| digits.len());
     let half = 0.5 * 10f64.powi(-(digits as i32)) * (1.0 + 1e-6);
-    let told: f64 = figure.parse().unwrap();
+    let shown: f64 = figure.parse().unwrap();
     [value, value * 1e3]
         .iter()
-        .any(|value| (value - told).abs() <= half)
+        .any(|value| (value - shown).abs() <= half)
 }
 
 #[test]

@@ -1,9 +1,8 @@
 //! The guides speak of what there is: every error has its entry, every link its file.
 
 use std::fs;
-use std::path::{Path, PathBuf};
 
-use crate::metadata::root;
+use crate::metadata::{files, root};
 
 /// The error types that users meet, and where they are.
 const ERRORS: [(&str, &str); 14] = [
@@ -64,24 +63,9 @@ fn every_error_has_its_entry() {
     );
 }
 
-fn texts(folder: &Path, found: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        let (path, name) = (entry.path(), entry.file_name());
-        let name = name.to_string_lossy();
-        if entry.file_type().unwrap().is_dir() {
-            if !name.starts_with('.') && name != "target" {
-                texts(&path, found);
-            }
-        } else if name.ends_with(".md") {
-            found.push(path);
-        }
-    }
-}
-
 #[test]
 fn every_link_leads_to_a_file() {
-    let mut found = Vec::new();
-    texts(root(), &mut found);
+    let found = files(root(), &[".md"]);
     assert!(found.len() > 10);
     let mut broken = Vec::new();
     for path in found {
@@ -102,29 +86,14 @@ fn every_link_leads_to_a_file() {
     assert!(broken.is_empty(), "{broken:#?}");
 }
 
-/// Source files below `folder` that are in the repository.
-fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        let path = entry.path();
-        if entry.file_type().unwrap().is_dir() {
-            if entry.file_name() != "target" {
-                sources(&path, found);
-            }
-        } else if ["rs", "cu", "cuh", "h"]
-            .map(Some)
-            .contains(&path.extension().and_then(|e| e.to_str()))
-        {
-            found.push(path);
-        }
-    }
-}
-
 #[test]
 fn every_source_file_that_a_comment_names_is_there() {
-    let mut found = Vec::new();
-    for folder in ["crates", "examples", "xtask"] {
-        sources(&root().join(folder), &mut found);
-    }
+    let folders = ["crates", "examples", "xtask"].map(|folder| root().join(folder));
+    let ends = [".rs", ".cu", ".cuh", ".h"];
+    let found: Vec<_> = folders
+        .iter()
+        .flat_map(|folder| files(folder, &ends))
+        .collect();
     assert!(found.len() > 500);
     let mut missing = Vec::new();
     for path in &found {
@@ -133,15 +102,12 @@ fn every_source_file_that_a_comment_names_is_there() {
         for line in comments.filter(|line| line.starts_with("//")) {
             // What stands in backticks is every second piece.
             for name in line.split('`').skip(1).step_by(2) {
-                let is_file = [".rs", ".cu", ".cuh"].iter().any(|end| name.ends_with(end));
+                let is_file = ends[..3].iter().any(|end| name.ends_with(end));
                 let is_path = !name.starts_with(".")
                     && !name.contains(|c: char| c.is_whitespace() || "*<>$".contains(c));
                 let of_example = name.starts_with("name.") || name.starts_with("mistral.");
-                if is_file
-                    && is_path
-                    && !of_example
-                    && !found.iter().any(|file| file.ends_with(name))
-                {
+                let is_there = || found.iter().any(|file| file.ends_with(name));
+                if is_file && is_path && !of_example && !is_there() {
                     missing.push(format!("{}: {name}", path.display()));
                 }
             }

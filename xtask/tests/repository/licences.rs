@@ -5,48 +5,29 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use cargo_metadata::DependencyKind;
-use serde::Deserialize;
 use spdx::{Expression, ParseMode};
+use toml::{Table, Value};
 
 use crate::metadata::{metadata, root};
 
-#[derive(Deserialize)]
-struct Rules {
-    licenses: Licenses,
-    bans: Bans,
-    sources: Sources,
-}
-
-#[derive(Deserialize)]
-struct Licenses {
-    allow: BTreeSet<String>,
-}
-
-#[derive(Deserialize)]
-struct Bans {
-    deny: Vec<Named>,
-    skip: Vec<Named>,
-}
-
-#[derive(Deserialize)]
-struct Named {
-    #[serde(rename = "crate")]
-    name: String,
-    /// The packages that may depend on it, for their tests.
-    #[serde(default)]
-    wrappers: BTreeSet<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "kebab-case")]
-struct Sources {
-    allow_registry: Vec<String>,
-    allow_git: Vec<String>,
-}
-
-fn rules() -> Rules {
+/// A section of `deny.toml`.
+fn rules(section: &str) -> Table {
     let text = std::fs::read_to_string(root().join("deny.toml")).unwrap();
-    toml::from_str(&text).unwrap()
+    let mut rules: Table = text.parse().unwrap();
+    rules.remove(section).unwrap().try_into().unwrap()
+}
+
+/// The texts of a list, or of the field `crate` of its tables.
+fn texts(list: &Value) -> BTreeSet<String> {
+    let text = |entry: &Value| {
+        entry
+            .get("crate")
+            .unwrap_or(entry)
+            .as_str()
+            .unwrap()
+            .to_owned()
+    };
+    list.as_array().unwrap().iter().map(text).collect()
 }
 
 /// Whether what `allow` has satisfies the SPDX expression. Older crates have a slash for OR.
@@ -79,42 +60,52 @@ fn expressions_are_read_as_spdx_means_them() {
 
 #[test]
 fn licences_are_allowed() {
-    let allow = rules().licenses.allow;
+    let allow = texts(&rules("licenses")["allow"]);
     for package in &metadata().packages {
         let licence = package.license.as_deref().unwrap_or("none");
-        let held = satisfied(licence, &allow);
-        assert!(held, "{} {}: {licence}", package.name, package.version);
+        let is_allowed = satisfied(licence, &allow);
+        assert!(
+            is_allowed,
+            "{} {}: {licence}",
+            package.name, package.version
+        );
     }
 }
 
 #[test]
 fn nothing_that_is_banned_is_there_and_nothing_twice_that_is_not_listed() {
-    let bans = rules().bans;
-    let mut versions: BTreeMap<&str, usize> = BTreeMap::new();
-    for package in &metadata().packages {
-        *versions.entry(&package.name).or_default() += 1;
-    }
+    let bans = rules("bans");
+    // The packages that may depend on a banned one, for their tests.
+    let wrappers = |ban: &Value| ban.get("wrappers").map(texts).unwrap_or_default();
+    let denied = bans["deny"].as_array().unwrap();
     let metadata = metadata();
-    let resolve = metadata.resolve.as_ref().unwrap();
-    for node in &resolve.nodes {
-        let holder = metadata[&node.id].name.as_str();
+    for node in &metadata.resolve.as_ref().unwrap().nodes {
+        let user = metadata[&node.id].name.as_str();
         for dependency in &node.deps {
             let name = metadata[&dependency.pkg].name.as_str();
-            let Some(banned) = bans.deny.iter().find(|banned| banned.name == name) else {
+            let Some(ban) = denied
+                .iter()
+                .find(|ban| ban["crate"].as_str() == Some(name))
+            else {
                 continue;
             };
-            let kinds = &dependency.dep_kinds;
-            let is_for_tests = kinds.iter().all(|k| k.kind == DependencyKind::Development);
+            let mut kinds = dependency.dep_kinds.iter();
+            let is_for_tests = kinds.all(|kind| kind.kind == DependencyKind::Development);
             assert!(
-                is_for_tests && banned.wrappers.contains(holder),
-                "{name} is banned in deny.toml, and {holder} has it"
+                is_for_tests && wrappers(ban).contains(user),
+                "{name} is banned in deny.toml, and {user} has it"
             );
         }
     }
-    let twice = versions.iter().filter(|(_, count)| **count > 1);
-    let twice: BTreeSet<&str> = twice.map(|(name, _)| *name).collect();
-    let listed: BTreeSet<&str> = bans.skip.iter().map(|skip| skip.name.as_str()).collect();
-    let new: Vec<_> = twice.difference(&listed).collect();
+    let mut versions: BTreeMap<&str, usize> = BTreeMap::new();
+    for package in &metadata.packages {
+        *versions.entry(&package.name).or_default() += 1;
+    }
+    let listed = texts(&bans["skip"]);
+    let several = versions.iter().filter(|(_, count)| **count > 1);
+    let new: Vec<_> = several
+        .filter(|(name, _)| !listed.contains(**name))
+        .collect();
     assert!(
         new.is_empty(),
         "in several versions, and not in bans.skip of deny.toml: {new:?}"
@@ -123,11 +114,12 @@ fn nothing_that_is_banned_is_there_and_nothing_twice_that_is_not_listed() {
 
 #[test]
 fn sources_are_allowed() {
-    let Sources {
-        allow_registry,
-        allow_git,
-    } = rules().sources;
-    assert!(allow_git.is_empty(), "no packages from git");
+    let sources = rules("sources");
+    assert!(
+        texts(&sources["allow-git"]).is_empty(),
+        "no packages from git"
+    );
+    let registries = texts(&sources["allow-registry"]);
     for package in &metadata().packages {
         let Some(source) = package.source.as_ref().map(|source| &source.repr) else {
             let own = package.manifest_path.starts_with(root());
@@ -135,7 +127,7 @@ fn sources_are_allowed() {
             continue;
         };
         let registry = source.strip_prefix("registry+").unwrap_or_default();
-        let allowed = allow_registry.iter().any(|allowed| allowed == registry);
-        assert!(allowed, "{} comes from {source}", package.name);
+        let is_allowed = registries.contains(registry);
+        assert!(is_allowed, "{} comes from {source}", package.name);
     }
 }

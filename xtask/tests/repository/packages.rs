@@ -4,40 +4,24 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use crate::metadata::{cargo, folder, published, root, said};
-
-/// Files below `folder`, as paths from `base`.
-fn files(base: &Path, folder: &str, found: &mut BTreeSet<String>) {
-    for entry in fs::read_dir(base.join(folder))
-        .into_iter()
-        .flatten()
-        .flatten()
-    {
-        let path = format!("{folder}/{}", entry.file_name().to_string_lossy());
-        match entry.file_type().unwrap().is_dir() {
-            true => files(base, &path, found),
-            false => _ = found.insert(path),
-        }
-    }
-}
+use crate::metadata::{cargo, files, folder, output, published, root};
 
 #[test]
 fn every_package_has_its_device_code_licences_and_readme() {
     for package in published() {
-        let args = [
-            "package",
-            "--list",
-            "--allow-dirty",
-            "--package",
-            &package.name,
-        ];
-        let listed = said(root(), &args);
+        let line = "package --list --allow-dirty --package";
+        let args: Vec<_> = line.split(' ').chain([package.name.as_str()]).collect();
+        let listed = output(root(), &args);
         let listed: BTreeSet<_> = listed.lines().map(str::to_owned).collect();
         let mut wanted: BTreeSet<_> = ["LICENSE-MIT", "LICENSE-APACHE", "README.md"]
             .map(str::to_owned)
             .into();
         for sources in ["src", "cuda", "examples", "machines", "benches"] {
-            files(folder(package), sources, &mut wanted);
+            let paths = files(&folder(package).join(sources), &[""]);
+            let inside = paths
+                .iter()
+                .map(|path| path.strip_prefix(folder(package)).unwrap());
+            wanted.extend(inside.map(|path| path.display().to_string()));
         }
         let missing: Vec<_> = wanted.difference(&listed).collect();
         assert!(missing.is_empty(), "{} lacks {missing:?}", package.name);
