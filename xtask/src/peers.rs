@@ -17,7 +17,7 @@ const SCRIPT: &str = include_str!("../../crates/bench/peers/torch_peers.py");
 /// Times PyTorch's operators on as many ranks as `bench`, the launch that follows. Returns the file for its
 /// `--peers`.
 pub fn measure(python: &Python, bench: &Launch) -> Result<PathBuf> {
-    let folder = bench.logs.join("peers");
+    let folder = bench.logs()?.join("peers");
     let (script, figures) = (folder.join("torch_peers.py"), folder.join("torch.json"));
     fs::create_dir_all(&folder)?;
     fs::write(&script, SCRIPT)?;
@@ -32,9 +32,8 @@ pub fn measure(python: &Python, bench: &Launch) -> Result<PathBuf> {
         label: "torch",
         program: python.program().into(),
         args,
-        hosts: bench.hosts.clone(),
-        logs: bench.logs.clone(),
-        ..*bench
+        ranks: bench.ranks,
+        job: bench.job.clone(),
     }
     .run()?;
     Ok(figures)
@@ -62,6 +61,7 @@ pub fn answer(bench: &Launch, more: &[&str]) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::launch::JobOptions;
     use crate::process::tests::script;
 
     #[test]
@@ -86,10 +86,10 @@ echo collectives 64K float16"#;
             program: path("warpweave"),
             args: ["bench", "--suite", "quick"].map(OsString::from).into(),
             ranks: 2,
-            hosts: Vec::new(),
-            port: None,
-            logs: path("logs"),
-            patience: Default::default(),
+            job: JobOptions {
+                logs: Some(path("logs")),
+                ..Default::default()
+            },
         };
         let python = Python::with_torch_of(vec![path("python").into()]).unwrap();
         let figures = measure(&python, &bench).unwrap();

@@ -3,10 +3,10 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use super::launch::JobOptions;
 use super::warpweave;
 use crate::device::Asked;
 use crate::error::{Error, Result};
+use crate::launch::JobOptions;
 use crate::peers;
 use crate::place::Place;
 use crate::setup::Python;
@@ -177,11 +177,10 @@ mod tests {
     #[test]
     fn job_options_are_ours_alone() {
         let options = parsed("--json out --timeout 1.5 --grace 0 --port 7000").unwrap();
-        let patience = options.job.patience();
         assert_eq!(options.job.port, Some(7000));
-        assert_eq!(patience.job, Some(Duration::from_millis(1500)));
-        assert_eq!(patience.grace, Duration::ZERO);
-        let default = parsed("--list").unwrap().job.patience();
+        assert_eq!(options.job.timeout, Some(Duration::from_millis(1500)));
+        assert_eq!(options.job.grace, Duration::ZERO);
+        let default = parsed("--list").unwrap().job;
         assert_eq!(default.grace, Duration::from_secs(20));
         for wrong in [
             "--timeout -1",

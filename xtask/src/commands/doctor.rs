@@ -5,11 +5,11 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use super::launch::JobOptions;
 use super::warpweave;
 use crate::device::Asked;
 use crate::doctor::{self, Use};
 use crate::error::{Error, Result};
+use crate::launch::JobOptions;
 
 #[derive(Debug, clap::Args)]
 // Every option says how to measure.

@@ -6,10 +6,9 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 
-use super::launch::JobOptions;
 use crate::device::{self, Asked, Chosen, Gpus};
 use crate::error::{Error, Result};
-use crate::launch::Launch;
+use crate::launch::{JobOptions, Launch};
 use crate::place::Place;
 
 #[derive(Debug, clap::Args)]
@@ -116,7 +115,13 @@ pub fn launch(
     let program = place.warpweave(chosen.cuda)?;
     let mut args: Vec<OsString> = [command, "--device", chosen.name()].map(Into::into).into();
     args.extend(more);
-    job.launch(command, program, args, chosen.ranks)
+    Ok(Launch {
+        label: command,
+        program,
+        args,
+        ranks: chosen.ranks,
+        job: job.clone(),
+    })
 }
 
 /// No device is touched, so no device code is built. Returns only if the program cannot be started.

@@ -10,8 +10,8 @@
 //! - A rank that did its work exits with 0. A rank that gives up because a peer is gone exits with
 //!   [`PEER_LOST`], so that the launcher names the peer, not the rank that noticed.
 //! - A rank dies with the launcher, whatever ends the launcher. What a rank started dies with the rank.
-//! - One failing rank ends the job. The others have [`Patience::grace`] to end with an error of their own,
-//!   then get SIGTERM, and after [`Patience::term`] SIGKILL.
+//! - One failing rank ends the job. The others have [`JobOptions::grace`] to end with an error of their own,
+//!   then get SIGTERM, and three seconds later SIGKILL.
 
 mod job;
 mod log;
@@ -24,6 +24,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::error::{End, Error, Result};
+use crate::place::Place;
 use job::Identity;
 use log::LogFolder;
 use rank::Rank;
@@ -44,35 +45,37 @@ pub struct Launch {
     /// Its arguments, the same on every rank.
     pub args: Vec<OsString>,
     pub ranks: usize,
-    /// The hosts of the ranks, each of as many; this one if there are none.
-    pub hosts: Vec<String>,
-    /// The store's port; a free one where there is none.
+    pub job: JobOptions,
+}
+
+/// The options of every command that starts ranks.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct JobOptions {
+    /// The store's port on the host of rank 0 [default: a free one]
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub port: Option<u16>,
-    /// The folder for the job's folder of logs.
-    pub logs: PathBuf,
-    pub patience: Patience,
-}
-
-/// How long the launcher waits.
-#[derive(Clone, Copy, Debug)]
-pub struct Patience {
-    /// After the first failure, or after Ctrl-C, for the ranks to end by themselves.
+    /// Hosts for as many ranks each, by ssh without a password, the first of them for rank 0; the program and
+    /// the current folder have the same paths there [default: this host]
+    #[arg(long, value_name = "HOST,…", value_delimiter = ',')]
+    pub hosts: Vec<String>,
+    /// The folder for the ranks' logs [default: target/warpweave/logs]
+    #[arg(long, value_name = "DIR")]
+    pub logs: Option<PathBuf>,
+    /// End the job after so many seconds [default: never]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub timeout: Option<Duration>,
+    /// How long the other ranks have to end by themselves after one has failed; keep it above
+    /// WARPWEAVE_TIMEOUT_MS, by which a rank that waits for the lost one on its device gives up and says for
+    /// whom it waited
+    // Twice that time, so that such a rank ends by its own error.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "20")]
     pub grace: Duration,
-    /// After SIGTERM, before SIGKILL.
-    pub term: Duration,
-    /// For the whole job.
-    pub job: Option<Duration>,
 }
 
-impl Default for Patience {
-    fn default() -> Self {
-        Self {
-            // Twice what a wait on the device may take, so that a rank which waits for a lost one ends by its
-            // own error.
-            grace: Duration::from_secs(20),
-            term: Duration::from_secs(3),
-            job: None,
-        }
+fn seconds(text: &str) -> std::result::Result<Duration, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.0..=1e6).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err("not a number of seconds from 0 to 1000000".into()),
     }
 }
 
@@ -83,18 +86,18 @@ impl Launch {
     /// The calling thread must be the one that lives longest in this process: a rank is killed when the
     /// thread that started it ends.
     pub fn run(&self) -> Result<()> {
-        let hosts = self.hosts.len().max(1);
+        let hosts = self.job.hosts.len().max(1);
         if !(1..=LARGEST_WORLD).contains(&self.ranks) || !self.ranks.is_multiple_of(hosts) {
             return Err(Error::failed(format!(
                 "{} ranks asked for: a job has 1 to {LARGEST_WORLD}, as many on each of {hosts} hosts",
                 self.ranks
             )));
         }
-        let first = self.hosts.first().map(String::as_str);
-        let identity = Identity::new(first, self.port)?;
-        let logs = LogFolder::create(&self.logs, self.label)?;
+        let first = self.job.hosts.first().map(String::as_str);
+        let identity = Identity::new(first, self.job.port)?;
+        let logs = LogFolder::create(&self.logs()?, self.label)?;
         // Before the first rank starts, so that no Ctrl-C is missed.
-        let mut supervisor = Supervisor::new(self.patience)?;
+        let mut supervisor = Supervisor::new(self.job.grace, self.job.timeout)?;
         for index in 0..self.ranks {
             // Ranks already started die with their `Rank` when this returns early.
             supervisor.watch(Rank::start(self, index, &identity, &logs)?);
@@ -102,6 +105,12 @@ impl Launch {
         let verdict = supervisor.run();
         let stuck = supervisor.finish();
         self.judge(verdict, stuck, &logs)
+    }
+
+    /// The folder for the job's folder of logs.
+    pub fn logs(&self) -> Result<PathBuf> {
+        let default = || Ok(Place::find()?.results("logs"));
+        self.job.logs.clone().map_or_else(default, Ok)
     }
 
     fn judge(&self, verdict: Verdict, stuck: Vec<usize>, logs: &LogFolder) -> Result<()> {

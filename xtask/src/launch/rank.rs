@@ -43,9 +43,9 @@ impl Rank {
             .env("WARPWEAVE_WORLD_SIZE", launch.ranks.to_string())
             .env("WARPWEAVE_STORE", &identity.store)
             .stdin(Stdio::null());
-        let each = launch.ranks / launch.hosts.len().max(1);
+        let each = launch.ranks / launch.job.hosts.len().max(1);
         command.env("WARPWEAVE_LOCAL_RANK", (index % each).to_string());
-        let mut command = match launch.hosts.get(index / each) {
+        let mut command = match launch.job.hosts.get(index / each) {
             Some(host) => remote::command(host, &command)?,
             None => {
                 command.env("WARPWEAVE_JOB_TOKEN", &identity.token);

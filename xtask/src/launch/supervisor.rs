@@ -19,9 +19,11 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 
 use super::rank::Rank;
-use super::{PEER_LOST, Patience, Result};
+use super::{PEER_LOST, Result};
 use crate::error::{End, SignalName};
 
+/// After SIGTERM, before SIGKILL.
+const TERM: Duration = Duration::from_secs(3);
 /// Until a killed process is gone: the driver may have to destroy a GPU context first.
 const AFTER_KILL: Duration = Duration::from_secs(20);
 /// For the last output of a rank that has ended.
@@ -53,7 +55,9 @@ pub(super) enum Verdict {
 }
 
 pub(super) struct Supervisor {
-    patience: Patience,
+    grace: Duration,
+    /// For the whole job.
+    limit: Option<Duration>,
     ranks: Vec<Rank>,
     /// Ranks that failed before they were told to end, in the order in which they did.
     failures: Vec<(usize, End)>,
@@ -68,18 +72,19 @@ pub(super) struct Supervisor {
 }
 
 impl Supervisor {
-    pub fn new(patience: Patience) -> Result<Self> {
+    pub fn new(grace: Duration, limit: Option<Duration>) -> Result<Self> {
         let (sender, events) = channel();
         let to_me = sender.clone();
         // The receiver is gone only when the job is over.
         let listener = Listener::new(move |signal| drop(to_me.send(Event::Signal(signal))))?;
         Ok(Self {
-            patience,
+            grace,
+            limit,
             ranks: Vec::new(),
             failures: Vec::new(),
             reason: None,
             state: State::Running,
-            until: patience.job.map(|limit| Instant::now() + limit),
+            until: limit.map(|limit| Instant::now() + limit),
             sender,
             events,
             _listener: listener,
@@ -137,7 +142,7 @@ impl Supervisor {
         }
         if self.state == State::Running {
             if !self.running().is_empty() {
-                let grace = self.patience.grace;
+                let grace = self.grace;
                 eprintln!(
                     "rank {index} {end}; the other ranks have {grace:?} to end by themselves"
                 );
@@ -168,7 +173,7 @@ impl Supervisor {
             eprintln!("ranks {running:?} are still running: SIGKILL");
             return self.enter(State::Killed, Some(Signal::KILL));
         }
-        match self.patience.job.filter(|_| self.state == State::Running) {
+        match self.limit.filter(|_| self.state == State::Running) {
             Some(limit) => {
                 eprintln!("the job has run for {limit:?}: ending ranks {running:?}");
                 self.reason = Some(Verdict::TimedOut { limit, running });
@@ -185,8 +190,8 @@ impl Supervisor {
         self.state = state;
         self.until = match state {
             State::Running => self.until,
-            State::Grace => Some(Instant::now() + self.patience.grace),
-            State::Terminating => Some(Instant::now() + self.patience.term),
+            State::Grace => Some(Instant::now() + self.grace),
+            State::Terminating => Some(Instant::now() + TERM),
             State::Killed => Some(Instant::now() + AFTER_KILL),
         };
     }
