@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fs_err::{self as fs, File};
 
@@ -109,12 +109,13 @@ fn workspace(root: &Path, chosen: Chosen, conditions: &Conditions) -> Result<Cou
 }
 
 /// What takes longest is started first, so that the others fill the gaps. The first two build something.
-const LONGEST: [&str; 7] = [
+const LONGEST: [&str; 8] = [
     "documentation",
     "xtask",
-    "bench cli",
     "comm conformance",
+    "bench cli",
     "overlap execute",
+    "comm host",
     "symm-mem fake_driver",
     "overlap plans",
 ];
@@ -140,10 +141,12 @@ fn at_once(
             let log = logs.join(format!("{}.log", name.replace(' ', "-")));
             // A file, not a pipe: a process that a test leaves behind would hold a pipe open.
             let file = File::create(&log)?.into_parts().0;
+            let began = Instant::now();
             let status = command.stdout(file.try_clone()?).stderr(file).status();
             let status = status.map_err(Error::not_started(command.get_program()))?;
             let out = out.lock().unwrap_or_else(PoisonError::into_inner);
-            let _ = writeln!(out(), "\n---- {name}");
+            let seconds = began.elapsed().as_secs_f64();
+            let _ = writeln!(out(), "\n---- {name}: {seconds:.1} s");
             let mut these = harness::count(File::open(&log)?, out());
             these.account_for(status);
             counts += these;
@@ -231,7 +234,7 @@ mod tests {
             ),
             shell("three unit", "kill -SEGV $$"),
         ];
-        let began = std::time::Instant::now();
+        let began = Instant::now();
         let counts = at_once(runs, folder.path(), || Box::new(io::sink())).unwrap();
         assert!(began.elapsed() < Duration::from_secs(30));
         assert_eq!((counts.passed, counts.failed, counts.skipped), (5, 2, 1));

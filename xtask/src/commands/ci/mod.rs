@@ -47,9 +47,18 @@ pub fn run(options: &Options) -> Result<()> {
         }
         return Ok(());
     }
-    let logs = place::target_directory(&root).join("warpweave/ci");
-    let (mut done, mut with_next) = (Vec::new(), None);
+    fs::create_dir_all(steps::checked(&root))?;
+    let background: Vec<_> = steps.iter().filter(|step| step.background).collect();
+    let is_alone = background.len() == steps.len();
+    let (mut done, mut checks) = (Vec::new(), None);
     for (index, step) in steps.iter().enumerate() {
+        if step.background && !is_alone {
+            // All of them where the first stands.
+            if checks.is_none() {
+                checks = Some(Background::start(&background, &xtask, &root)?);
+            }
+            continue;
+        }
         let (number, all) = (index + 1, steps.len());
         println!("\n==== {number}/{all} {}: {}", step.name, step.line());
         if let Some((probe, missing)) = step.needs
@@ -58,66 +67,92 @@ pub fn run(options: &Options) -> Result<()> {
             println!("left out: {missing}");
             continue;
         }
-        let command = step.command(&root, &xtask);
-        if step.with_next && with_next.is_none() && number < all {
-            with_next = Some(Running::start(step.name, command, Some(&logs))?);
-            continue;
-        }
         let this = match step.line {
             TESTS => tests(step.name)?,
-            _ => Running::start(step.name, command, None)?.finish()?,
+            _ => execute(step.name, &mut step.command(&root, &xtask))?,
         };
-        let before = with_next.take().map(Running::finish).transpose()?;
-        done.extend(before.into_iter().chain([this]));
-        if done.iter().any(|step: &Done| step.failure.is_some()) {
+        let has_failed = this.failure.is_some();
+        done.push(this);
+        if has_failed || checks.as_mut().is_some_and(Background::has_failed) {
             break;
         }
     }
-    done.extend(with_next.map(Running::finish).transpose()?);
+    done.extend(checks.map(Background::finish).transpose()?);
     summarise(&steps, &done)
 }
 
-/// A step that runs, with its output in a file if the next step runs meanwhile.
-struct Running {
-    name: &'static str,
+/// The checks that nothing waits for: this program with their names, at the lowest priority, so that tests
+/// keep their deadlines. What it prints is kept in a file until its end.
+struct Background {
     child: Child,
-    log: Option<PathBuf>,
-    began: (Instant, f64),
+    checks: usize,
+    log: PathBuf,
+    began: Instant,
+    cpu: f64,
 }
 
-impl Running {
-    fn start(name: &'static str, mut command: Command, logs: Option<&Path>) -> Result<Self> {
-        let log = logs.map(|logs| logs.join(format!("{name}.log")));
-        if let (Some(logs), Some(log)) = (logs, &log) {
-            fs::create_dir_all(logs)?;
-            let file = File::create(log)?.into_parts().0;
-            command.stdout(file.try_clone()?).stderr(file);
-        }
-        let began = (Instant::now(), cpu_seconds());
-        let child = command
-            .spawn()
-            .map_err(Error::not_started(command.get_program()))?;
+impl Background {
+    fn start(steps: &[&Step], xtask: &Path, root: &Path) -> Result<Self> {
+        let logs = place::target_directory(root).join("warpweave/ci");
+        let log = logs.join("background.log");
+        fs::create_dir_all(&logs)?;
+        let file = File::create(&log)?.into_parts().0;
+        let names: Vec<_> = steps.iter().map(|step| step.name).collect();
+        let names = names.join(",");
+        println!("\n==== in the background, see {}: {names}", log.display());
+        let mut command = Command::new("nice");
+        command
+            .args(["-n", "19"])
+            .arg(xtask)
+            .args(["ci", "--only", &names]);
+        command.current_dir(root).stdin(Stdio::null());
+        let child = command.stdout(file.try_clone()?).stderr(file).spawn();
         Ok(Self {
-            name,
-            child,
+            child: child.map_err(Error::not_started("nice"))?,
+            checks: steps.len(),
             log,
-            began,
+            began: Instant::now(),
+            cpu: 0.0,
         })
     }
 
-    fn finish(mut self) -> Result<Done> {
-        if self.log.is_some() {
-            // The next step has ended: what is counted from here is of this one alone.
-            self.began.1 = cpu_seconds();
-        }
-        let status = self.child.wait()?;
-        if let Some(log) = self.log {
-            println!("\n---- {}", self.name);
-            let _ = io::stdout().write_all(&fs::read(log)?);
-        }
-        let failure = (!status.success()).then(|| status.to_string());
-        Ok(Done::new(self.name, self.began, failure, None))
+    fn has_failed(&mut self) -> bool {
+        let ended = self.timed(Child::try_wait);
+        matches!(ended, Ok(Some(status)) if !status.success())
     }
+
+    /// Waits, and counts the times of the process, which are known once it has been waited for.
+    fn timed<T>(&mut self, wait: impl FnOnce(&mut Child) -> T) -> T {
+        let before = cpu_seconds();
+        let ended = wait(&mut self.child);
+        self.cpu += cpu_seconds() - before;
+        ended
+    }
+
+    fn finish(mut self) -> Result<Done> {
+        let status = self.timed(Child::wait)?;
+        let began = (self.began, cpu_seconds() - self.cpu);
+        println!("\n---- background");
+        let _ = io::stdout().write_all(&fs::read(self.log)?);
+        let failure = (!status.success()).then(|| status.to_string());
+        let passed = Counts {
+            passed: self.checks,
+            ..Counts::default()
+        };
+        let counts = failure.is_none().then_some(passed);
+        Ok(Done::new(BACKGROUND, began, failure, counts))
+    }
+}
+
+/// What the checks in the background are called together.
+const BACKGROUND: &str = "background";
+
+fn execute(name: &'static str, command: &mut Command) -> Result<Done> {
+    let began = (Instant::now(), cpu_seconds());
+    let status = command.status();
+    let status = status.map_err(Error::not_started(command.get_program()))?;
+    let failure = (!status.success()).then(|| status.to_string());
+    Ok(Done::new(name, began, failure, None))
 }
 
 /// Runs the tests of the workspace on the host.
@@ -219,10 +254,18 @@ fn summarise(steps: &[Step], done: &[Done]) -> Result<()> {
             skipped: 0,
         });
     }
-    for step in steps
-        .iter()
-        .filter(|step| !done.iter().any(|done| done.name == step.name))
-    {
+    let ran = |step: &&Step| {
+        let names = [
+            step.name,
+            if step.background {
+                BACKGROUND
+            } else {
+                step.name
+            },
+        ];
+        done.iter().any(|done| names.contains(&done.name))
+    };
+    for step in steps.iter().filter(|step| !ran(step)) {
         println!("{:<18} not run", step.name);
     }
     let failure = done
@@ -272,19 +315,28 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_runs_with_the_next_is_printed_after_it() {
-        let logs = tempfile::tempdir().unwrap();
-        let mut command = Command::new("sh");
-        command.args(["-c", "sleep 0.2; echo output; echo error >&2; exit 7"]);
-        let running = Running::start("fails", command, Some(logs.path())).unwrap();
-        let done = running.finish().unwrap();
-        assert_eq!(
-            (done.name, done.failure),
-            ("fails", Some("exit status: 7".into()))
-        );
-        assert!(done.seconds >= 0.2);
-        let log = fs::read_to_string(logs.path().join("fails.log")).unwrap();
-        assert_eq!(log, "output\nerror\n");
+    fn checks_in_the_background_have_one_result_and_a_log() {
+        let root = tempfile::tempdir().unwrap();
+        let target = place::target_directory(root.path());
+        for (script, failure) in [("exit 7", Some("exit status: 7")), ("sleep 0.2", None)] {
+            let program = root.path().join("xtask");
+            crate::process::tests::script(&program, &format!("echo $*; echo error >&2; {script}"));
+            let all = steps();
+            let some: Vec<_> = all.iter().filter(|step| step.background).take(2).collect();
+            let mut checks = Background::start(&some, &program, root.path()).unwrap();
+            while failure.is_some() && !checks.has_failed() {
+                std::thread::yield_now();
+            }
+            let done = checks.finish().unwrap();
+            assert_eq!(done.failure.as_deref(), failure);
+            assert_eq!(
+                done.counts.map(|counts| counts.passed),
+                failure.is_none().then_some(2)
+            );
+            assert!(failure.is_some() || done.seconds >= 0.2);
+            let log = fs::read_to_string(target.join("warpweave/ci/background.log")).unwrap();
+            assert_eq!(log, "ci --only msrv,semver\nerror\n");
+        }
     }
 
     #[test]

@@ -1,14 +1,15 @@
 //! The steps: their commands, their order, and what they need.
 //!
-//! They share two builds of the dependencies: one for clippy and the documentation, one in the profile `dev`
-//! with the features of all default members. So every step selects these, no step sets RUSTFLAGS, and no step
-//! builds in release. `examples/llama`, which has candle, is no default member and has steps of its own.
+//! There are two builds of the dependencies. What only checks and documents has a target directory of its own,
+//! so that it can go on in the background; it selects the whole workspace. What runs is in the profile `dev`
+//! with the features of all default members; `examples/llama`, which has candle, is none of them. No step sets
+//! RUSTFLAGS, and none builds in release.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::cargo;
-use crate::place::PROFILE;
+use crate::place::{self, PROFILE};
 
 /// The line of the step whose tests are counted.
 pub const TESTS: &str = "xtask test --device host";
@@ -23,9 +24,8 @@ pub struct Step {
     pub needs: Option<(&'static str, &'static str)>,
     /// Takes too long to run unless it is asked for.
     pub by_name: bool,
-    /// Runs while the next step does, whichever that is: for most of its time it leaves a processor and
-    /// cargo's lock to that one.
-    pub with_next: bool,
+    /// Uses what later steps leave of the processors: none needs it.
+    pub background: bool,
 }
 
 impl Step {
@@ -36,7 +36,7 @@ impl Step {
             env: Vec::new(),
             needs: None,
             by_name: false,
-            with_next: false,
+            background: false,
         }
     }
 
@@ -73,11 +73,14 @@ impl Step {
         };
         command.args(words).current_dir(root).stdin(Stdio::null());
         for (name, value) in &self.env {
-            // A file of the workspace: cargo wants its whole path.
-            match value.strip_prefix("./") {
-                Some(file) => command.env(name, root.join(file)),
-                None => command.env(name, value),
-            };
+            // Files of the workspace: cargo wants their whole paths.
+            if *value == CHECKED {
+                command.env(name, checked(root));
+            } else if let Some(file) = value.strip_prefix("./") {
+                command.env(name, root.join(file));
+            } else {
+                command.env(name, value);
+            }
         }
         command
     }
@@ -100,18 +103,28 @@ macro_rules! version {
 /// Runs rustc for the workspace's own crates: a cfg that it sets leaves their dependencies as they are.
 const WRAPPER: &str = "RUSTC_WORKSPACE_WRAPPER";
 
+/// The target directory of what is only checked, in the usual one: there its builds find the toolchain, and
+/// the device code that other builds have compiled.
+const CHECKED: &str = "target/checked";
+
+pub fn checked(root: &Path) -> PathBuf {
+    place::target_directory(root).join("checked")
+}
+
 /// The steps, in their order.
 #[rustfmt::skip]
 pub fn steps() -> Vec<Step> {
     let step = Step::new;
     // The program that the tests have built.
     let dev = |name, line| step(name, line).env(PROFILE, "dev");
+    let check = |name, line| step(name, line).env("CARGO_TARGET_DIR", CHECKED);
+    let later = |step| Step { background: true, ..step };
     // While CUTLASS compiles, no other work is left: with two compilers both cores have some.
-    let device = |name, line| step(name, line).env("WARPWEAVE_NVCC_JOBS", "2");
+    const JOBS: &str = "WARPWEAVE_NVCC_JOBS";
     // A project outside the workspace whose own cudarc links dynamically, with the bindings of an older CUDA
     // and of ours. With our profile its dependencies are those that clippy has checked.
     let cudarc = |name, version| {
-        step(name, "cargo check --manifest-path examples/with-cudarc/Cargo.toml --target-dir target")
+        check(name, "cargo check --manifest-path examples/with-cudarc/Cargo.toml")
             .env("CARGO_PROFILE_DEV_DEBUG", "false")
             .env("CARGO_PROFILE_DEV_LTO", "off")
             .env("CUDARC_CUDA_VERSION", version)
@@ -122,15 +135,28 @@ pub fn steps() -> Vec<Step> {
             .needs("cargo deny --version", "cargo-deny is not installed; tests check the rules of \
                 deny.toml too"),
         // Without device code and without tests: `device-clippy` has both.
-        step("clippy", "cargo clippy --lib --bins --examples --benches -- -D warnings"),
+        check("clippy", "cargo clippy --workspace --lib --bins --examples --benches -- -D warnings"),
+        check("doc", "cargo doc --workspace --no-deps").env("RUSTDOCFLAGS", "-D warnings"),
         // Only where the other steps use a newer toolchain. Without the old one there are two weaker checks:
         // clippy's `incompatible_msrv`, which knows the library but not the language, and the test that no
         // dependency asks for more.
-        step("msrv", concat!("rustup run ", msrv!(), " cargo check")).needs(
+        later(check("msrv", concat!("rustup run ", msrv!(), " cargo check")).needs(
             concat!("! rustc -V | grep -q ' ", msrv!(), " ' && rustup run ", msrv!(), " cargo -V"),
             concat!("all steps use ", msrv!(), ", or it is missing: rustup toolchain install ", msrv!()),
-        ),
-        step("doc", "cargo doc --no-deps").env("RUSTDOCFLAGS", "-D warnings"),
+        )),
+        // Against the release of the workspace's version.
+        later(check("semver", concat!("cargo semver-checks --workspace --baseline-rev ", version!())).needs(
+            concat!("cargo semver-checks --version && git rev-parse --verify --quiet ", version!()),
+            "cargo-semver-checks is not installed, or this version has not been released",
+        )),
+        later(cudarc("cudarc-12.8", "12080")),
+        later(cudarc("cudarc-13.0", "13000")),
+        later(step("setup", "xtask setup")),
+        later(check("device-clippy",
+            "cargo clippy --workspace --all-targets --features nvcc,cutlass -- -D warnings").env(JOBS, "2")),
+        // Clippy does not see a symbol that the static library lacks. All else that is linked, the tests have
+        // built.
+        later(step("device-link", "cargo build --example gemm_sweep --features nvcc,cutlass").env(JOBS, "2")),
         step("test", TESTS),
         dev("plans", "xtask plan check all"),
         dev("bench", "xtask bench --device host --suite quick --iterations 3 --timeout 300"),
@@ -142,25 +168,10 @@ pub fn steps() -> Vec<Step> {
         // these options.
         step("criterion-save", "cargo bench --profile dev -- --quick --save-baseline ci ^exchange/"),
         step("criterion-compare", "cargo bench --profile dev -- --quick --baseline ci ^exchange/"),
-        // Its longest models have one thread each: meanwhile cargo builds for shuttle.
-        Step { with_next: true, ..step("loom",
-            "cargo test --lib -p warpweave-symm-mem -p warpweave-comm -p warpweave-gemm loom_") }
+        step("loom", "cargo test --lib -p warpweave-symm-mem -p warpweave-comm -p warpweave-gemm loom_")
             .env(WRAPPER, "./.ci/rustc-loom"),
         step("shuttle", "cargo test --test shuttle").env(WRAPPER, "./.ci/rustc-shuttle"),
-        // Against the release of the workspace's version.
-        step("semver", concat!("cargo semver-checks --workspace --baseline-rev ", version!())).needs(
-            concat!("cargo semver-checks --version && git rev-parse --verify --quiet ", version!()),
-            "cargo-semver-checks is not installed, or this version has not been released",
-        ),
-        step("llama-clippy", "cargo clippy -p warpweave-example-llama --all-targets -- -D warnings"),
         step("llama", "cargo test -p warpweave-example-llama"),
-        cudarc("cudarc-12.8", "12080"),
-        cudarc("cudarc-13.0", "13000"),
-        step("setup", "xtask setup"),
-        device("device-clippy",
-            "cargo clippy --all-targets --features nvcc,cutlass -- -D warnings"),
-        // Clippy does not see a symbol that the static library lacks.
-        device("device-link", "cargo build --example gemm_sweep --features nvcc,cutlass"),
         Step { by_name: true, ..step("candle", "xtask candle") },
     ]
 }
@@ -202,6 +213,6 @@ mod tests {
             .find(|step| step.name == "msrv")
             .unwrap();
         assert_eq!(msrv!().split('.').count(), 3);
-        assert!(step.line().starts_with(concat!("rustup run ", msrv!())));
+        assert!(step.line().contains(concat!("rustup run ", msrv!())));
     }
 }
