@@ -277,6 +277,8 @@ mod tests {
         let manifest = crate::bundle::Manifest::new(vec!["nvcc".into()], programs.into());
         manifest.write(folder.path()).unwrap();
         let bundle = Bundle::in_folder(folder.path()).unwrap().unwrap();
+        assert!(bundle.has_device_code());
+        assert_eq!(bundle.warpweave(), folder.path().join("bin/warpweave"));
         let conditions = Conditions {
             env: environment(CUDA, None),
             limit: LIMIT,

@@ -9,14 +9,13 @@
 //!
 //! In every state the job is over when the last rank has ended.
 
-use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::{Handle, Signals};
+use signal_hook::iterator::Signals;
 
 use super::rank::Rank;
 use super::{PEER_LOST, Result};
@@ -68,15 +67,19 @@ pub(super) struct Supervisor {
     until: Option<Instant>,
     sender: Sender<Event>,
     events: Receiver<Event>,
-    _listener: Listener,
 }
 
 impl Supervisor {
     pub fn new(grace: Duration, limit: Option<Duration>) -> Result<Self> {
         let (sender, events) = channel();
+        let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
         let to_me = sender.clone();
-        // The receiver is gone only when the job is over.
-        let listener = Listener::new(move |signal| drop(to_me.send(Event::Signal(signal))))?;
+        thread::spawn(move || {
+            // Nobody listens once the job is over: then a launcher ends soon, or starts another job.
+            for signal in signals.forever() {
+                let _ = to_me.send(Event::Signal(signal));
+            }
+        });
         Ok(Self {
             grace,
             limit,
@@ -87,7 +90,6 @@ impl Supervisor {
             until: limit.map(|limit| Instant::now() + limit),
             sender,
             events,
-            _listener: listener,
         })
     }
 
@@ -221,31 +223,6 @@ fn cause_first(mut failures: Vec<(usize, End)>) -> Vec<(usize, End)> {
         failures[1..].sort_unstable_by_key(|&(rank, _)| rank);
     }
     failures
-}
-
-/// Listens for SIGINT, SIGTERM and SIGHUP until it is dropped.
-///
-/// After that they are ignored: a launcher ends soon after its job.
-struct Listener(Handle);
-
-impl Listener {
-    /// Calls `received` with the number of every SIGINT, SIGTERM and SIGHUP.
-    fn new(mut received: impl FnMut(i32) + Send + 'static) -> io::Result<Self> {
-        let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
-        let handle = signals.handle();
-        thread::spawn(move || {
-            for signal in signals.forever() {
-                received(signal);
-            }
-        });
-        Ok(Self(handle))
-    }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        self.0.close();
-    }
 }
 
 #[cfg(test)]
