@@ -172,13 +172,13 @@ fn every_rank_learns_its_place() {
 }
 
 /// An `ssh` that runs the command here, in the host's namespaces if it has some, and writes its arguments to a
-/// file.
+/// file. The command is a child: as on another host, it outlives an `ssh` that is killed.
 fn fake_ssh(job: &mut Job, hosts: Option<&cable::Hosts>) {
     let folder = job.folder.path().display().to_string();
     let on = |host| hosts.map_or(String::new(), |hosts| hosts.prefix(host).join(" "));
     let script = format!(
         "#!/bin/sh\nshift 3; host=$1; shift\nprintf '%s\\n' \"$host\" \"$@\" >> '{folder}/arguments'\n\
-         case $host in one) exec {} /bin/sh -c \"$*\";; two) exec {} /bin/sh -c \"$*\";; esac\nexit 255\n",
+         case $host in one) {} /bin/sh -c \"$*\";; two) {} /bin/sh -c \"$*\";; *) exit 255;; esac\nexit $?\n",
         on(0),
         on(1),
     );
