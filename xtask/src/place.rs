@@ -6,6 +6,7 @@ use warpweave_nvcc::layout;
 
 use crate::bundle::Bundle;
 use crate::cargo::{self, CUDA_FEATURES};
+use crate::device::{self, Asked, Chosen, Gpus};
 use crate::error::{Error, Result};
 use crate::setup::{self, pins};
 
@@ -37,8 +38,13 @@ impl Place {
         }
     }
 
-    /// Whether `warpweave` has device code, or can be built with it.
-    pub fn has_device_code(&self) -> bool {
+    /// Chooses device and ranks; GPUs are the default where `warpweave` has device code, or can be built with
+    /// it.
+    pub fn choose(&self, asked: Asked) -> Result<Chosen> {
+        device::choose(asked, &Gpus::find(), self.has_device_code())
+    }
+
+    fn has_device_code(&self) -> bool {
         match self {
             Place::Workspace(_) => true,
             Place::Bundle(bundle) => bundle.has_device_code(),

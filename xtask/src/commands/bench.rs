@@ -84,7 +84,7 @@ impl Options {
 /// Builds, starts the ranks and waits for them.
 pub fn run(options: &Options) -> Result<()> {
     let place = Place::find()?;
-    let chosen = warpweave::choose(&place, options.asked())?;
+    let chosen = place.choose(options.asked())?;
     let torch = match options.wants_torch() && !options.list {
         true if !chosen.cuda => {
             return Err(Error::usage(

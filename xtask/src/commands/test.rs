@@ -12,7 +12,7 @@ use fs_err::{self as fs, File};
 
 use crate::bundle::Bundle;
 use crate::cargo::{self, CUDA_FEATURES};
-use crate::device::{self, Asked, Chosen, Gpus};
+use crate::device::{Asked, Chosen};
 use crate::error::{Error, Result};
 use crate::harness::{self, Conditions, Counts, TestProgram};
 use crate::place::{self, Place};
@@ -21,9 +21,11 @@ use crate::place::{self, Place};
 pub const LIMIT: Duration = Duration::from_secs(300);
 
 #[derive(Debug, clap::Args)]
+#[command(
+    after_help = "With GPUs, the tests that want one run after those of the host. The number of ranks \
+    is for tests that start several processes: they read it from WARPWEAVE_TEST_RANKS."
+)]
 pub struct Options {
-    /// `--device cuda` adds the tests that want a GPU to those of the host; `--ranks` is for the tests that
-    /// start several processes, in WARPWEAVE_TEST_RANKS
     #[command(flatten)]
     asked: Asked,
     /// Kill a test program that wants a GPU after so many seconds
@@ -44,7 +46,7 @@ pub fn run(options: &Options) -> Result<()> {
 /// Runs the tests that fit the device; each program with GPUs ends at the limit.
 pub fn tests(asked: Asked, limit: Duration) -> Result<Counts> {
     let place = Place::find()?;
-    let chosen = device::choose(asked, &Gpus::find(), place.has_device_code())?;
+    let chosen = place.choose(asked)?;
     let conditions = Conditions {
         env: environment(chosen, asked.ranks),
         limit,

@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::device::{self, Asked, Chosen, Gpus};
+use crate::device::{Asked, Chosen};
 use crate::error::{Error, Result};
 use crate::launch::{JobOptions, Launch};
 use crate::place::Place;
@@ -96,12 +96,7 @@ pub fn start(
     more: Vec<OsString>,
 ) -> Result<()> {
     let place = Place::find()?;
-    launch(command, &place, choose(&place, asked)?, job, more)?.run()
-}
-
-/// The device and the number of ranks for a command of `warpweave`.
-pub fn choose(place: &Place, asked: Asked) -> Result<Chosen> {
-    device::choose(asked, &Gpus::find(), place.has_device_code())
+    launch(command, &place, place.choose(asked)?, job, more)?.run()
 }
 
 /// Builds `warpweave`, for a job that runs a command of it on every rank.
