@@ -12,8 +12,8 @@ use crate::error::{Error, Result};
 /// The features that compile the device code.
 pub const CUDA_FEATURES: &str = "nvcc,cutlass";
 
-/// A cargo command in `root`, with this process's input and output: of the cargo that runs us, else of the one
-/// in `PATH`.
+/// A cargo command in `root`, with this process's input and output: of the cargo that runs us, else of the
+/// one in `PATH`.
 pub fn command(root: &Path, args: &[impl AsRef<OsStr>]) -> Command {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(program);

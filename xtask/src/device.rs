@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::error::{Error, Result};
 use crate::process;
 
-/// Ranks of a job on the host unless told otherwise.
+/// The default number of ranks on the host.
 pub const HOST_RANKS: usize = 4;
 /// With more processes than this, one machine measures its own scheduler.
 const MOST_RANKS: usize = 64;

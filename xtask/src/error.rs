@@ -21,7 +21,7 @@ pub enum Error {
     #[error("{0}")]
     Usage(String),
 
-    /// A file operation. Its message names the path.
+    /// A call of the system. The message of a file operation names the path, as fs-err gives it.
     #[error(transparent)]
     File(#[from] io::Error),
 

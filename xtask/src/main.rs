@@ -91,7 +91,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Commands that pass the options that they do not know on to `warpweave`, wherever these stand.
+/// Commands that pass unknown options on to `warpweave`. These may come before or after known ones.
 const PASS_ON: [&str; 2] = ["bench", "timeline"];
 
 /// Parses a command line. The options of a command in [`PASS_ON`] are put before `--`, the others after it.

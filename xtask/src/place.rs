@@ -51,8 +51,8 @@ impl Place {
         }
     }
 
-    /// The program that runs on every rank. With `cuda` it has the device code, for which the toolchain is set
-    /// up first where it is missing.
+    /// The program that runs on every rank. With `cuda` it has the device code, for which the toolchain is
+    /// set up first where it is missing.
     pub fn warpweave(&self, cuda: bool) -> Result<PathBuf> {
         let root = match self {
             Place::Bundle(bundle) if cuda && !bundle.has_device_code() => {

@@ -33,8 +33,8 @@ pub fn succeeded(name: &str, status: ExitStatus) -> Result<()> {
     }
 }
 
-/// Runs a command whose output `read` takes. At the limit it is killed: then there is no status. Output that a
-/// process which it left holds open is not waited for.
+/// Runs a command whose output `read` takes. At the limit it is killed: then there is no status. Output that
+/// a process that outlives it keeps open is not waited for.
 pub fn run_within<T: Send + 'static>(
     command: &mut Command,
     limit: Duration,

@@ -137,8 +137,8 @@ mod tests {
         for (line, expected) in [
             ("-n3 --suite quick", "--suite quick"),
             (
-                "--shape 64x64x64 --ranks 2 --suite a --impl a,b --timeout=9 --nvtx --log debug -- --more here",
-                "--suite a --shape 64x64x64 --impl a,b --nvtx --log debug --more here",
+                "--shape 8x8x8 --ranks 2 --suite a --impl a,b --timeout=9 --nvtx --log debug -- --more here",
+                "--suite a --shape 8x8x8 --impl a,b --nvtx --log debug --more here",
             ),
             (
                 "--nvtx=lib/libnvtx3interop.so.1 --list",

@@ -13,8 +13,8 @@ use crate::harness::TestProgram;
 use crate::{place, process};
 
 /// The packages whose tests and examples may want a GPU.
-const DEVICE_PACKAGES: &str = "-p warpweave-symm-mem -p warpweave-comm -p warpweave-kernels -p warpweave-gemm \
-    -p warpweave-overlap -p warpweave-bench -p warpweave -p warpweave-example-rotate";
+const DEVICE_PACKAGES: &str = "-p warpweave-symm-mem -p warpweave-comm -p warpweave-kernels \
+    -p warpweave-gemm -p warpweave-overlap -p warpweave-bench -p warpweave -p warpweave-example-rotate";
 
 /// One block, so that xz sees all test programs, with a dictionary larger than any of them: what each of them
 /// links statically is then stored once.

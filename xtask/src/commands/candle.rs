@@ -2,7 +2,7 @@
 //! name only.
 //!
 //! candle compiles its kernels with nvcc, and cudarc links the libraries of CUDA. The pinned toolchain has
-//! all of them except libcuda, which comes with the driver: a stub stands in for it. The program is linked,
+//! all of them except libcuda, which comes with the driver: a stub replaces it. The program is linked,
 //! not run.
 
 use std::path::Path;

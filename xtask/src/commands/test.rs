@@ -141,7 +141,7 @@ fn at_once(
         let mut counts = Counts::default();
         while let Some((name, mut command)) = next() {
             let log = logs.join(format!("{}.log", name.replace(' ', "-")));
-            // A file, not a pipe: a process that a test leaves behind would hold a pipe open.
+            // A file, not a pipe: a process that outlives its test would keep a pipe open.
             let file = File::create(&log)?.into_parts().0;
             let began = Instant::now();
             let status = command.stdout(file.try_clone()?).stderr(file).status();

@@ -98,7 +98,7 @@ fn python() -> Answer {
         }
         Err(error) => {
             let text = error.to_string();
-            // What to do without Python stands in the lines after the first.
+            // The other lines say what to do without the toolchain.
             let line = text.lines().next().unwrap_or_default();
             let (found, advice) = line
                 .split_once(": ")

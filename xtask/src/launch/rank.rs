@@ -108,7 +108,7 @@ impl Rank {
         }
     }
 
-    /// Takes the status of a rank that has ended, and ends the processes that it left behind.
+    /// Takes the status of a rank that has ended, and ends the processes that outlive it.
     pub fn reap(&mut self) -> End {
         self.signal(Signal::KILL);
         let end = self.child.wait().map_or(End::Code(-1), End::from);
@@ -122,7 +122,7 @@ impl Rank {
     }
 
     /// Waits until what the rank wrote has been passed on: at once after its end, unless a process that left
-    /// the rank's group holds the pipe.
+    /// the rank's group keeps the pipe open.
     pub fn drain(&self, limit: Duration) {
         let _: std::result::Result<(), RecvTimeoutError> = self.passed_on.recv_timeout(limit);
     }
@@ -140,7 +140,7 @@ impl Drop for Rank {
     }
 }
 
-/// Copies a pipe of a rank to our own output and to its log, and holds `open` meanwhile.
+/// Copies a pipe of a rank to our own output and to its log, and keeps `open` until its end.
 fn pass_on(
     pipe: impl Read + Send + 'static,
     log: File,

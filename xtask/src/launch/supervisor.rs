@@ -44,7 +44,7 @@ enum State {
 /// How the job ended.
 #[derive(Debug)]
 pub(super) enum Verdict {
-    /// By itself, with the ranks that failed before they were told to end; the one to name comes first.
+    /// By itself, with the ranks that failed before they got a signal; the one to name comes first.
     Ended(Vec<(usize, End)>),
     Interrupted(i32),
     TimedOut {
@@ -58,7 +58,7 @@ pub(super) struct Supervisor {
     /// For the whole job.
     limit: Option<Duration>,
     ranks: Vec<Rank>,
-    /// Ranks that failed before they were told to end, in the order in which they did.
+    /// Ranks that failed before they got a signal, in the order in which they did.
     failures: Vec<(usize, End)>,
     /// Why the job is being ended before its time, unless a rank has failed first.
     reason: Option<Verdict>,
@@ -213,8 +213,8 @@ impl Supervisor {
     }
 }
 
-/// The rank to name, then the others by number. A rank that lost its peer is seldom the cause, although it may
-/// be the first to end, because a process that holds a GPU takes longer to die than its peers to notice.
+/// The rank to name, then the others by number. A rank that lost its peer is seldom the cause, although it
+/// may be the first to end, because a process that holds a GPU takes longer to die than its peers to notice.
 fn cause_first(mut failures: Vec<(usize, End)>) -> Vec<(usize, End)> {
     let is_cause = |(_, end): &(usize, End)| *end != End::Code(PEER_LOST);
     let cause = failures.iter().position(is_cause).unwrap_or(0);

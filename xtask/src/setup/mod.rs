@@ -22,8 +22,8 @@ const STAMP: &str = ".pins";
 const STAGING: &str = ".staging-";
 
 /// What to do without the downloaded toolchain.
-const OWN_TOOLCHAIN: &str = "\nWithout it: install a CUDA toolkit 12.8 to 13.0 and name it with CUDA_HOME (or \
-    its nvcc with WARPWEAVE_NVCC), and name a CUTLASS 4.2 checkout with WARPWEAVE_CUTLASS";
+const OWN_TOOLCHAIN: &str = "\nWithout it: install a CUDA toolkit 12.8 to 13.0 and name it with CUDA_HOME \
+    (or its nvcc with WARPWEAVE_NVCC), and name a CUTLASS 4.2 checkout with WARPWEAVE_CUTLASS";
 
 /// Puts the wanted components into the folder `toolchain`, and prints where they are.
 pub fn provide(toolchain: &Path, wanted: &[&Component]) -> Result<()> {

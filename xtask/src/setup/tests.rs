@@ -55,7 +55,8 @@ fn a_stamped_component_needs_nothing() {
 
 #[test]
 fn a_component_is_made_of_what_pip_unpacks() {
-    let files = "cutlass_library/source/include/cutlass/cutlass.h cutlass_library/source/include/cute/tensor.hpp \
+    let files = "cutlass_library/source/include/cutlass/cutlass.h \
+        cutlass_library/source/include/cute/tensor.hpp \
         cutlass_library/source/tools/util/include/cutlass/util/packed_stride.hpp \
         nvidia_cutlass-4.2.0.0.dist-info/licenses/LICENSE.txt";
     let pip = format!(

@@ -171,8 +171,8 @@ fn every_rank_learns_its_place() {
     assert_eq!(ended.out, job.log(0));
 }
 
-/// An `ssh` that runs the command here, in the host's namespaces if it has some, and writes its arguments to a
-/// file. The command is a child: as on another host, it outlives an `ssh` that is killed.
+/// An `ssh` that runs the command here, in the host's namespaces if it has some, and writes its arguments to
+/// a file. The command is a child: as on another host, it outlives an `ssh` that is killed.
 fn fake_ssh(job: &mut Job, hosts: Option<&cable::Hosts>) {
     let folder = job.folder.path().display().to_string();
     let on = |host| hosts.map_or(String::new(), |hosts| hosts.prefix(host).join(" "));

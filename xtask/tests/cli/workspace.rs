@@ -66,7 +66,7 @@ const FILES: [(&str, &str); 9] = [
     ("target/toolchain/cutlass-4.2/include/cutlass.h", ""),
 ];
 
-/// One workspace for all tests and all runs of them: what it holds is built once.
+/// One workspace for all tests and all runs of them: its crates are built once.
 fn workspace() -> &'static Path {
     static WORKSPACE: OnceLock<PathBuf> = OnceLock::new();
     WORKSPACE.get_or_init(|| {
@@ -256,7 +256,7 @@ fn a_bundle_runs_without_cargo() {
     let tests = fs::read_dir(bundle.join("bin/tests")).unwrap().count();
     assert_eq!(tests, 1, "only the programs with tests for GPUs");
 
-    // The workspace's xtask is a stand-in: this one takes its place.
+    // The workspace has a dummy for xtask: this one replaces it.
     let program = bundle.join("xtask");
     fs::copy(env!("CARGO_BIN_EXE_xtask"), &program).unwrap();
     let no_cargo = [("CARGO", "/no/such/cargo")];

@@ -16,7 +16,8 @@ fn cargo_bench_runs_the_benches_alone() {
         let text = fs::read_to_string(&package.manifest_path).unwrap();
         let manifest: Table = text.parse().unwrap();
         for target in &package.targets {
-            // The section of the manifest, and whether `cargo bench` runs the target unless that says otherwise.
+            // The section of the manifest, and whether `cargo bench` runs the target unless that says
+            // otherwise.
             let (section, unless_set) = match target.kind[0] {
                 TargetKind::Bin => ("bin", true),
                 TargetKind::Bench => ("bench", true),

@@ -68,7 +68,7 @@ fn files(text: &str) -> Vec<Value> {
     links.collect()
 }
 
-/// With an object for each of those that stand in columns: a list of values a field, or one that all share.
+/// Expands objects that are stored as columns: each field is a list of values, or one value for all.
 fn unpacked(value: Value) -> Value {
     match value {
         Value::Object(fields) => {
@@ -98,7 +98,7 @@ fn unpacked(value: Value) -> Value {
     }
 }
 
-/// The median of a spread, which is the first number of a list, or stands alone.
+/// The median of a spread, which is the first number of a list, or a number alone.
 fn median(spread: &Value) -> Option<f64> {
     spread.get(0).unwrap_or(spread).as_f64()
 }

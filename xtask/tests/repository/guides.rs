@@ -45,7 +45,7 @@ fn every_error_has_its_entry() {
         let variants = variants(&source, name);
         assert!(variants.len() > 1, "{path} has no `{name}`: {variants:?}");
         let krate = path.split('/').next().unwrap();
-        // Names that several crates have are told apart by the crate.
+        // Several crates have an `Error`: the entry names the crate.
         let shown = match name {
             "Error" => format!("{}::Error", krate.replace('-', "_")),
             name => name.to_owned(),
@@ -100,7 +100,7 @@ fn every_source_file_that_a_comment_names_is_there() {
         let text = fs::read_to_string(path).unwrap();
         let comments = text.lines().map(str::trim_start);
         for line in comments.filter(|line| line.starts_with("//")) {
-            // What stands in backticks is every second piece.
+            // Every second piece is in backticks.
             for name in line.split('`').skip(1).step_by(2) {
                 let is_file = ends[..3].iter().any(|end| name.ends_with(end));
                 let is_path = !name.starts_with(".")

@@ -1,4 +1,4 @@
-//! What holds of the repository as its users take it: packages, their benches, dependencies, licences and
+//! What is true of the repository as its users take it: packages, their benches, dependencies, licences and
 //! rust-version, READMEs, guides, the figures of the results, and a project outside of it.
 
 mod benches;

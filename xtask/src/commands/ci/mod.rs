@@ -53,7 +53,7 @@ pub fn run(options: &Options) -> Result<()> {
     let (mut done, mut checks) = (Vec::new(), None);
     for (index, step) in steps.iter().enumerate() {
         if step.background && !is_alone {
-            // All of them where the first stands.
+            // All of them start with the first.
             if checks.is_none() {
                 checks = Some(Background::start(&background, &xtask, &root)?);
             }

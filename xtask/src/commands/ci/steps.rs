@@ -1,9 +1,9 @@
 //! The steps: their commands, their order, and what they need.
 //!
-//! There are two builds of the dependencies. What only checks and documents has a target directory of its own,
-//! so that it can go on in the background; it selects the whole workspace. What runs is in the profile `dev`
-//! with the features of all default members; `examples/llama`, which has candle, is none of them. No step sets
-//! RUSTFLAGS, and none builds in release.
+//! There are two builds of the dependencies. What only checks and documents has a target directory of its
+//! own, so that it can go on in the background; it selects the whole workspace. What runs is in the profile
+//! `dev` with the features of all default members; `examples/llama`, which has candle, is none of them. No
+//! step sets RUSTFLAGS, and none builds in release.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
