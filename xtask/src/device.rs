@@ -123,7 +123,7 @@ fn installed() -> (usize, String) {
     if listed > 0 {
         return (listed, PROC.into());
     }
-    let list = process::answer("nvidia-smi", ["-L"]).unwrap_or_default();
+    let list = process::answer("nvidia-smi", &["-L"]).unwrap_or_default();
     let count = list.lines().filter(|line| line.starts_with("GPU ")).count();
     (count, format!("/dev/nvidia*, {PROC}, nvidia-smi -L"))
 }

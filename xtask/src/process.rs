@@ -57,10 +57,7 @@ pub fn run_within<T: Send + 'static>(
 }
 
 /// What a program prints, if it succeeds in time.
-pub fn answer<S: AsRef<OsStr>>(
-    program: impl AsRef<OsStr>,
-    args: impl IntoIterator<Item = S>,
-) -> Option<String> {
+pub fn answer(program: impl AsRef<OsStr>, args: &[&str]) -> Option<String> {
     answer_within(Command::new(program).args(args), LIMIT)
 }
 
@@ -77,10 +74,7 @@ fn answer_within(command: &mut Command, limit: Duration) -> Option<String> {
 }
 
 /// The first line of what a program prints.
-pub fn first_line<S: AsRef<OsStr>>(
-    program: impl AsRef<OsStr>,
-    args: impl IntoIterator<Item = S>,
-) -> Option<String> {
+pub fn first_line(program: impl AsRef<OsStr>, args: &[&str]) -> Option<String> {
     let text = answer(program, args)?;
     let mut lines = text.lines().map(str::trim);
     lines.find(|line| !line.is_empty()).map(str::to_owned)
@@ -107,10 +101,10 @@ pub(crate) mod tests {
 
     #[test]
     fn answers_and_failures() {
-        let line = first_line("sh", ["-c", "echo; echo ' one '; echo two"]);
+        let line = first_line("sh", &["-c", "echo; echo ' one '; echo two"]);
         assert_eq!(line, Some("one".into()));
-        assert_eq!(answer("sh", ["-c", "echo out; exit 1"]), None);
-        assert_eq!(answer("/nonexistent/program", [""; 0]), None);
+        assert_eq!(answer("sh", &["-c", "echo out; exit 1"]), None);
+        assert_eq!(answer("/nonexistent/program", &[]), None);
         let began = std::time::Instant::now();
         let hangs = answer_within(Command::new("sleep").arg("60"), Duration::from_millis(50));
         assert_eq!(hangs, None);

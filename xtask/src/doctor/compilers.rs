@@ -28,7 +28,7 @@ pub fn examine(target: &Path) -> Vec<Finding> {
 }
 
 fn rustc() -> Answer {
-    match process::first_line("rustc", ["--version"]) {
+    match process::first_line("rustc", &["--version"]) {
         Some(version) => present(version),
         None => missing("not in PATH", "install Rust from https://rustup.rs"),
     }
@@ -68,7 +68,7 @@ fn cutlass(environment: &Environment) -> Answer {
 fn host_compiler(environment: &Environment) -> Answer {
     match HostCompiler::find(environment) {
         Ok(found) => {
-            let version = process::first_line(&found.path, ["--version"])
+            let version = process::first_line(&found.path, &["--version"])
                 .unwrap_or_else(|| "version unknown".into());
             present(format!("{version} at {}", found.path.display()))
         }
@@ -91,7 +91,7 @@ fn python() -> Answer {
     match Python::find() {
         Ok(python) => {
             let version =
-                process::first_line(python.name(), ["-m", "pip", "--version"]).unwrap_or_default();
+                process::first_line(python.name(), &["-m", "pip", "--version"]).unwrap_or_default();
             // pip prints its folder and its Python as well: "pip 23.2 from … (python 3.11)".
             let brief = version.split(" from ").next().unwrap_or_default();
             present(format!("{} with {brief}", python.name()))

@@ -62,7 +62,7 @@ fn gpus() -> Answer {
         "--query-gpu=name,memory.total,compute_cap",
         "--format=csv,noheader",
     ];
-    let listed = models(&process::answer("nvidia-smi", query).unwrap_or_default());
+    let listed = models(&process::answer("nvidia-smi", &query).unwrap_or_default());
     if !listed.is_empty() {
         return present(listed.join("; "));
     }

@@ -110,7 +110,7 @@ pub fn by_loader(file: &str) -> Option<PathBuf> {
         let programs = ["ldconfig", "/sbin/ldconfig", "/usr/sbin/ldconfig"];
         let cache = programs
             .iter()
-            .find_map(|program| process::answer(program, ["-p"]))?;
+            .find_map(|program| process::answer(program, &["-p"]))?;
         in_cache(&cache, file)
     };
     let triple = format!("{}-linux-gnu", std::env::consts::ARCH);
@@ -141,7 +141,7 @@ fn site_packages() -> Vec<PathBuf> {
     let programs = ["python3", "python"];
     let answer = programs
         .iter()
-        .find_map(|program| process::answer(program, ["-c", list]));
+        .find_map(|program| process::answer(program, &["-c", list]));
     answer
         .unwrap_or_default()
         .lines()
