@@ -2,7 +2,6 @@
 
 mod steps;
 
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
@@ -85,7 +84,6 @@ pub fn run(options: &Options) -> Result<()> {
 /// keep their deadlines. What it prints is kept in a file until its end.
 struct Background {
     child: Child,
-    checks: usize,
     log: PathBuf,
     began: Instant,
     cpu: f64,
@@ -109,7 +107,6 @@ impl Background {
         let child = command.stdout(file.try_clone()?).stderr(file).spawn();
         Ok(Self {
             child: child.map_err(Error::not_started("nice"))?,
-            checks: steps.len(),
             log,
             began: Instant::now(),
             cpu: 0.0,
@@ -130,17 +127,26 @@ impl Background {
     }
 
     fn finish(mut self) -> Result<Done> {
+        println!("\n---- background, until its end");
         let status = self.timed(Child::wait)?;
         let began = (self.began, cpu_seconds() - self.cpu);
-        println!("\n---- background");
-        let _ = io::stdout().write_all(&fs::read(self.log)?);
+        let text = String::from_utf8_lossy(&fs::read(self.log)?).into_owned();
+        print!("{text}");
         let failure = (!status.success()).then(|| status.to_string());
-        let passed = Counts {
-            passed: self.checks,
-            ..Counts::default()
+        // Its last line counts what it did not leave out.
+        let last = text
+            .lines()
+            .last()
+            .and_then(|line| line.split_once(" passed"));
+        let passed = last
+            .and_then(|(number, _)| number.parse().ok())
+            .unwrap_or(0);
+        let counts = Counts {
+            passed,
+            failed: usize::from(failure.is_some()),
+            skipped: 0,
         };
-        let counts = failure.is_none().then_some(passed);
-        Ok(Done::new(BACKGROUND, began, failure, counts))
+        Ok(Done::new(BACKGROUND, began, failure, Some(counts)))
     }
 }
 
@@ -320,7 +326,10 @@ mod tests {
         let target = place::target_directory(root.path());
         for (script, failure) in [("exit 7", Some("exit status: 7")), ("sleep 0.2", None)] {
             let program = root.path().join("xtask");
-            crate::process::tests::script(&program, &format!("echo $*; echo error >&2; {script}"));
+            crate::process::tests::script(
+                &program,
+                &format!("echo $* >&2; echo 5 passed, 0 failed; {script}"),
+            );
             let all = steps();
             let some: Vec<_> = all.iter().filter(|step| step.background).take(2).collect();
             let mut checks = Background::start(&some, &program, root.path()).unwrap();
@@ -329,13 +338,14 @@ mod tests {
             }
             let done = checks.finish().unwrap();
             assert_eq!(done.failure.as_deref(), failure);
+            let counts = done.counts.unwrap();
             assert_eq!(
-                done.counts.map(|counts| counts.passed),
-                failure.is_none().then_some(2)
+                (counts.passed, counts.failed),
+                (5, usize::from(failure.is_some()))
             );
             assert!(failure.is_some() || done.seconds >= 0.2);
             let log = fs::read_to_string(target.join("warpweave/ci/background.log")).unwrap();
-            assert_eq!(log, "ci --only msrv,semver\nerror\n");
+            assert_eq!(log, "ci --only msrv,semver\n5 passed, 0 failed\n");
         }
     }
 
