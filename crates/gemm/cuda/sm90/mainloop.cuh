@@ -122,8 +122,12 @@ __device__ __forceinline__ void multiply(const Pipeline<Tile>& pipeline, typenam
 }
 
 // A warpgroup, for operands of e4m3: as `multiply`, but the tensor cores add up one step of K at a time, in
-// accumulators whose sums keep about 14 bits; these are added in f32. Columns of a tile that is wider than 128
-// take the same registers one after the other: while one warpgroup adds, the other multiplies.
+// accumulators whose sums keep about 14 bits; these are added in f32, while the tensor cores multiply for the other
+// warpgroup. A tile of 128 columns leaves registers for the sums of two steps, and the tensor cores take the second
+// one while the first is added; a wider tile has them for 128 columns at a time.
+//
+// No instructions run from one iteration to the next: ptxas runs such one after the other if their registers are read
+// in between.
 template <class Tile>
 __device__ __forceinline__ void multiply_promoting(const Pipeline<Tile>& pipeline,
                                                    typename Pipeline<Tile>::Cursor& at, uint32_t steps,
@@ -132,45 +136,77 @@ __device__ __forceinline__ void multiply_promoting(const Pipeline<Tile>& pipelin
   constexpr uint32_t kRowsA = 64 * kSwizzledRow;
   constexpr uint32_t kColumns = Tile::kN < kScaleBlock ? Tile::kN : kScaleBlock;
   constexpr uint32_t kParts = Tile::kN / kColumns;
+  constexpr uint32_t kTogether = kParts == 1 ? 2 : 1;
   auto& accumulators = reinterpret_cast<float (&)[kParts][kColumns / 2]>(boxes);
 #pragma unroll
   for (uint32_t i = 0; i < kParts * (kColumns / 2); ++i) accumulators[i / (kColumns / 2)][i % (kColumns / 2)] = 0;
-  using Loaded = std::conditional_t<Tile::kScaling == Scaling::kBlock, BlockScales<Tile>, NoScales>;
+  using Loaded = std::conditional_t<Tile::kScaling == Scaling::kBlock, BlockScales<Tile>, NoScales<kTogether>>;
   Loaded loaded{scales, tile, consumer, steps};
-  const auto multiply_step = [&](uint32_t place) {
-    pipeline.wait_full(at);
-    const uint32_t address_a = shared_address(pipeline.memory.stages[at.stage].a) + consumer * kRowsA;
-    const uint32_t address_b = shared_address(pipeline.memory.stages[at.stage].b);
+
+  // Gives the instructions for a part of the columns of the step in `stage`.
+  const auto issue = [&](float (&sums)[kColumns / 2], uint32_t stage, uint32_t part) {
+    const uint32_t address_a = shared_address(pipeline.memory.stages[stage].a) + consumer * kRowsA;
+    const uint32_t address_b = shared_address(pipeline.memory.stages[stage].b);
     const uint64_t a = wgmma_descriptor<Major::kK>(address_a, 0);
+    const uint64_t b = wgmma_descriptor<Major::kK>(address_b + part * kColumns * kSwizzledRow, 0);
+    fence_accumulators(sums);
+    wgmma_fence();
+#pragma unroll
+    for (uint32_t depth = 0; depth < kSwizzledRow / kWgmmaBytes; ++depth) {
+      wgmma<typename Tile::Element, Major::kK>(sums, a + depth * kDescriptorStep<Major::kK>,
+                                               b + depth * kDescriptorStep<Major::kK>, depth != 0);
+    }
+    wgmma_commit();
+  };
+  // The step whose scales are at `place`.
+  const auto multiply_one = [&](uint32_t place) {
+    pipeline.wait_full(at);
 #pragma unroll
     for (uint32_t part = 0; part < kParts; ++part) {
-      const uint64_t b = wgmma_descriptor<Major::kK>(address_b + part * kColumns * kSwizzledRow, 0);
-      float partial[kColumns / 2];
-      fence_accumulators(partial);
-      wgmma_fence();
-#pragma unroll
-      for (uint32_t depth = 0; depth < kSwizzledRow / kWgmmaBytes; ++depth) {
-        wgmma<typename Tile::Element, Major::kK>(partial, a + depth * kDescriptorStep<Major::kK>,
-                                                 b + depth * kDescriptorStep<Major::kK>, depth != 0);
-      }
-      wgmma_commit();
-      fence_accumulators(partial);
+      float sums[kColumns / 2];
+      issue(sums, at.stage, part);
       wgmma_wait<0>();
-      fence_accumulators(partial);
+      fence_accumulators(sums);
       if (part + 1 == kParts) pipeline.release(at.stage);
-      loaded.add(accumulators[part], partial, place, part);
+      loaded.add(accumulators[part], sums, place, part);
     }
     loaded.load(place);
     at.advance();
   };
+  // That step and the next.
+  const auto multiply_two = [&](uint32_t place) {
+    float first[kColumns / 2], second[kColumns / 2];
+    pipeline.wait_full(at);
+    const uint32_t stage = at.stage;
+    issue(first, stage, 0);
+    at.advance();
+    pipeline.wait_full(at);
+    issue(second, at.stage, 0);
+    wgmma_wait<1>();
+    fence_accumulators(first);
+    pipeline.release(stage);
+    loaded.add(accumulators[0], first, place, 0);
+    wgmma_wait<0>();
+    fence_accumulators(second);
+    pipeline.release(at.stage);
+    at.advance();
+    loaded.add(accumulators[0], second, place + 1, 0);
+    loaded.load(place), loaded.load(place + 1);
+  };
   uint32_t step = 0;
   for (; step + Loaded::kAhead <= steps; step += Loaded::kAhead) {
 #pragma unroll
-    for (uint32_t place = 0; place < Loaded::kAhead; ++place) multiply_step(place);
+    for (uint32_t place = 0; place < Loaded::kAhead; place += kTogether) {
+      if constexpr (kTogether == 2) {
+        multiply_two(place);
+      } else {
+        multiply_one(place);
+      }
+    }
   }
 #pragma unroll
   for (uint32_t place = 0; place + 1 < Loaded::kAhead; ++place) {
-    if (step + place < steps) multiply_step(place);
+    if (step + place < steps) multiply_one(place);
   }
 }
 

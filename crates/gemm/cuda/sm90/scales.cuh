@@ -95,9 +95,10 @@ class BlockScales {
   float of_b_[kAhead][kBlocks];
 };
 
-// Sums that are not scaled step by step.
+// Sums that are not scaled step by step, of so many steps at a time.
+template <uint32_t kSteps>
 struct NoScales {
-  static constexpr uint32_t kAhead = 1;
+  static constexpr uint32_t kAhead = kSteps;
   __device__ __forceinline__ NoScales(const Scales&, TileCoord, uint32_t, uint32_t) {}
   template <uint32_t kCount>
   __device__ __forceinline__ void add(float (&sums)[kCount], const float (&partial)[kCount], uint32_t,
