@@ -231,7 +231,8 @@ impl<B: GemmBackend> Gemm<B> {
         &self.backend
     }
 
-    /// What its prepared GEMMs share; on a GPU the way to single algorithms, [`CudaGemm`](crate::cuda::CudaGemm).
+    /// What its prepared GEMMs share; on a GPU the way to single algorithms,
+    /// [`CudaGemm`](crate::cuda::CudaGemm).
     pub fn handle(&self) -> &B::GemmHandle {
         &self.handle
     }

@@ -67,7 +67,8 @@ pub struct Tiling {
     pub swizzle: u32,
 }
 
-/// By what the sums of e4m3 operands are multiplied: an element of A or B stands for its e4m3 times its scale.
+/// By what the sums of e4m3 operands are multiplied: an element of A or B stands for its e4m3 times its
+/// scale.
 ///
 /// Scales are f32, and lie as cuBLASLt takes them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -79,9 +80,9 @@ pub enum Scaling {
     Tensor,
     /// m scales, one for each row of A, and n, one for each column of B.
     Row,
-    /// One for each [`SCALE_BLOCK`] elements of a row of A: of row i and elements from 128·p on at `p * m + i`. One
-    /// for each block of 128×128 of B: of columns from 128·j and elements from 128·p on at `j * l + p`, with l the
-    /// blocks along K rounded up to a multiple of 4.
+    /// One for each [`SCALE_BLOCK`] elements of a row of A: of row i and elements from 128·p on at `p * m +
+    /// i`. One for each block of 128×128 of B: of columns from 128·j and elements from 128·p on at `j * l +
+    /// p`, with l the blocks along K rounded up to a multiple of 4.
     Block,
 }
 
@@ -150,7 +151,8 @@ pub struct GemmProblem {
     pub dtype: DType,
     /// Element type of C: `dtype` or [`DType::F32`]; of e4m3 operands f32, f16 or bf16.
     pub out: DType,
-    /// Of e4m3 operands, and of no others: sums of 128 terms are added and scaled in f32, before the bias is added.
+    /// Of e4m3 operands, and of no others: sums of 128 terms are added and scaled in f32, before the bias is
+    /// added.
     pub scaling: Scaling,
     /// How A is stored.
     pub a_layout: Layout,
@@ -311,8 +313,8 @@ impl GemmProblem {
     }
 
     /// Checks what every provider needs: positive extents that fit in 31 bits, leading dimensions that hold a
-    /// row, an output type that is one of those of the inputs, scales where they belong, at least one GEMM, outputs that do not overlap, and
-    /// matrices that fit into an address space.
+    /// row, an output type that is one of those of the inputs, scales where they belong, at least one GEMM,
+    /// outputs that do not overlap, and matrices that fit into an address space.
     ///
     /// # Errors
     /// [`Error::InvalidProblem`].

@@ -233,7 +233,8 @@ fn half_precision_is_exact() {
     exact::<f16>(Layout::RowMajor, |_| true);
 }
 
-/// All tiles with all kinds of scales, in both types of C: sums of integers with scales that are powers of two.
+/// All tiles with all kinds of scales, in both types of C: sums of integers with scales that are powers of
+/// two.
 fn exact_e4m3<O: Element>() {
     let cuda = Cuda::new(0).unwrap();
     for (seed, shape) in SHAPES.into_iter().enumerate() {

@@ -24,8 +24,8 @@ struct ThreadloadGather {
 };
 static_assert(sizeof(ThreadloadGather) == 144, "as in Rust");
 
-// Blocks are dealt to the lanes round robin; the grid is a multiple of the world size. A block does a share of
-// one lane: one wait, one round of loads for a small matrix, one ticket.
+// Blocks are dealt to the lanes round robin; the grid is a multiple of the world size. A block does a share
+// of one lane: one wait, one round of loads for a small matrix, one ticket.
 //
 // One warp signals and copies nothing, so that its fences wait for no store of its own: a small lane is
 // signalled as read when its loads have ended, while the stores to staging go on.

@@ -15,8 +15,8 @@ pub enum DType {
     F16,
     /// bfloat16.
     Bf16,
-    /// OCP FP8 E4M3: a sign, four bits of exponent, three of fraction; no infinities, at most 448. For operands of
-    /// GEMMs and for data that travels: nothing is added up in it.
+    /// OCP FP8 E4M3: a sign, four bits of exponent, three of fraction; no infinities, at most 448. For
+    /// operands of GEMMs and for data that travels: nothing is added up in it.
     E4m3,
 }
 

@@ -1,8 +1,8 @@
 //! A project that has candle: a linear layer whose input features are sharded over two ranks.
 //!
 //! Each rank multiplies its shard with candle and adds the other rank's partial, which it pulls over the link
-//! from that rank's tensor. The two ranks are threads, on a GPU each where there are two, else both on the first.
-//! Where there is no GPU, it says so. `cargo xtask ci --only candle` builds and links it.
+//! from that rank's tensor. The two ranks are threads, on a GPU each where there are two, else both on the
+//! first. Where there is no GPU, it says so. `cargo xtask ci --only candle` builds and links it.
 
 use std::error::Error;
 use std::sync::Arc;

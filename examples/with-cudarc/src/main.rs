@@ -49,7 +49,8 @@ fn read_peer(
     let (at, bytes) = device.address_of(mine, &queue)?;
     let shared = cache.register(comm.exchange(), at, bytes)?;
     let (to, _) = device.address_of(&theirs, &queue)?;
-    // SAFETY: both ranges lie in live slices of this length, which nothing else uses until the copy has ended.
+    // SAFETY: both ranges lie in live slices of this length, which nothing else uses until the copy has
+    // ended.
     unsafe { device.copy(&queue, to, shared.range(peer, 0, bytes)?, bytes)? };
     device.synchronize(&queue)?;
     cache.release(comm.exchange(), shared)?;

@@ -26,8 +26,8 @@ pub enum Numbers {
     /// partial sum is exact in the element type; where the GEMM is large, so few that the reference takes a
     /// moment.
     Integers,
-    /// Uniform in \[−1, 1\), rounded to the element type. Scales are ½ or 1 with integers, and uniform in \[½, 1\) with
-    /// reals.
+    /// Uniform in \[−1, 1\), rounded to the element type. Scales are ½ or 1 with integers, and uniform in
+    /// \[½, 1\) with reals.
     Reals,
 }
 

@@ -62,11 +62,12 @@ __device__ __forceinline__ void round_to_box(char* to, const float (&box)[kBox /
   }
 }
 
-// A warpgroup: scales its accumulators, rounds and stores them. `leader` is true in the one thread that stores.
+// A warpgroup: scales its accumulators, rounds and stores them. `leader` is true in the one thread that
+// stores.
 template <class Tile>
 __device__ __forceinline__ void store_tile(const TensorMap* c, const Scales& scales, const Bias& bias,
-                                           Memory<Tile>& memory, TileCoord tile, uint32_t consumer, bool leader,
-                                           Accumulators<Tile>& accumulators) {
+                                           Memory<Tile>& memory, TileCoord tile, uint32_t consumer,
+                                           bool leader, Accumulators<Tile>& accumulators) {
   // Each tile begins with the first buffer.
   constexpr uint32_t kBuffers = Tile::kBoxesC % Tile::kBuffersC == 0 ? Tile::kBuffersC : 1;
 #pragma unroll

@@ -122,12 +122,12 @@ __device__ __forceinline__ void multiply(const Pipeline<Tile>& pipeline, typenam
 }
 
 // A warpgroup, for operands of e4m3: as `multiply`, but the tensor cores add up one step of K at a time, in
-// accumulators whose sums keep about 14 bits; these are added in f32, while the tensor cores multiply for the other
-// warpgroup. A tile of 128 columns leaves registers for the sums of two steps, and the tensor cores take the second
-// one while the first is added; a wider tile has them for 128 columns at a time.
+// accumulators whose sums keep about 14 bits; these are added in f32, while the tensor cores multiply for the
+// other warpgroup. A tile of 128 columns leaves registers for the sums of two steps, and the tensor cores
+// take the second one while the first is added; a wider tile has them for 128 columns at a time.
 //
-// No instructions run from one iteration to the next: ptxas runs such one after the other if their registers are read
-// in between.
+// No instructions run from one iteration to the next: ptxas runs such one after the other if their registers
+// are read in between.
 template <class Tile>
 __device__ __forceinline__ void multiply_promoting(const Pipeline<Tile>& pipeline,
                                                    typename Pipeline<Tile>::Cursor& at, uint32_t steps,
@@ -139,8 +139,12 @@ __device__ __forceinline__ void multiply_promoting(const Pipeline<Tile>& pipelin
   constexpr uint32_t kTogether = kParts == 1 ? 2 : 1;
   auto& accumulators = reinterpret_cast<float (&)[kParts][kColumns / 2]>(boxes);
 #pragma unroll
-  for (uint32_t i = 0; i < kParts * (kColumns / 2); ++i) accumulators[i / (kColumns / 2)][i % (kColumns / 2)] = 0;
-  using Loaded = std::conditional_t<Tile::kScaling == Scaling::kBlock, BlockScales<Tile>, NoScales<kTogether>>;
+  for (auto& part : accumulators) {
+#pragma unroll
+    for (float& sum : part) sum = 0;
+  }
+  using Loaded =
+      std::conditional_t<Tile::kScaling == Scaling::kBlock, BlockScales<Tile>, NoScales<kTogether>>;
   Loaded loaded{scales, tile, consumer, steps};
 
   // Gives the instructions for a part of the columns of the step in `stage`.

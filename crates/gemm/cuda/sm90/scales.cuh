@@ -8,16 +8,16 @@ namespace warpweave {
 // Rows of B, and elements along K, that share a scale (`Scaling::kBlock`).
 constexpr uint32_t kScaleBlock = 128;
 
-// Where the scales of A and B are. `Scaling` in `problem.rs` says how they lie; `sm90/prepared.rs` has the same
-// layout.
+// Where the scales of A and B are. `Scaling` in `problem.rs` says how they lie; `sm90/prepared.rs` has the
+// same layout.
 struct Scales {
   const float* a;
   const float* b;
   // Of A and of C.
   uint32_t rows;
   uint32_t columns;
-  // Outer scales: whether rows of A and columns of B have their own. Blocks: from the scales of 128 columns of B
-  // to those of the next.
+  // Outer scales: whether rows of A and columns of B have their own. Blocks: from the scales of 128 columns
+  // of B to those of the next.
   uint32_t stride;
 
   // A warpgroup: multiplies the accumulators of 64 columns, from `column` on, of 64 rows, from `row` on.
@@ -38,8 +38,8 @@ struct Scales {
 };
 static_assert(sizeof(Scales) == 32, "as in Rust");
 
-// A consumer's scales of the steps of K that come next: of the two rows of A that this thread has sums of, and
-// of each 128 columns of its tile. They are loaded `kAhead` steps before they are needed.
+// A consumer's scales of the steps of K that come next: of the two rows of A that this thread has sums of,
+// and of each 128 columns of its tile. They are loaded `kAhead` steps before they are needed.
 template <class Tile>
 class BlockScales {
   static constexpr uint32_t kBlocks = (Tile::kN + kScaleBlock - 1) / kScaleBlock;
@@ -62,8 +62,8 @@ class BlockScales {
     for (uint32_t i = 0; i < kAhead; ++i) load(i);
   }
 
-  // Adds `partial`, sums of a step over 64 rows and the columns of `block`, to the accumulators. The scales are
-  // those at `place`, the step modulo `kAhead`.
+  // Adds `partial`, sums of a step over 64 rows and the columns of `block`, to the accumulators. The scales
+  // are those at `place`, the step modulo `kAhead`.
   template <uint32_t kCount>
   __device__ __forceinline__ void add(float (&sums)[kCount], const float (&partial)[kCount], uint32_t place,
                                       uint32_t block) const {

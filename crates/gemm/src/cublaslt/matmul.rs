@@ -76,9 +76,9 @@ pub struct Matmul {
     pub(super) handle: Arc<Handle>,
     pub(super) problem: GemmProblem,
     pub(super) operation: sys::cublasLtMatmulDesc_t,
-    /// The bias and the scales of their A and B that `operation` points to. cuBLASLt has no place for them but the
-    /// descriptor, so that whoever needs them sets them and calls cuBLASLt under this lock; a launch has copied
-    /// the addresses, into a graph too, when it returns.
+    /// The bias and the scales of their A and B that `operation` points to. cuBLASLt has no place for them
+    /// but the descriptor, so that whoever needs them sets them and calls cuBLASLt under this lock; a launch
+    /// has copied the addresses, into a graph too, when it returns.
     vectors: Mutex<[u64; 3]>,
     // In cuBLASLt's order: its A is our B.
     pub(super) first: sys::cublasLtMatrixLayout_t,
@@ -213,8 +213,8 @@ impl Matmul {
         library.check("cublasLtMatmulDescSetAttribute", status)
     }
 
-    /// Lets `call` use the operation while it points to the bias and the scales of `operands`, or at once if the
-    /// problem has neither.
+    /// Lets `call` use the operation while it points to the bias and the scales of `operands`, or at once if
+    /// the problem has neither.
     pub(super) fn with_vectors(
         &self,
         operands: &GemmOperands,
@@ -257,8 +257,8 @@ impl Matmul {
         Ok(call())
     }
 
-    /// As [`with_vectors`](Self::with_vectors), for calls that follow no address: at addresses that are multiples
-    /// of `alignment`, a power of two, and of no more.
+    /// As [`with_vectors`](Self::with_vectors), for calls that follow no address: at addresses that are
+    /// multiples of `alignment`, a power of two, and of no more.
     pub(super) fn with_aligned_vectors(
         &self,
         alignment: u32,

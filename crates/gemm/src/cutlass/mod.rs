@@ -23,8 +23,8 @@ pub use requirements::{ADDRESS_ALIGNMENT, check_device, check_problem};
 pub(crate) use requirements::{check_hopper, check_rows, check_single, unsupported};
 pub use tiling::{Config, Raster, Tiling};
 
-/// What a GEMM that waits per chunk reads besides its operands: where the rows of A are, and which flags publish
-/// them.
+/// What a GEMM that waits per chunk reads besides its operands: where the rows of A are, and which flags
+/// publish them.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(
     not(feature = "cutlass"),

@@ -42,8 +42,8 @@ pub fn multiply_with_bias<T: Element, O: Element>(
     multiply_with_scales(problem, (a, &[]), (b, &[]), bias, c)
 }
 
-/// C = A·B + bias on slices, with the scales of A and of B, [`GemmProblem::scales_len`], where the problem has
-/// them.
+/// C = A·B + bias on slices, with the scales of A and of B, [`GemmProblem::scales_len`], where the problem
+/// has them.
 ///
 /// # Errors
 /// As [`multiply`].
@@ -275,7 +275,8 @@ unsafe fn typed<T: Element, O: Element>(problem: &GemmProblem, operands: GemmOpe
     };
     let scales = |which: usize| match problem.scales_len()[which] {
         0 => &[][..],
-        // SAFETY: the caller vouches for so many scales at this aligned address, which nothing writes meanwhile.
+        // SAFETY: the caller vouches for so many scales at this aligned address, which nothing writes
+        // meanwhile.
         len => unsafe { record::read(operands.scales[which].as_host::<f32>(), len) },
     };
     let scales = Scales {

@@ -146,8 +146,8 @@ fn gathering(overlapped: bool, planted: Option<Planted>) -> Model {
     gathering.model()
 }
 
-/// Rank 0, which gets no more than flags, sends to rank 1: concurrently with the rest of the one call, or before it,
-/// call after call.
+/// Rank 0, which gets no more than flags, sends to rank 1: concurrently with the rest of the one call, or
+/// before it, call after call.
 fn eager(overlapped: bool, planted: Option<Planted>) -> Model {
     let eager = Eager {
         chunks: &[1, 0],

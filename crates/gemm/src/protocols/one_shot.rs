@@ -18,8 +18,8 @@ pub(super) struct OneShot<'a> {
     /// Of each rank's grid.
     pub blocks: &'a [usize],
     pub calls: u32,
-    /// Threads of a block that take tickets and store during its reduction, which it makes after both if there are
-    /// none.
+    /// Threads of a block that take tickets and store during its reduction, which it makes after both if
+    /// there are none.
     pub overlapped: usize,
     pub planted: Option<Planted>,
 }

@@ -312,8 +312,8 @@ mod tests {
         assert_eq!(heights("128x256_share_a"), [0, 8, 8, 32, 40, 64, 64]);
     }
 
-    /// What `load_tile` in `mainloop.cuh` loads of A for each tile: the rows that are there, by boxes as the maps
-    /// have them, of which few rows lie beyond.
+    /// What `load_tile` in `mainloop.cuh` loads of A for each tile: the rows that are there, by boxes as the
+    /// maps have them, of which few rows lie beyond.
     #[test]
     fn the_boxes_of_a_tile_hold_its_rows() {
         for config in CONFIGS {

@@ -1,8 +1,8 @@
 //! The order in which the tiles of C are computed.
 
 /// The order of the clusters' tiles: groups of `swizzle` rows of tiles, in each column after column, so that
-/// what a wave of blocks reads of A and B is nearly square and stays in L2. `Raster` in `cuda/sm90/schedule.cuh`
-/// is the same.
+/// what a wave of blocks reads of A and B is nearly square and stays in L2. `Raster` in
+/// `cuda/sm90/schedule.cuh` is the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Raster {

@@ -82,7 +82,8 @@ impl TensorMap {
     /// In the place of a map that no kernel reads.
     pub const UNUSED: Self = Self([0; 16]);
 
-    /// The map of `matrix` in boxes of `box_rows` (1 to 256) rows of 128 bytes. Loads beyond the matrix give zeros.
+    /// The map of `matrix` in boxes of `box_rows` (1 to 256) rows of 128 bytes. Loads beyond the matrix give
+    /// zeros.
     ///
     /// # Errors
     /// [`NoMap`].

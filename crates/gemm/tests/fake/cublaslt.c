@@ -1,5 +1,5 @@
-// A cuBLASLt that computes nothing: it records what it was asked, for the tests to read through fake_log, and fails where
-// fake_fail says so.
+// A cuBLASLt that computes nothing: it records what it was asked, for the tests to read through fake_log, and
+// fails where fake_fail says so.
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -66,7 +66,8 @@ impl Gemm {
                 let sums = tile(&lanes, panel);
                 let width = COLUMNS.min(n - column);
                 for (r, sums) in sums.iter().enumerate().take(count) {
-                    // SAFETY: the elements lie in row `first + r` of C, from `column` on, `width` of them up to its end.
+                    // SAFETY: the elements lie in row `first + r` of C, from `column` on, `width` of them up
+                    // to its end.
                     let c = unsafe { record::write(c.add((first + r) * n + column), width) };
                     T::round(&sums[..width], c);
                 }

@@ -28,8 +28,8 @@ pub enum Operation {
     /// 4h and the weight stored N × K.
     RowParallelLinear,
     /// [`Operation::RowParallelLinear`] with the residual and RMSNorm that follow it in a transformer. Of x =
-    /// A · Wᵀ it gives r = x + residual, and as C r / √(mean of r² + [ε](Operation::EPSILON)) · weight, row by
-    /// row.
+    /// A · Wᵀ it gives r = x + residual, and as C r / √(mean of r² + [ε](Operation::EPSILON)) · weight, row
+    /// by row.
     RowParallelLinearNorm,
     /// [`Operation::MatmulReduceScatter`] as a linear layer, with the weight stored N × K.
     LinearReduceScatter,

@@ -15,8 +15,8 @@ pub struct Rank<B: ExecuteBackend> {
 
 impl<B: ExecuteBackend> Rank<B> {
     pub fn bind(&self, plan: Plan) -> Result<Bound<B>> {
-        // SAFETY: plans of algorithms are proved by the tests of `plans`; the others of these tests do nothing
-        // that races.
+        // SAFETY: plans of algorithms are proved by the tests of `plans`; the others of these tests do
+        // nothing that races.
         unsafe { self.executor.bind_unchecked(plan, &self.stream) }
     }
 

@@ -90,8 +90,8 @@ impl Cuda {
         let (count, sizes) = (sizes.len(), sizes.as_mut_ptr());
         let (mut attributes, mut first, stream) = (ATTRIBUTES, 0, stream.raw());
         let result = if let Ok(batch) = BATCH.get() {
-            // SAFETY: the arrays have the number of elements passed to the call, and all arguments live through
-            // it; what is copied is the caller's obligation.
+            // SAFETY: the arrays have the number of elements passed to the call, and all arguments live
+            // through it; what is copied is the caller's obligation.
             unsafe {
                 batch(
                     dsts,

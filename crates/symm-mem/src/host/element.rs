@@ -24,8 +24,8 @@ pub trait Element: sealed::Sealed + Pod + Default + Send + Sync {
     /// Widens `from` into `to`, exactly. The slices have the same length.
     fn widen(from: &[Self], to: &mut [f32]);
 
-    /// Rounds `from` into `to`, to nearest even; to e4m3 with saturation, as it has no infinities. The slices have
-    /// the same length.
+    /// Rounds `from` into `to`, to nearest even; to e4m3 with saturation, as it has no infinities. The slices
+    /// have the same length.
     fn round(from: &[f32], to: &mut [Self]);
 
     /// The exact value.

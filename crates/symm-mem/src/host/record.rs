@@ -1,7 +1,7 @@
 //! What host kernels do with memory and flags: the accesses, and a record of them for tests.
 //!
-//! Host kernels read and write device memory by [`read`], [`write()`] and [`copy`]. While a [`Recorder`] is on,
-//! these leave a line each, as signals and waits do. So a test can compare a kernel with what its plan
+//! Host kernels read and write device memory by [`read`], [`write()`] and [`copy`]. While a [`Recorder`] is
+//! on, these leave a line each, as signals and waits do. So a test can compare a kernel with what its plan
 //! declares.
 
 use std::cell::RefCell;

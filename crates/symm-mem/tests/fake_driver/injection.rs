@@ -84,8 +84,8 @@ pub fn busy(driver: &Control) {
     }
 }
 
-/// From each call on, once each, the rank's context is lost: no panic, no hang, an error on every rank, and no
-/// open descriptors. The driver's objects are lost with the context.
+/// From each call on, once each, the rank's context is lost: no panic, no hang, an error on every rank, and
+/// no open descriptors. The driver's objects are lost with the context.
 pub fn lost(driver: &Control) {
     let scenario = Scenario::named(&std::env::var("PART").unwrap());
     let whole = scenario.run(driver, None, Duration::from_secs(20));

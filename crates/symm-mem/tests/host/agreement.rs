@@ -1,5 +1,5 @@
-//! What the ranks do collectively, making signal pads and recovering them among it, fails on all of them or on
-//! none, whatever step fails on one.
+//! What the ranks do collectively, making signal pads and recovering them among it, fails on all of them or
+//! on none, whatever step fails on one.
 
 use crate::faulty::{Faulty, Step, all_blame, ranks};
 use warpweave_symm_mem::{Backend, Error, Result, SignalPad, agree};

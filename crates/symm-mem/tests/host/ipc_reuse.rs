@@ -7,8 +7,8 @@ use warpweave_symm_mem::{Backend, Error, Exchange, IpcCache, Memory};
 
 type Memories = <Faulty as Backend>::Memory;
 
-/// Attempts until the address is reused: the kernel may place an allocation elsewhere, for example next to the
-/// stack of a thread that has exited.
+/// Attempts until the address is reused: the kernel may place an allocation elsewhere, for example next to
+/// the stack of a thread that has exited.
 const ATTEMPTS: usize = 50;
 
 /// Frees `memory` and allocates until its address is in use again, if it comes back.

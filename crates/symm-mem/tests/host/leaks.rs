@@ -40,8 +40,8 @@ fn ten_thousand_allocations_leave_nothing_behind() {
                 after.1 <= before.1 + 8,
                 "mappings: {before:?} then {after:?}"
             );
-            // The C allocator reserves 64 MiB of address space for each allocating thread; the 10⁴ buffers would be
-            // 500 MiB.
+            // The C allocator reserves 64 MiB of address space for each allocating thread; the 10⁴ buffers
+            // would be 500 MiB.
             let (space, memory) = after.2;
             assert!(
                 space <= before.2.0 + (65 << 20) / 4096,

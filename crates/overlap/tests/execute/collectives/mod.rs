@@ -79,8 +79,8 @@ fn more_ranks_than_symmetric_memory_serves_are_for_nccl() {
 
 #[test]
 fn some_ranks_have_collectives_of_their_own() {
-    // Two groups next to each other, then two across them; a group in another order, and one that leaves ranks
-    // out.
+    // Two groups next to each other, then two across them; a group in another order, and one that leaves
+    // ranks out.
     let hierarchy = [vec![0, 1], vec![2, 3], vec![0, 2], vec![1, 3]];
     let ragged = [vec![2, 0], vec![1, 2, 3]];
     on_ranks(4, host, |rank| {

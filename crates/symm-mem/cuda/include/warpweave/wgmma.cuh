@@ -93,34 +93,36 @@ __device__ __forceinline__ void fence_accumulators(float (&d)[kCount]) {
 #define WARPWEAVE_ACCUMULATORS_64(i) WARPWEAVE_ACCUMULATORS_32(i), WARPWEAVE_ACCUMULATORS_32(i + 32)
 
 // N = 64: 32 accumulators, then the descriptors of A and B, whether to add to D, and whether B is MN-major,
-// which only types of 16 bits ask: `types` is the end of the name from the depth on, `majors` that of A and B.
-#define WARPWEAVE_WGMMA_64(types, majors)                                                                        \
-  asm volatile(                                                                                         \
-      "{\n.reg .pred add;\nsetp.ne.b32 add, %34, 0;\n"                                                  \
-      "wgmma.mma_async.sync.aligned.m64n64k" types " {" WARPWEAVE_TEN() WARPWEAVE_TEN(1) \
-          WARPWEAVE_TEN(2) "%30,%31}, %32, %33, add, 1, 1" majors("%35") ";\n}\n"                                \
-      : WARPWEAVE_ACCUMULATORS_32(0)                                                                    \
+// which only types of 16 bits ask: `types` is the end of the name from the depth on, `majors` that of A and
+// B.
+#define WARPWEAVE_WGMMA_64(types, majors)                                                                    \
+  asm volatile(                                                                                              \
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %34, 0;\n"                                                       \
+      "wgmma.mma_async.sync.aligned.m64n64k" types " {" WARPWEAVE_TEN() WARPWEAVE_TEN(1)                     \
+          WARPWEAVE_TEN(2) "%30,%31}, %32, %33, add, 1, 1" majors("%35") ";\n}\n"                            \
+      : WARPWEAVE_ACCUMULATORS_32(0)                                                                         \
       : "l"(a), "l"(b), "r"(add), "n"(int(kMajorB)))
 
 // N = 128: 64 accumulators, then as above.
-#define WARPWEAVE_WGMMA_128(types, majors)                                                                        \
-  asm volatile(                                                                                          \
-      "{\n.reg .pred add;\nsetp.ne.b32 add, %66, 0;\n"                                                   \
-      "wgmma.mma_async.sync.aligned.m64n128k" types " {" WARPWEAVE_TEN() WARPWEAVE_TEN(1) \
-          WARPWEAVE_TEN(2) WARPWEAVE_TEN(3) WARPWEAVE_TEN(4) WARPWEAVE_TEN(5) "%60,%61,%62,%63},"        \
-          " %64, %65, add, 1, 1" majors("%67") ";\n}\n"                                                           \
-      : WARPWEAVE_ACCUMULATORS_64(0)                                                                     \
+#define WARPWEAVE_WGMMA_128(types, majors)                                                                   \
+  asm volatile(                                                                                              \
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %66, 0;\n"                                                       \
+      "wgmma.mma_async.sync.aligned.m64n128k" types " {" WARPWEAVE_TEN() WARPWEAVE_TEN(1)                    \
+          WARPWEAVE_TEN(2) WARPWEAVE_TEN(3) WARPWEAVE_TEN(4) WARPWEAVE_TEN(5) "%60,%61,%62,%63},"            \
+          " %64, %65, add, 1, 1" majors("%67") ";\n}\n"                                                      \
+      : WARPWEAVE_ACCUMULATORS_64(0)                                                                         \
       : "l"(a), "l"(b), "r"(add), "n"(int(kMajorB)))
 
 // N = 256: 128 accumulators, then as above.
-#define WARPWEAVE_WGMMA_256(types, majors)                                                                        \
-  asm volatile(                                                                                          \
-      "{\n.reg .pred add;\nsetp.ne.b32 add, %130, 0;\n"                                                  \
-      "wgmma.mma_async.sync.aligned.m64n256k" types " {" WARPWEAVE_TEN() WARPWEAVE_TEN(1) \
-          WARPWEAVE_TEN(2) WARPWEAVE_TEN(3) WARPWEAVE_TEN(4) WARPWEAVE_TEN(5) WARPWEAVE_TEN(6)           \
-              WARPWEAVE_TEN(7) WARPWEAVE_TEN(8) WARPWEAVE_TEN(9) WARPWEAVE_TEN(10) WARPWEAVE_TEN(        \
-                  11) "%120,%121,%122,%123,%124,%125,%126,%127}, %128, %129, add, 1, 1" majors("%131") ";\n}\n"   \
-      : WARPWEAVE_ACCUMULATORS_64(0), WARPWEAVE_ACCUMULATORS_64(64)                                      \
+#define WARPWEAVE_WGMMA_256(types, majors)                                                                   \
+  asm volatile(                                                                                              \
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %130, 0;\n"                                                      \
+      "wgmma.mma_async.sync.aligned.m64n256k" types " {" WARPWEAVE_TEN() WARPWEAVE_TEN(1)                    \
+          WARPWEAVE_TEN(2) WARPWEAVE_TEN(3) WARPWEAVE_TEN(4) WARPWEAVE_TEN(5) WARPWEAVE_TEN(6)               \
+              WARPWEAVE_TEN(7) WARPWEAVE_TEN(8) WARPWEAVE_TEN(9) WARPWEAVE_TEN(10) WARPWEAVE_TEN(            \
+                  11) "%120,%121,%122,%123,%124,%125,%126,%127}, %128, %129, add, 1, 1" majors(              \
+                  "%131") ";\n}\n"                                                                           \
+      : WARPWEAVE_ACCUMULATORS_64(0), WARPWEAVE_ACCUMULATORS_64(64)                                          \
       : "l"(a), "l"(b), "r"(add), "n"(int(kMajorB)))
 
 // The majors of types of 16 bits, A being K-major; those of e4m3, which is K-major and says nothing.
