@@ -137,18 +137,16 @@ __device__ __forceinline__ void multiply_promoting(const Pipeline<Tile>& pipelin
   constexpr uint32_t kColumns = Tile::kN < kScaleBlock ? Tile::kN : kScaleBlock;
   constexpr uint32_t kParts = Tile::kN / kColumns;
   constexpr uint32_t kTogether = kParts == 1 ? 2 : 1;
-  auto& accumulators = reinterpret_cast<float (&)[kParts][kColumns / 2]>(boxes);
+  constexpr uint32_t kSums = kColumns / 2;
+  auto& accumulators = reinterpret_cast<float (&)[kParts][kSums]>(boxes);
 #pragma unroll
-  for (auto& part : accumulators) {
-#pragma unroll
-    for (float& sum : part) sum = 0;
-  }
+  for (uint32_t i = 0; i < kParts * kSums; ++i) accumulators[i / kSums][i % kSums] = 0;
   using Loaded =
       std::conditional_t<Tile::kScaling == Scaling::kBlock, BlockScales<Tile>, NoScales<kTogether>>;
   Loaded loaded{scales, tile, consumer, steps};
 
   // Gives the instructions for a part of the columns of the step in `stage`.
-  const auto issue = [&](float (&sums)[kColumns / 2], uint32_t stage, uint32_t part) {
+  const auto issue = [&](float (&sums)[kSums], uint32_t stage, uint32_t part) {
     const uint32_t address_a = shared_address(pipeline.memory.stages[stage].a) + consumer * kRowsA;
     const uint32_t address_b = shared_address(pipeline.memory.stages[stage].b);
     const uint64_t a = wgmma_descriptor<Major::kK>(address_a, 0);
@@ -167,7 +165,7 @@ __device__ __forceinline__ void multiply_promoting(const Pipeline<Tile>& pipelin
     pipeline.wait_full(at);
 #pragma unroll
     for (uint32_t part = 0; part < kParts; ++part) {
-      float sums[kColumns / 2];
+      float sums[kSums];
       issue(sums, at.stage, part);
       wgmma_wait<0>();
       fence_accumulators(sums);
@@ -179,7 +177,7 @@ __device__ __forceinline__ void multiply_promoting(const Pipeline<Tile>& pipelin
   };
   // That step and the next.
   const auto multiply_two = [&](uint32_t place) {
-    float first[kColumns / 2], second[kColumns / 2];
+    float first[kSums], second[kSums];
     pipeline.wait_full(at);
     const uint32_t stage = at.stage;
     issue(first, stage, 0);
