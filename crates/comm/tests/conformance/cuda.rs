@@ -142,21 +142,33 @@ fn epochs_wrap_around() {
     }
 }
 
-#[test]
-#[ignore = "needs GPUs"]
-fn ranks_that_are_late_skip_or_repeat_a_call_fail_or_are_right() {
+/// Every variant of every collective, with one rank that deviates.
+fn stray(worlds: &[usize], stray: Stray) {
     // Longer than a kernel takes to load at its first launch.
     let timeout = Duration::from_millis(500);
-    for (world, stray) in [
-        (2, Stray::Late),
-        (4, Stray::Late),
-        (3, Stray::Skips),
-        (3, Stray::Repeats),
-    ] {
+    for &world in worlds {
         on(world, sizes(world), timeout, |rank| {
             late::every_call(rank, stray, timeout)
         });
     }
+}
+
+#[test]
+#[ignore = "needs GPUs"]
+fn ranks_that_are_late_fail_or_are_right() {
+    stray(&[2, 4], Stray::Late);
+}
+
+#[test]
+#[ignore = "needs GPUs"]
+fn ranks_that_skip_a_call_fail_or_are_right() {
+    stray(&[2, 3], Stray::Skips);
+}
+
+#[test]
+#[ignore = "needs GPUs"]
+fn ranks_that_repeat_a_call_fail_or_are_right() {
+    stray(&[2, 3], Stray::Repeats);
 }
 
 #[test]
@@ -217,9 +229,12 @@ fn soak(world: usize, calls: usize, timeout: Duration) {
             before.get_or_insert(free()?);
         }
         rank.exchange.barrier("played").map_err(message)?;
+        // Of the first calls alone nothing is left to compare, but other processes may take memory meanwhile.
         let (before, after) = (before.unwrap_or_default(), free()?);
         match before.saturating_sub(after) {
-            lost if lost > 16 << 20 => Err(format!("{lost} bytes of device memory are gone")),
+            lost if lost > 16 << 20 && calls > mixture.calls => {
+                Err(format!("{lost} bytes of device memory are gone"))
+            }
             _ => Ok(()),
         }
     });

@@ -410,18 +410,50 @@ fn a_late_rank_of_three_fails_or_is_right() {
     all_end_well(3, &SCENARIOS);
 }
 
+/// One scenario of all configurations on GPUs. Each is a test of its own, so that several processes can run
+/// them at once: they mostly wait.
+fn on_gpus(scenario: Scenario) {
+    let impatient = |rank| gpu(rank).with_timeout(Duration::from_millis(500));
+    let configurations = configurations().into_iter();
+    let objections: Vec<String> = configurations
+        .filter(|configuration| !configuration.needs().multicast)
+        .filter_map(|configuration| tried(&impatient, cuda::world(), &configuration, scenario))
+        .collect();
+    assert!(objections.is_empty(), "{}", objections.join("\n"));
+}
+
 #[test]
 #[ignore = "needs two GPUs of compute capability 9.0 and the feature `nvcc`"]
-fn a_late_gpu_fails_or_is_right() {
-    let impatient = |rank| gpu(rank).with_timeout(Duration::from_millis(500));
-    let mut objections = Vec::new();
-    for configuration in configurations() {
-        if configuration.needs().multicast {
-            continue;
-        }
-        for scenario in SCENARIOS {
-            objections.extend(tried(&impatient, cuda::world(), &configuration, scenario));
-        }
-    }
-    assert!(objections.is_empty(), "{}", objections.join("\n"));
+fn a_gpu_that_is_late_at_once_fails_or_is_right() {
+    on_gpus(SCENARIOS[0]);
+}
+
+#[test]
+#[ignore = "needs two GPUs of compute capability 9.0 and the feature `nvcc`"]
+fn a_gpu_that_is_late_after_a_call_fails_or_is_right() {
+    on_gpus(SCENARIOS[1]);
+}
+
+#[test]
+#[ignore = "needs two GPUs of compute capability 9.0 and the feature `nvcc`"]
+fn a_gpu_that_is_late_for_several_calls_fails_or_is_right() {
+    on_gpus(SCENARIOS[2]);
+}
+
+#[test]
+#[ignore = "needs two GPUs of compute capability 9.0 and the feature `nvcc`"]
+fn a_gpu_that_skips_a_call_fails_or_is_right() {
+    on_gpus(SCENARIOS[3]);
+}
+
+#[test]
+#[ignore = "needs two GPUs of compute capability 9.0 and the feature `nvcc`"]
+fn a_gpu_that_repeats_a_call_fails_or_is_right() {
+    on_gpus(SCENARIOS[4]);
+}
+
+#[test]
+#[ignore = "needs two GPUs of compute capability 9.0 and the feature `nvcc`"]
+fn a_gpu_whose_device_was_stopped_fails_or_is_right() {
+    on_gpus(SCENARIOS[5]);
 }
