@@ -23,6 +23,11 @@ pub fn measure(python: &Python, bench: &Launch) -> Result<PathBuf> {
     fs::write(&script, SCRIPT)?;
     let ranks = bench.ranks.to_string();
     let problems = answer(bench, &["--peer-problems", &ranks])?;
+    if problems.is_empty() {
+        return Err(Error::usage(
+            "--peers torch: this suite has nothing that PyTorch has an operator for",
+        ));
+    }
     let mut args: Vec<OsString> = vec![script.into(), "--json".into(), figures.clone().into()];
     for problem in problems.lines() {
         args.push("--problem".into());
@@ -77,7 +82,8 @@ echo "$*" > {output}.$WARPWEAVE_RANK.$WARPWEAVE_WORLD_SIZE
 [ $WARPWEAVE_RANK = 0 ] && echo '{{}}' > "$3" || true"#
         );
         script(&path("python"), &python);
-        let program = r#"[ "$*" = "bench --suite quick --peer-problems 2" ] || exit 2
+        let program = r#"[ "$*" = "bench --suite gemm --peer-problems 2" ] && exit 0
+[ "$*" = "bench --suite quick --peer-problems 2" ] || exit 2
 echo all-gather-matmul 8x6x4 bfloat16
 echo collectives 64K float16"#;
         script(&path("warpweave"), program);
@@ -103,6 +109,9 @@ echo collectives 64K float16"#;
             );
             assert_eq!(args, expected);
         }
+        bench.args[2] = "gemm".into();
+        let nothing = measure(&python, &bench).unwrap_err().to_string();
+        assert!(nothing.contains("has an operator"), "{nothing}");
         bench.args.push("--wrong".into());
         let refused = measure(&python, &bench).unwrap_err();
         assert!(matches!(refused, Error::Usage(_)), "{refused}");

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use super::warpweave;
+use super::{suites, warpweave};
 use crate::device::Asked;
 use crate::error::{Error, Result};
 use crate::launch::JobOptions;
@@ -11,16 +11,21 @@ use crate::peers;
 use crate::place::Place;
 use crate::setup::Python;
 
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[command(
     after_help = "All other options are those of `warpweave bench`: cargo xtask bench -- --help"
 )]
 pub struct Options {
     #[command(flatten)]
-    asked: Asked,
+    pub asked: Asked,
     /// The suite, see --list [default: the main one]
     #[arg(long)]
-    suite: Option<String>,
+    pub suite: Option<String>,
+    /// All suites, one after another, into this folder: their reports, a page of all, and what the machine
+    /// is. The suite `quick` comes first, which checks every kernel on small data; if it fails, nothing is
+    /// timed
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["suite", "list"])]
+    all: Option<PathBuf>,
     /// PyTorch's operators as more rows: `torch` times them first, on the same problems and GPUs; a file has
     /// the figures of an earlier run
     #[arg(long, value_name = "torch|FILE")]
@@ -35,10 +40,10 @@ pub struct Options {
     #[arg(long, value_name = "DIR")]
     baselines: Option<PathBuf>,
     #[command(flatten)]
-    job: JobOptions,
+    pub job: JobOptions,
     /// More options for the program that runs on every rank
     #[arg(last = true, value_name = "OPTIONS")]
-    more: Vec<OsString>,
+    pub more: Vec<OsString>,
 }
 
 /// Suites without communication, which measure one device.
@@ -81,9 +86,17 @@ impl Options {
     }
 }
 
-/// Builds, starts the ranks and waits for them.
+/// Measures one suite or all.
 pub fn run(options: &Options) -> Result<()> {
     let place = Place::find()?;
+    match &options.all {
+        Some(folder) => suites::run(options, &place, folder),
+        None => suite(options, &place),
+    }
+}
+
+/// Builds, starts the ranks and waits for them.
+pub fn suite(options: &Options, place: &Place) -> Result<()> {
     let chosen = place.choose(options.asked())?;
     let torch = match options.wants_torch() && !options.list {
         true if !chosen.cuda => {
@@ -96,7 +109,7 @@ pub fn run(options: &Options) -> Result<()> {
         false => None,
     };
     let args = options.arguments(place.results("baselines"));
-    let mut launch = warpweave::launch("bench", &place, chosen, &options.job, args)?;
+    let mut launch = warpweave::launch("bench", place, chosen, &options.job, args)?;
     let list = peers::answer(&launch, &["--list"])?;
     if options.list {
         print!("{list}");
@@ -109,9 +122,14 @@ pub fn run(options: &Options) -> Result<()> {
         "the host backend"
     };
     eprintln!("{} {ranks} on {on}", chosen.ranks);
-    if let Some(python) = torch {
-        let figures = peers::measure(&python, &launch)?;
-        launch.args.extend(["--peers".into(), figures.into()]);
+    match torch.map(|python| peers::measure(&python, &launch)) {
+        Some(Ok(figures)) => launch.args.extend(["--peers".into(), figures.into()]),
+        // Of all suites, PyTorch has operators for some.
+        Some(Err(error)) if options.all.is_some() && !matches!(error, Error::Interrupted(_)) => {
+            eprintln!("without figures of PyTorch: {error}");
+        }
+        Some(Err(error)) => return Err(error),
+        None => {}
     }
     launch.run()
 }

@@ -7,5 +7,6 @@ pub mod ci;
 pub mod doctor;
 pub mod launch;
 pub mod setup;
+pub mod suites;
 pub mod test;
 pub mod warpweave;
