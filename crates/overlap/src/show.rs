@@ -158,9 +158,14 @@ fn norm_of(plan: &Plan, norm: &AddRmsNorm) -> String {
         weight,
         residual_out,
         epsilon,
+        quantized,
     } = norm;
     let [residual, weight, out] = [residual, weight, residual_out].map(|r| region(plan, r));
-    format!(", + {residual} -> {out}, RMSNorm * {weight}, epsilon {epsilon}")
+    let quantized = quantized.as_ref().map_or(String::new(), |to| {
+        let [values, scales] = [&to.values, &to.scales].map(|r| region(plan, r));
+        format!(", in e4m3 -> {values} by row of {scales}")
+    });
+    format!(", + {residual} -> {out}, RMSNorm * {weight}, epsilon {epsilon}{quantized}")
 }
 
 fn batch_of(batch: Batch) -> String {

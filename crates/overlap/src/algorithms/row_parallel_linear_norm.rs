@@ -49,6 +49,7 @@ fn build(
         weight: operand("norm_weight", Role::Weight, 1),
         residual_out: operand("residual_out", Role::Output, m),
         epsilon: Operation::EPSILON,
+        quantized: None,
     };
     let partial = plan.buffer("partial", transport.placement(), m);
     let [partial, c] = [partial, plan.c].map(|buffer| plan.builder.whole(buffer));

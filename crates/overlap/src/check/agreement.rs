@@ -181,8 +181,9 @@ pub(crate) fn agreed(plan: &Plan, kind: &OpKind) -> Option<String> {
         let [residual, weight] =
             [&norm.residual, &norm.weight].map(|region| show::own_region(plan, region));
         what += &format!(
-            ", + {residual}, RMSNorm * {weight}, epsilon {}",
-            norm.epsilon
+            ", + {residual}, RMSNorm * {weight}, epsilon {}{}",
+            norm.epsilon,
+            norm.quantized.as_ref().map_or("", |_| ", in e4m3 too")
         );
     }
     if !ranks.iter().copied().eq(0..plan.world) {

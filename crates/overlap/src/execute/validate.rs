@@ -120,7 +120,9 @@ impl Checker<'_> {
 
     /// The same for what follows an all-reduce.
     fn norm(&self, norm: &AddRmsNorm) -> Check {
-        self.whole_rows("an RMSNorm", [&norm.residual, &norm.residual_out])?;
+        let values = norm.quantized.as_ref().map(|to| &to.values);
+        let rows = [&norm.residual, &norm.residual_out].into_iter();
+        self.whole_rows("an RMSNorm", rows.chain(values))?;
         let rows = norm.residual.rows.len();
         ensure(u32::try_from(rows).is_ok(), || {
             format!("an RMSNorm of {rows} rows")
@@ -133,9 +135,9 @@ impl Checker<'_> {
         })
     }
 
-    fn whole_rows(&self, what: &str, regions: [&Region; 2]) -> Check {
-        let whole = |r: &&Region| r.cols.len() == self.plan.buffers[r.buffer.0].cols;
-        ensure(regions.iter().all(whole), || {
+    fn whole_rows<'a>(&self, what: &str, regions: impl IntoIterator<Item = &'a Region>) -> Check {
+        let whole = |r: &Region| r.cols.len() == self.plan.buffers[r.buffer.0].cols;
+        ensure(regions.into_iter().all(whole), || {
             format!("{what} takes whole rows")
         })
     }

@@ -51,7 +51,7 @@ use warpweave_symm_mem::Priority;
 pub use buffer::{Buffer, BufferId, EventId, Placement, Role, Slot, SlotId, StreamId};
 pub use builder::PlanBuilder;
 pub(crate) use op::layout_of;
-pub use op::{AddRmsNorm, Batch, Collective, Effect, Op, OpKind, Scales, Transport};
+pub use op::{AddRmsNorm, Batch, Collective, Effect, Op, OpKind, Quantized, Scales, Transport};
 pub(crate) use problem::chunk;
 pub use problem::{Problem, chunks, shard};
 pub use region::{MulticastRegion, Region};

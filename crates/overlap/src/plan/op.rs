@@ -158,7 +158,7 @@ impl OpKind {
         match self {
             OpKind::Copy { dst, .. } | OpKind::Reduce { dst, .. } => vec![dst.clone()],
             OpKind::Collective { dst, then, .. } => {
-                let norm = then.iter().map(|norm| &norm.residual_out);
+                let norm = then.iter().flat_map(AddRmsNorm::results);
                 std::iter::once(dst).chain(norm).cloned().collect()
             }
             OpKind::MulticastCopy { dst, .. } => (0..world).map(|rank| dst.on(rank)).collect(),
@@ -196,6 +196,28 @@ pub struct AddRmsNorm {
     pub residual_out: Region,
     /// Added to the mean of squares.
     pub epsilon: f32,
+    /// Gets y in e4m3, if anything does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quantized: Option<Quantized>,
+}
+
+/// Normalized rows in e4m3: an element is its e4m3 times the scale of its row. A GEMM with
+/// [`Scaling::Row`] takes them as its A, with these scales.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Quantized {
+    /// As large as `dst`, of e4m3.
+    pub values: Region,
+    /// A column of f32 in a buffer of one column: the largest magnitude of each row over 448.
+    pub scales: Region,
+}
+
+impl AddRmsNorm {
+    /// What it writes besides `dst` of the collective.
+    pub(crate) fn results(&self) -> impl Iterator<Item = &Region> {
+        let quantized = self.quantized.iter();
+        std::iter::once(&self.residual_out).chain(quantized.flat_map(|to| [&to.values, &to.scales]))
+    }
 }
 
 /// A NaN, which is not equal to itself, is a fault of the plan.

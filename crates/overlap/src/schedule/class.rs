@@ -198,7 +198,7 @@ impl Writer {
                 });
                 let (collective, transport) = (*collective as usize, *transport as usize);
                 let discards = usize::from(kind.discards().is_some());
-                let then = usize::from(then.is_some());
+                let then = then.as_ref().map_or(0, |norm| norm.results().count());
                 self.numbers(&[6, collective, transport, agreed, then, discards]);
                 self.numbers(ranks);
             }

@@ -183,7 +183,11 @@ impl Costs<'_> {
                 let cost = self.collective(*collective, whole, ranks, *transport);
                 match then {
                     None => cost,
-                    Some(_) => self.normalized(cost, whole, (ranks, *transport)),
+                    Some(norm) => {
+                        let quantized = norm.quantized.iter();
+                        let more = quantized.map(|to| self.bytes(&to.values)).sum();
+                        self.normalized(cost, (whole, more), (ranks, *transport))
+                    }
                 }
             }
             OpKind::Signal { .. } => Cost::latency(t.launch_us),
@@ -257,12 +261,12 @@ impl Costs<'_> {
     }
 
     /// An all-reduce of `whole` bytes, and the residual addition and RMSNorm of its result: two matrices more
-    /// are read, and two written. Over symmetric memory one launch does both, and has what it has reduced in
-    /// registers.
+    /// are read, and two written, with `more` bytes besides. Over symmetric memory one launch does both, and
+    /// has what it has reduced in registers.
     fn normalized(
         &self,
         reduced: Cost,
-        whole: f64,
+        (whole, more): (f64, f64),
         (ranks, transport): (&[usize], Transport),
     ) -> Cost {
         let (launch, passes) = match transport {
@@ -272,7 +276,7 @@ impl Costs<'_> {
             _ => (self.machine.latency.launch_us, 4.0),
         };
         Cost {
-            time: reduced.time + launch + self.local(whole * passes / 2.0).time,
+            time: reduced.time + launch + self.local((whole * passes + more) / 2.0).time,
             ..reduced
         }
     }

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use warpweave_comm::collective::Quantized as CommQuantized;
 use warpweave_comm::{AddRmsNorm as CommNorm, CollectiveOptions, Collectives};
 use warpweave_overlap::execute::{DeviceSlice, ExecuteBackend, ExecuteError};
 use warpweave_overlap::plan::{
-    AddRmsNorm, Batch, OpKind, Placement, Plan, PlanBuilder, Role, StreamId, Transport,
+    AddRmsNorm, Batch, OpKind, Placement, Plan, PlanBuilder, Quantized, Role, StreamId, Transport,
 };
 use warpweave_symm_mem::{DType, Host, Memory};
 
@@ -27,7 +28,13 @@ struct Layer {
     placement: Placement,
     /// Whether the normalized rows replace the partials.
     in_place: bool,
+    /// Whether they are there in e4m3, too.
+    quantizes: bool,
 }
+
+/// Outputs: the normalized rows, which have a name of their own in place, the new residual, and where rows are
+/// quantized their e4m3 and its scales.
+const OUTPUTS: [&str; 4] = ["c", "residual_out", "values", "scales"];
 
 /// Numbers whose sums are rounded, in [-2, 2).
 fn real(seed: usize, place: usize) -> f32 {
@@ -40,10 +47,11 @@ impl Layer {
     fn plan(&self, (rank, world): (usize, usize), norm: bool) -> Plan {
         let Layer { m, n, k, dtype, .. } = *self;
         let mut plan = PlanBuilder::new("layer", rank, world);
-        let mut buffer = |name, placement, role, shape| {
+        let mut typed = |name, placement, role, dtype, shape| {
             let id = plan.buffer(name, placement, role, dtype, shape);
             plan.whole(id)
         };
+        let mut buffer = |name, placement, role, shape| typed(name, placement, role, dtype, shape);
         let local = Placement::Local;
         let a = buffer("a", local, Role::Input, (m, k));
         let b = buffer("b", local, Role::Weight, (n, k));
@@ -62,11 +70,16 @@ impl Layer {
             true => partial.clone(),
             false => buffer("c", local, Role::Output, (m, n)),
         };
+        let residual_out = buffer("residual_out", local, Role::Output, (m, n));
         let norm = AddRmsNorm {
             residual,
             weight,
-            residual_out: buffer("residual_out", local, Role::Output, (m, n)),
+            residual_out,
             epsilon: EPSILON,
+            quantized: self.quantizes.then(|| Quantized {
+                values: typed("values", local, Role::Output, DType::E4m3, (m, n)),
+                scales: typed("scales", local, Role::Output, DType::F32, (m, 1)),
+            }),
         };
         plan.linear(main, linear, partial.clone(), Batch::ONE)
             .all_reduce_add_rms_norm(main, (partial, c), norm, self.transport);
@@ -86,8 +99,8 @@ impl Layer {
         values.flat_map(|v| encode(self.dtype, v)).collect()
     }
 
-    /// The normalized rows and the new residual, of a GEMM and comm's call.
-    fn wanted<B: ExecuteBackend>(&self, rank: &Rank<B>, call: usize) -> [Vec<u8>; 2] {
+    /// The [outputs](OUTPUTS), of a GEMM and comm's call.
+    fn wanted<B: ExecuteBackend>(&self, rank: &Rank<B>, call: usize) -> Vec<Vec<u8>> {
         let (backend, stream) = (rank.backend(), rank.stream());
         let me = rank.place().0;
         let gemm = rank.bind(self.plan(rank.place(), false)).unwrap();
@@ -108,7 +121,9 @@ impl Layer {
         let weight = self.image("weight", me, call);
         let [input, residual] = [&partial, &residual].map(|image| memory(image));
         let weight = memory(&weight);
-        let [sum, normalized] = [(); 2].map(|()| memory(&vec![0; bytes]));
+        let outputs =
+            [bytes, bytes, self.m * self.n, 4 * self.m].map(|bytes| memory(&vec![0; bytes]));
+        let [normalized, sum, values, scales] = outputs.each_ref().map(DeviceSlice::of);
         let options = CollectiveOptions::default();
         let name = format!("reference {self:?} {call}");
         let collectives = Collectives::new(backend, &rank.exchange, &name, options).unwrap();
@@ -119,14 +134,15 @@ impl Layer {
             input: DeviceSlice::of(&input),
             residual: DeviceSlice::of(&residual),
             weight: DeviceSlice::of(&weight),
-            residual_out: DeviceSlice::of(&sum),
-            normalized: Some(DeviceSlice::of(&normalized)),
-            quantized: None,
+            residual_out: sum,
+            normalized: Some(normalized),
+            quantized: self.quantizes.then_some(CommQuantized { values, scales }),
         };
         collectives.all_reduce_add_rms_norm(stream, &norm).unwrap();
-        let results = [&normalized, &sum].map(|memory| {
-            let mut image = vec![0; bytes];
-            // SAFETY: both have so many bytes.
+        let outputs = outputs.iter().take(if self.quantizes { 4 } else { 2 });
+        let results = outputs.map(|memory| {
+            let mut image = vec![0; memory.bytes()];
+            // SAFETY: the memory has so many bytes.
             unsafe {
                 backend
                     .download(stream, memory.address(), &mut image)
@@ -134,6 +150,7 @@ impl Layer {
             };
             image
         });
+        let results = results.collect();
         collectives.check(stream).unwrap();
         rank.exchange.barrier("reference").unwrap();
         results
@@ -156,8 +173,9 @@ impl Layer {
                 0 => bound.run().unwrap(),
                 _ => bound.replay().unwrap(),
             }
-            let normalized = if self.in_place { "partial" } else { "c" };
-            for (name, wanted) in [normalized, "residual_out"].into_iter().zip(&wanted) {
+            for (name, wanted) in OUTPUTS.into_iter().zip(&wanted) {
+                let in_place = name == "c" && self.in_place;
+                let name = if in_place { "partial" } else { name };
                 let mut got = vec![0xff; wanted.len()];
                 bound.read(name, &mut got).unwrap();
                 assert!(
@@ -191,6 +209,8 @@ fn layers(transports: &[Transport]) -> Vec<Layer> {
                         transport,
                         placement,
                         in_place,
+                        // Both ways of each of the others.
+                        quantizes: in_place != (transport == Transport::Nccl),
                     });
                 }
             }
@@ -235,6 +255,7 @@ fn small(transport: Transport) -> Layer {
         transport,
         placement: Placement::Local,
         in_place: false,
+        quantizes: false,
     }
 }
 

@@ -5,8 +5,8 @@ use crate::fixtures::{MAIN, has_race, holds};
 use crate::interpreter::replay;
 use warpweave_overlap::check::{Fault, FaultKind};
 use warpweave_overlap::plan::{
-    AddRmsNorm, Collective, Op, OpKind, Placement, Plan, PlanBuilder, Problem, Region, Role,
-    Transport,
+    AddRmsNorm, Collective, Op, OpKind, Placement, Plan, PlanBuilder, Problem, Quantized, Region,
+    Role, Transport,
 };
 use warpweave_overlap::{Report, Violation, algorithms, check, show};
 use warpweave_symm_mem::{DType, Priority};
@@ -40,6 +40,7 @@ impl Layer {
                 weight: buffer("weight", local, Role::Weight, 1),
                 residual_out: buffer("residual_out", local, Role::Output, ROWS),
                 epsilon: 1e-5,
+                quantized: None,
             },
             builder,
         }
@@ -52,6 +53,19 @@ impl Layer {
             .builder
             .buffer(name, local, role, DType::F32, (ROWS, COLS));
         self.builder.whole(id)
+    }
+
+    /// The normalized rows in e4m3 too.
+    fn quantize(&mut self) {
+        let (local, role) = (Placement::Local, Role::Output);
+        let mut output = |name, dtype, cols| {
+            let id = self.builder.buffer(name, local, role, dtype, (ROWS, cols));
+            self.builder.whole(id)
+        };
+        self.norm.quantized = Some(Quantized {
+            values: output("values", DType::E4m3, COLS),
+            scales: output("scales", DType::F32, 1),
+        });
     }
 
     fn multiply(&mut self) {
@@ -98,6 +112,15 @@ fn a_norm_after_an_all_reduce_holds_and_is_shown() {
                 residual_out@1[0..2, 0..4], RMSNorm * weight@1[0..1, 0..4], epsilon 0.00001 by \
                 symmetric-memory";
     assert!(show(&plans[1]).contains(line), "{}", show(&plans[1]));
+    // In e4m3 too.
+    let plans = self::plans(|layer, _| {
+        layer.quantize();
+        sound(layer);
+    });
+    holds(&check(&plans, 3));
+    let end = "epsilon 0.00001, in e4m3 -> values@1[0..2, 0..4] by row of scales@1[0..2, 0..1] by \
+               symmetric-memory";
+    assert!(show(&plans[1]).contains(end), "{}", show(&plans[1]));
     // In place: the new residual for the old, the normalized rows for the partials.
     holds(&report(|layer| {
         let out = layer.output("out");
@@ -119,10 +142,15 @@ fn a_norm_after_an_all_reduce_holds_and_is_shown() {
 fn what_nothing_orders_with_a_norm_is_a_race() {
     type Pick = fn(&Layer) -> Region;
     let read: [Pick; 2] = [|l| l.norm.residual.clone(), |l| l.partial.clone()];
-    let written: [Pick; 3] = [
-        |l| l.y.clone(),
-        |l| l.norm.residual_out.clone(),
-        |l| l.partial.clone(),
+    let quantized = |l: &Layer| l.norm.quantized.clone().expect("quantized rows");
+    let values = |l: &Layer| quantized(l).values;
+    let scales = |l: &Layer| quantized(l).scales;
+    let written: [&dyn Fn(&Layer) -> Region; 5] = [
+        &|l| l.y.clone(),
+        &|l| l.norm.residual_out.clone(),
+        &|l| l.partial.clone(),
+        &values,
+        &scales,
     ];
     // A write of what is read before, without a wait for it.
     for pick in read {
@@ -141,10 +169,15 @@ fn what_nothing_orders_with_a_norm_is_a_race() {
     // A read of what is written, without a wait for it.
     for pick in written {
         let plans = plans(|layer, _| {
+            layer.quantize();
             layer.multiply();
-            let out = layer.output("out");
-            let stream = layer.builder.fork_with(Priority::Normal);
             let src = pick(layer);
+            let buffer = &layer.builder.draft().buffers[src.buffer.0];
+            let (dtype, shape) = (buffer.dtype, (src.rows.len(), src.cols.len()));
+            let (local, role) = (Placement::Local, Role::Output);
+            let out = layer.builder.buffer("out", local, role, dtype, shape);
+            let out = layer.builder.whole(out);
+            let stream = layer.builder.fork_with(Priority::Normal);
             layer.builder.copy(stream, src, out);
             layer.reduce();
             layer.builder.join(stream);
@@ -249,6 +282,24 @@ fn operands_of_a_norm_fit_together() {
         let found = faults(change);
         assert!(found.contains(&kind), "{place}, {kind:?}: {found:?}");
     }
+    let quantized: [(FaultKind, fn(&mut Quantized, &Region)); 5] = [
+        (WrongShape, |to, _| to.values.rows = 0..1),
+        (WrongShape, |to, _| to.scales.rows = 0..1),
+        (WrongShape, |to, partial| to.values = partial.clone()),
+        (WrongShape, |to, _| to.scales = to.values.clone()),
+        (Unreachable, |to, _| to.scales.rank = 1 - to.scales.rank),
+    ];
+    for (place, (kind, change)) in quantized.into_iter().enumerate() {
+        let found = faults(|l| {
+            l.quantize();
+            let partial = l.partial.clone();
+            change(l.norm.quantized.as_mut().expect("quantized rows"), &partial);
+        });
+        assert!(
+            found.contains(&kind),
+            "quantized {place}, {kind:?}: {found:?}"
+        );
+    }
     // A type of its own.
     let found = faults(|l| {
         let (local, role) = (Placement::Local, Role::Weight);
@@ -291,8 +342,9 @@ fn a_norm_follows_an_all_reduce_alone() {
 #[test]
 fn ranks_agree_on_what_follows_their_all_reduce() {
     type Change = fn(&mut Layer);
-    let cases: [Change; 4] = [
+    let cases: [Change; 5] = [
         |l| l.norm.epsilon = 1e-6,
+        Layer::quantize,
         |l| {
             let (local, role) = (Placement::Local, Role::Weight);
             let id = l
@@ -311,7 +363,7 @@ fn ranks_agree_on_what_follows_their_all_reduce() {
             sound(layer);
         });
         // The last case: one rank normalizes and the other does not.
-        if case == 3 {
+        if case == 4 {
             let ops = &mut plans[1].ops;
             let OpKind::Collective { then, .. } = &mut ops[1].kind else {
                 panic!("{:?}", ops[1]);

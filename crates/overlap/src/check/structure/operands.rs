@@ -1,7 +1,7 @@
 //! Whether the operands of an operation fit together: shapes, element types, and what may not overlap.
 
 use super::{FaultKind, Inspector, MAX_COUNT};
-use crate::plan::{AddRmsNorm, Batch, Collective, Region, Scales, Scaling, shard};
+use crate::plan::{AddRmsNorm, Batch, Collective, Quantized, Region, Scales, Scaling, shard};
 use crate::show;
 use std::collections::HashSet;
 use warpweave_symm_mem::DType;
@@ -214,6 +214,7 @@ impl Inspector<'_> {
             weight,
             residual_out,
             epsilon,
+            quantized,
         } = norm;
         let reduces = collective == Collective::AllReduce;
         self.expect(reduces, FaultKind::WrongShape, || {
@@ -242,8 +243,34 @@ impl Inspector<'_> {
         if residual != residual_out {
             apart.push((residual, residual_out));
         }
+        if let Some(Quantized { values, scales }) = quantized {
+            for region in [values, scales] {
+                self.write(region);
+                self.own(region);
+                let others = [src, dst, residual, weight, residual_out];
+                apart.extend(others.map(|other| (region, other)));
+            }
+            apart.push((values, scales));
+            self.quantized(values, scales, dst);
+        }
         apart
             .into_iter()
             .for_each(|(one, other)| self.apart(one, other));
+    }
+
+    /// Rows of `dst` in e4m3, with a scale for each.
+    fn quantized(&mut self, values: &Region, scales: &Region, dst: &Region) {
+        let plan = self.plan;
+        let shape = |region: &Region| (region.rows.len(), region.cols.len());
+        let fits = self.dtype(values) == Some(DType::E4m3)
+            && shape(values) == shape(dst)
+            && shape(scales) == (dst.rows.len(), 1)
+            && plan
+                .buffer(scales.buffer)
+                .is_none_or(|of| (of.cols, of.dtype) == (1, DType::F32));
+        self.expect(fits, FaultKind::WrongShape, || {
+            let [values, scales, dst] = [values, scales, dst].map(|r| show::region(plan, r));
+            format!("{values} with scales {scales} are not the rows of {dst} in e4m3")
+        });
     }
 }

@@ -166,6 +166,10 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                 weight: self.place(&norm.weight),
                 residual_out: self.place(&norm.residual_out),
                 normalized: self.place(dst),
+                quantized: norm
+                    .quantized
+                    .as_ref()
+                    .map(|to| [&to.values, &to.scales].map(|region| self.place(region))),
             })
         };
         if *transport != Transport::SymmetricMemory {

@@ -84,19 +84,25 @@ pub(in crate::execute) struct Norm {
     pub weight: Place,
     pub residual_out: Place,
     pub normalized: Place,
+    /// The rows in e4m3, and their scales.
+    pub quantized: Option<[Place; 2]>,
 }
 
 impl Norm {
     fn rows(&self, at: &Addresses<'_>) -> RowNorm {
         let (rows, hidden) = self.shape;
+        let quantized = self
+            .quantized
+            .map(|places| places.map(|place| at.place(place)));
+        let [quantized, scales] = quantized.unwrap_or([DevicePtr::NULL; 2]);
         RowNorm {
             input: at.place(self.input),
             residual: at.place(self.residual),
             weight: at.place(self.weight),
             residual_out: at.place(self.residual_out),
             normalized: at.place(self.normalized),
-            quantized: DevicePtr::NULL,
-            scales: DevicePtr::NULL,
+            quantized,
+            scales,
             rows: rows as u32,
             hidden: hidden as u32,
             epsilon: self.epsilon,

@@ -93,6 +93,7 @@ fn class_of_norms(epsilons: [f32; 2]) -> Class {
             weight: whole(1),
             residual_out: whole(2),
             epsilon: epsilons[rank],
+            quantized: None,
         };
         let operands = (whole(2), whole(2));
         plan.all_reduce_add_rms_norm(StreamId::MAIN, operands, norm, Transport::Nccl);

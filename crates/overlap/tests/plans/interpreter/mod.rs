@@ -204,6 +204,10 @@ impl Machine {
                     self.access((begin, end), false, &norm.residual);
                     self.access((begin, end), false, &norm.weight);
                     self.access((begin, end), true, &norm.residual_out);
+                    if let Some(to) = &norm.quantized {
+                        self.access((begin, end), true, &to.values);
+                        self.access((begin, end), true, &to.scales);
+                    }
                     // It may leave anything there.
                     self.access((begin, end), true, src);
                 }
