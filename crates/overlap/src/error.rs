@@ -1,6 +1,7 @@
 //! The error type of this crate.
 
 use thiserror::Error;
+use warpweave_gemm::Scaling;
 
 /// Why a plan could not be built.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -41,9 +42,18 @@ pub enum PlanError {
         /// Which size.
         size: &'static str,
     },
-    /// Operands of e4m3, which GEMMs alone take, not the algorithms of operations.
-    #[error("operands are f32, f16 or bf16, not e4m3, which GEMMs take that do not communicate")]
-    NarrowOperands,
+    /// Operands of e4m3 for an algorithm that does not take them, or not with these scales.
+    #[error(
+        "`{name}` does not take operands of e4m3 with scales by {}: all-gather + matmul by copy engines or NCCL \
+         does, with scales by tensor or row",
+        .scaling.name()
+    )]
+    NarrowOperands {
+        /// The algorithm.
+        name: &'static str,
+        /// What has a scale.
+        scaling: Scaling,
+    },
     /// A size, or a number of ranks, beyond what kernels and plans count.
     #[error("{size} is {value}: {most} at most")]
     TooLarge {

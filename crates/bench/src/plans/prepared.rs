@@ -337,6 +337,7 @@ impl<'a, B: ExecuteBackend> Calls<'a, B> {
                     residual_out: slice("residual_out")?,
                 }),
             },
+            scales: (self.slice("scales_a").zip(self.slice("scales_b"))).map(Into::into),
             ..Operands::new(slice("a")?, slice("b")?, slice("c")?)
         })
     }

@@ -32,7 +32,8 @@ pub struct Settings {
     /// Element type; by default bf16 for shapes that are given, the suite's choice for its own.
     #[arg(long, value_name = "bf16|f16|f32|e4m3")]
     pub dtype: Option<DType>,
-    /// Suite gemm with e4m3: what has a scale [default: row].
+    /// With e4m3, which the suites gemm, fused-matmul, recipes and pipeline-32k take: what has a scale
+    /// [default: row].
     #[arg(long, value_name = "tensor|row|block", value_parser = scaling)]
     pub scales: Option<Scaling>,
     /// Suites collectives and decode: what a rank brings in bytes, by comma; the suite's own without.

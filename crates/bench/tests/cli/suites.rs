@@ -122,6 +122,27 @@ fn gemms_of_e4m3_are_right_by_all_scales() {
     }
 }
 
+/// By what gathers rows with their scales; a kernel that does not is a row with the reason.
+#[test]
+fn gathered_rows_of_e4m3_are_right() {
+    let rows_of = "baselineNcclAllgatherMatmul,ringGet,ringPut/bound,pushChunks:chunks=2/local,fusedAllGather";
+    for scales in ["tensor", "row"] {
+        let line = format!("--dtype e4m3 --scales {scales} --shape 37x24x48 --impl {rows_of}");
+        let (outcome, report) = measured(3, "recipes", &line);
+        outcome.succeeded();
+        assert_eq!(rows(&report).count(), 5);
+        for (_, row) in rows(&report) {
+            if row["implementation"] == "fusedAllGather" {
+                let reason = row["reason"].as_str().unwrap();
+                assert!(reason.contains("does not take operands of e4m3"), "{row}");
+                continue;
+            }
+            assert_eq!(row["status"], "ok", "{row}");
+            assert_eq!(row["verification"]["wrong"], 0, "{row}");
+        }
+    }
+}
+
 #[test]
 fn layers_are_of_their_operation_and_say_what_calls_take_the_host() {
     let rows_of = "fusedColumnParallelLinear/bound,fusedColumnParallelLinear,\

@@ -6,6 +6,8 @@ use crate::former;
 use crate::operation::{Operand, Operation};
 use crate::plan::{OpKind, Plan, Problem, Provider};
 use std::fmt;
+use warpweave_gemm::Scaling;
+use warpweave_symm_mem::DType;
 
 /// An algorithm with a value for each of its parameters. Its name is the algorithm's, followed by the
 /// parameters that differ from their defaults: `rowParallelLinear:chunks=8:reduce=symmetric`.
@@ -135,8 +137,18 @@ impl Configuration {
     /// has more than [`Plan::MOST_STEPS`] steps.
     pub fn plan(&self, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
         problem.validate(rank, world)?;
-        if !problem.dtype.is_arithmetic() {
-            return Err(PlanError::NarrowOperands);
+        let takes = match problem.dtype.is_arithmetic() {
+            true => problem.scaling == Scaling::None,
+            false => {
+                self.algorithm.takes_e4m3
+                    && matches!(problem.scaling, Scaling::Tensor | Scaling::Row)
+            }
+        };
+        if !takes {
+            return Err(PlanError::NarrowOperands {
+                name: self.algorithm.name,
+                scaling: problem.scaling,
+            });
         }
         let mut plan = (self.algorithm.build)(&self.options, rank, world, problem)?;
         plan.name = self.name();
@@ -201,7 +213,7 @@ impl Configuration {
 fn keep_rows_apart(plan: &mut Plan) {
     for op in &mut plan.ops {
         if let OpKind::Gemm { a, provider, .. } = &mut op.kind
-            && plan.buffers[a.buffer.0].dtype.size() == 2
+            && plan.buffers[a.buffer.0].dtype != DType::F32
         {
             *provider = Provider::Sm90;
         }

@@ -85,6 +85,8 @@ pub struct Algorithm {
     pub redundant: Option<fn(&Options) -> bool>,
     /// Whether it is [batch-invariant](Configuration::is_batch_invariant) with these options.
     pub batch_invariant: fn(&Options) -> bool,
+    /// Whether it takes operands of e4m3, with scales by tensor or row.
+    pub takes_e4m3: bool,
 }
 
 impl Algorithm {
@@ -105,6 +107,16 @@ impl Algorithm {
             rows: None,
             redundant: None,
             batch_invariant: |_| false,
+            takes_e4m3: false,
+        }
+    }
+
+    /// With operands of e4m3 too.
+    #[must_use]
+    pub const fn takes_e4m3(self) -> Self {
+        Algorithm {
+            takes_e4m3: true,
+            ..self
         }
     }
 

@@ -18,6 +18,8 @@ pub struct Operands<'a> {
     pub gathered: Option<[DeviceSlice<'a>; 2]>,
     /// What C is normalized with, where the operation does that.
     pub norm: Option<NormOperands<'a>>,
+    /// The scales of A and of B, where these are of e4m3.
+    pub scales: Option<[DeviceSlice<'a>; 2]>,
 }
 
 /// The operands of a residual addition and RMSNorm, as large as C but for the weight, which is one row.
@@ -41,6 +43,7 @@ impl<'a> Operands<'a> {
             c,
             gathered: None,
             norm: None,
+            scales: None,
         }
     }
 
@@ -71,6 +74,15 @@ impl<'a> Operands<'a> {
         }
     }
 
+    /// The same with scales of what the rank holds of A, and of B.
+    #[must_use]
+    pub fn with_scales(self, of_a: DeviceSlice<'a>, of_b: DeviceSlice<'a>) -> Self {
+        Operands {
+            scales: Some([of_a, of_b]),
+            ..self
+        }
+    }
+
     /// The operand of this kind.
     pub(super) fn of(&self, which: Which) -> Option<DeviceSlice<'a>> {
         match which {
@@ -83,6 +95,8 @@ impl<'a> Operands<'a> {
             Which::Residual => self.norm.map(|norm| norm.residual),
             Which::NormWeight => self.norm.map(|norm| norm.weight),
             Which::ResidualOut => self.norm.map(|norm| norm.residual_out),
+            Which::ScalesA => self.scales.map(|[of_a, _]| of_a),
+            Which::ScalesB => self.scales.map(|[_, of_b]| of_b),
         }
     }
 }
@@ -99,6 +113,8 @@ pub(super) enum Which {
     Residual,
     NormWeight,
     ResidualOut,
+    ScalesA,
+    ScalesB,
 }
 
 impl Which {
@@ -114,6 +130,8 @@ impl Which {
             "residual" => Some(Which::Residual),
             "norm_weight" => Some(Which::NormWeight),
             "residual_out" => Some(Which::ResidualOut),
+            "scales_a" => Some(Which::ScalesA),
+            "scales_b" => Some(Which::ScalesB),
             _ => None,
         }
     }

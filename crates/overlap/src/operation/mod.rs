@@ -7,10 +7,11 @@
 mod operand;
 
 use crate::former;
-use crate::plan::{Problem, shard};
+use crate::plan::{Problem, Scales, shard};
 use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
+use warpweave_gemm::Scaling;
 
 pub use operand::{Matrix, Operand};
 
@@ -93,11 +94,33 @@ impl Operation {
         let operand = Operand::new;
         let (a, b, c) = (Matrix::A, Matrix::B, Matrix::C);
         match self {
-            Operation::AllGatherMatmul => vec![
-                shard_of_a(),
-                operand("b", b, 0..k, 0..n),
-                operand("c", c, 0..m, 0..n),
-            ],
+            Operation::AllGatherMatmul => {
+                let weight = operand("b", b, 0..k, 0..n);
+                let c = operand("c", c, 0..m, 0..n);
+                let [of_a, of_b] = Scales::shapes(problem.scaling, (m, n, k));
+                let scales_a = |rows| operand("scales_a", Matrix::ScalesA, rows, 0..of_a.1);
+                let scales_b = operand("scales_b", Matrix::ScalesB, 0..of_b.0, 0..of_b.1);
+                match problem.scaling {
+                    Scaling::None => vec![shard_of_a(), weight, c],
+                    // Tensor cores take e4m3 along K alone. Scales of rows are sharded with them.
+                    Scaling::Row => {
+                        vec![
+                            shard_of_a(),
+                            weight.transposed(),
+                            c,
+                            scales_a(mine(m)),
+                            scales_b,
+                        ]
+                    }
+                    _ => vec![
+                        shard_of_a(),
+                        weight.transposed(),
+                        c,
+                        scales_a(0..of_a.0),
+                        scales_b,
+                    ],
+                }
+            }
             Operation::MatmulReduceScatter => vec![
                 operand("a", a, 0..m, mine(k)),
                 operand("b", b, mine(k), 0..n),

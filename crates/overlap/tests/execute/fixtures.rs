@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use warpweave_gemm::Scaling;
 use warpweave_overlap::execute::{Bound, ExecuteBackend, Executor, Result};
 use warpweave_overlap::plan::{Plan, Problem};
 use warpweave_symm_mem::{DType, Exchange, ThreadExchange};
@@ -83,15 +84,34 @@ pub fn encode(dtype: DType, value: f32) -> Vec<u8> {
     warpweave_symm_mem::host::encode(dtype, &[value])
 }
 
+/// The scale of line `line` of the matrix `which` in call `call`: a power of two, so that GEMMs stay exact.
+fn scale(problem: &Problem, which: usize, call: usize, line: usize) -> f32 {
+    match problem.scaling {
+        Scaling::None => 1.0,
+        Scaling::Tensor => [0.5, 4.0][(which + call) % 2],
+        _ => [0.5, 1.0, 2.0, 4.0][(3 * which + call + line) % 4],
+    }
+}
+
+fn scales(problem: &Problem, which: usize, call: usize, lines: std::ops::Range<usize>) -> Vec<u8> {
+    let lines = match problem.scaling {
+        Scaling::Tensor => 0..1,
+        _ => lines,
+    };
+    let scales = lines.map(|line| scale(problem, which, call, line));
+    scales.flat_map(|scale| encode(DType::F32, scale)).collect()
+}
+
 /// C of a call by the definition.
 pub fn gemm(problem: &Problem, call: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     for row in 0..problem.m {
         for col in 0..problem.n {
-            let sum = (0..problem.k)
+            let sum: f32 = (0..problem.k)
                 .map(|i| element(0, call, row, i) * element(1, 0, i, col))
                 .sum();
-            bytes.extend(encode(problem.dtype, sum));
+            let scaled = sum * scale(problem, 0, call, row) * scale(problem, 1, 0, col);
+            bytes.extend(encode(problem.output(), scaled));
         }
     }
     bytes
@@ -106,7 +126,16 @@ pub fn calls<B: ExecuteBackend>(
 ) -> Result<Vec<Vec<u8>>> {
     let plan = bound.plan();
     let shard = problem.shard(plan.rank, plan.world);
-    bound.write("b", &matrix(problem.dtype, (1, 0), 0..problem.k, problem.n))?;
+    let is_narrow = problem.scaling != Scaling::None;
+    if is_narrow {
+        // Stored n × k.
+        let places = (0..problem.n).flat_map(|col| (0..problem.k).map(move |i| (i, col)));
+        let b = places.flat_map(|(i, col)| encode(problem.dtype, element(1, 0, i, col)));
+        bound.write("b", &b.collect::<Vec<_>>())?;
+        bound.write("scales_b", &scales(problem, 1, 0, 0..problem.n))?;
+    } else {
+        bound.write("b", &matrix(problem.dtype, (1, 0), 0..problem.k, problem.n))?;
+    }
     bound.capture()?;
     let mut outputs = Vec::new();
     for call in 0..calls {
@@ -114,7 +143,10 @@ pub fn calls<B: ExecuteBackend>(
             "a",
             &matrix(problem.dtype, (0, call), shard.clone(), problem.k),
         )?;
-        let mut c = vec![0xff; problem.m * problem.n * problem.dtype.size()];
+        if is_narrow {
+            bound.write("scales_a", &scales(problem, 0, call, shard.clone()))?;
+        }
+        let mut c = vec![0xff; problem.m * problem.n * problem.output().size()];
         bound.write("c", &c)?;
         if call % 2 == 0 {
             bound.run()?;

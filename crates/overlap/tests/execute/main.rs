@@ -22,6 +22,7 @@ mod twins;
 use std::time::Duration;
 
 use fixtures::{calls, element, gemm, matrix, on_ranks};
+use warpweave_gemm::Scaling;
 use warpweave_overlap::Operation;
 use warpweave_overlap::algorithms::{self, Configuration};
 use warpweave_overlap::execute::ExecuteError;
@@ -91,6 +92,37 @@ fn every_pipeline_computes_the_gemm_at_every_world() {
                 computes_the_gemm(algorithm, world, Problem::new(m, 7, 18, DType::F32));
             }
         }
+    }
+}
+
+/// Problems of e4m3, with rows that travel with their scales.
+fn narrow(m: usize) -> [Problem; 2] {
+    [Scaling::Row, Scaling::Tensor]
+        .map(|scaling| Problem::new(m, 8, 32, DType::E4m3).with_scaling(scaling))
+}
+
+/// What takes them.
+fn narrow_algorithms() -> Vec<Configuration> {
+    let mut all = algorithms::every();
+    all.retain(|configuration| configuration.algorithm().takes_e4m3);
+    assert!(all.len() > 8, "{all:?}");
+    all
+}
+
+#[test]
+fn rows_of_e4m3_travel_with_their_scales() {
+    for algorithm in &narrow_algorithms() {
+        for world in [1, 2, 4] {
+            for m in [5 * world + 3, world.max(2) - 1] {
+                for problem in narrow(m) {
+                    computes_the_gemm(algorithm, world, problem);
+                }
+            }
+        }
+    }
+    let baseline = algorithms::find("baselineCudaAllgatherMatmul").unwrap();
+    for problem in narrow(11) {
+        computes_the_gemm(&baseline, 3, problem.with_multicast(true));
     }
 }
 

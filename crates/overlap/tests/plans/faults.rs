@@ -242,7 +242,24 @@ fn scales_belong_to_e4m3_and_have_their_shape() {
     let problem = Problem::new(8, 8, 8, DType::E4m3).with_scaling(Scaling::Row);
     let algorithm = algorithms::find("fusedAllGather").unwrap();
     let refused = algorithm.plan(0, 2, &problem).unwrap_err();
-    assert!(matches!(refused, PlanError::NarrowOperands), "{refused}");
+    assert!(
+        refused
+            .to_string()
+            .contains("`fusedAllGather` does not take"),
+        "{refused}"
+    );
+    let blocks = problem.with_scaling(Scaling::Block);
+    let refused = algorithms::find("ringPut").unwrap().plan(0, 2, &blocks);
+    assert!(
+        matches!(refused, Err(PlanError::NarrowOperands { .. })),
+        "{refused:?}"
+    );
+    let unscaled = problem.with_scaling(Scaling::None);
+    let refused = algorithms::find("ringPut").unwrap().plan(0, 2, &unscaled);
+    assert!(
+        matches!(refused, Err(PlanError::NarrowOperands { .. })),
+        "{refused:?}"
+    );
 }
 
 #[test]

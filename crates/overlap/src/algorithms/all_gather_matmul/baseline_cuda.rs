@@ -18,7 +18,8 @@ pub const ALGORITHM: Algorithm = Algorithm::new(
     Operation::AllGatherMatmul,
     "push by copy engine, or one multicast copy where it is enabled, then cuBLASLt",
     build,
-);
+)
+.takes_e4m3();
 
 fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
     let mut plan = Operands::new(ALGORITHM.name, (rank, world), problem, Placement::Local);
@@ -36,18 +37,20 @@ fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Pl
     plan.builder.wait_credit(main, free, peers.clone());
     let src = plan.own_shard();
     if multicast {
-        let Problem { k, .. } = *problem;
-        let dst = MulticastRegion {
-            buffer: staging,
-            rows: problem.shard(rank, world),
-            cols: 0..k,
-        };
-        plan.builder.multicast_copy(main, src, dst);
+        let all = plan.staged_on(rank, staging);
+        for (src, dst) in src.regions().zip(all.regions()) {
+            let dst = MulticastRegion {
+                buffer: dst.buffer,
+                rows: dst.rows.clone(),
+                cols: dst.cols.clone(),
+            };
+            plan.builder.multicast_copy(main, src.clone(), dst);
+        }
     } else {
         // The local copy last: it shares no link with the pushes and peers wait for those.
         for to in peers.iter().copied().chain([rank]) {
             let dst = plan.staged_on(to, staging);
-            plan.builder.copy(main, src.clone(), dst);
+            plan.copy(main, &src, &dst);
         }
     }
     plan.builder

@@ -12,20 +12,23 @@ pub const ALGORITHM: Algorithm = Algorithm::new(
     Operation::AllGatherMatmul,
     "NCCL all-gather, then cuBLASLt",
     build,
-);
+)
+.takes_e4m3();
 
 fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
     let mut plan = Operands::new(ALGORITHM.name, (rank, world), problem, Placement::Local);
     let staging = plan.staging(Placement::Local);
 
-    let (src, dst) = (plan.own_shard(), plan.builder.whole(staging));
-    plan.builder.collective(
-        StreamId::MAIN,
-        Collective::AllGather,
-        src,
-        dst,
-        Transport::Nccl,
-    );
+    let all = plan.staged_rows(rank, staging, 0..problem.m);
+    for (src, dst) in plan.own_shard().regions().zip(all.regions()) {
+        plan.builder.collective(
+            StreamId::MAIN,
+            Collective::AllGather,
+            src.clone(),
+            dst.clone(),
+            Transport::Nccl,
+        );
+    }
     plan.gemm(Provider::CublasLt, staging);
     plan.builder.finish()
 }

@@ -17,7 +17,8 @@ pub const ALGORITHM: Algorithm = Algorithm::new(
     Operation::AllGatherMatmul,
     "one owner after the other pushes to all, GEMMs after",
     build,
-);
+)
+.takes_e4m3();
 
 fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
     let mut plan = Operands::new(ALGORITHM.name, (rank, world), problem, Placement::Local);
@@ -40,7 +41,7 @@ fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Pl
             }
             for &to in &peers {
                 let (src, dst) = (plan.own_shard(), plan.staged_on(to, staging));
-                plan.builder.copy(transfers, src, dst);
+                plan.copy(transfers, &src, &dst);
             }
             plan.builder.signal(transfers, ready, peers.clone());
         } else {

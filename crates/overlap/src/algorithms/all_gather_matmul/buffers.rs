@@ -2,18 +2,37 @@
 
 use crate::kernels::KernelShape;
 use crate::operation::Operation;
-use crate::plan::{Batch, Provider, SlotId, chunk, chunks, layout_of, shard};
+use crate::plan::{Batch, OpKind, Provider, Scales, SlotId, chunk, chunks, layout_of};
 use crate::plan::{BufferId, Placement, PlanBuilder, Problem, Region, Role, StreamId};
 use std::ops::Range;
+use warpweave_gemm::Scaling;
+use warpweave_symm_mem::DType;
+
+/// Buffers of rows of A: their elements, and their scales where each row has one.
+#[derive(Clone, Copy)]
+pub(super) struct RowBuffers {
+    pub(super) elements: BufferId,
+    scales: Option<BufferId>,
+}
+
+/// Rows of A with their scales, which go wherever they go.
+#[derive(Clone)]
+pub(super) struct Rows {
+    pub(super) elements: Region,
+    scales: Option<Region>,
+}
 
 /// A plan under construction, with its operands.
 pub(super) struct Operands {
     pub(super) builder: PlanBuilder,
-    pub(super) a: BufferId,
+    pub(super) a: RowBuffers,
+    /// Of a linear layer, and of e4m3, stored n × k.
     pub(super) b: BufferId,
-    /// Of a linear layer, whose `b` is stored n × k.
+    /// Of a linear layer.
     pub(super) bias: Option<BufferId>,
     pub(super) c: BufferId,
+    /// The scale of all of A, where it has one, and those of B.
+    scales: (Option<BufferId>, Option<BufferId>),
     pub(super) rank: usize,
     world: usize,
     problem: Problem,
@@ -44,53 +63,114 @@ impl Operands {
         problem: &Problem,
         a_placement: Placement,
     ) -> Self {
-        let Problem { m, n, k, dtype, .. } = *problem;
+        let Problem {
+            m,
+            n,
+            k,
+            dtype,
+            scaling,
+            ..
+        } = *problem;
         let mut builder = PlanBuilder::new(name, rank, world);
         let shard_rows = problem.max_shard(world);
         let is_layer = operation == Operation::ColumnParallelLinear;
-        let stored = layout_of(is_layer).stored(k, n);
-        let a = builder.buffer("a", a_placement, Role::Input, dtype, (shard_rows, k));
+        let is_narrow = scaling != Scaling::None;
+        let stored = layout_of(is_layer || is_narrow).stored(k, n);
+        let elements = builder.buffer("a", a_placement, Role::Input, dtype, (shard_rows, k));
         let mut local =
-            |name, role, shape| builder.buffer(name, Placement::Local, role, dtype, shape);
-        let b = local("b", Role::Weight, stored);
-        let bias = is_layer.then(|| local("bias", Role::Weight, (1, n)));
-        let c = local("c", Role::Output, (m, n));
+            |name, role, dtype, shape| builder.buffer(name, Placement::Local, role, dtype, shape);
+        let b = local("b", Role::Weight, dtype, stored);
+        let bias = is_layer.then(|| local("bias", Role::Weight, dtype, (1, n)));
+        let c = local("c", Role::Output, problem.output(), (m, n));
+        let scale = |rows| (rows, 1);
+        let [_, of_b] = Scales::shapes(scaling, (m, n, k));
+        let whole = (scaling == Scaling::Tensor)
+            .then(|| local("scales_a", Role::Input, DType::F32, scale(1)));
+        let scales_b = is_narrow.then(|| local("scales_b", Role::Weight, DType::F32, of_b));
+        let of_rows = (scaling == Scaling::Row).then(|| {
+            let shape = scale(shard_rows);
+            builder.buffer("scales_a", a_placement, Role::Input, DType::F32, shape)
+        });
         Operands {
             builder,
-            a,
+            a: RowBuffers {
+                elements,
+                scales: of_rows,
+            },
             b,
             bias,
             c,
+            scales: (whole, scales_b),
             rank,
             world,
             problem: *problem,
         }
     }
 
-    /// Adds the buffer that holds all rows of A.
-    pub(super) fn staging(&mut self, placement: Placement) -> BufferId {
-        let Problem { m, k, dtype, .. } = self.problem;
-        self.builder
-            .buffer("staging", placement, Role::Staging, dtype, (m, k))
+    /// Adds the buffers that hold all rows of A.
+    pub(super) fn staging(&mut self, placement: Placement) -> RowBuffers {
+        let rows = self.problem.m;
+        self.row_buffers(["staging", "staged_scales"], placement, rows)
     }
 
-    /// This rank's shard, in its own buffer.
-    pub(super) fn own_shard(&self) -> Region {
-        let rows = shard(self.problem.m, self.rank, self.world).len();
-        self.builder.own(self.a, 0..rows, 0..self.problem.k)
+    /// Adds buffers for so many rows of A, and for their scales where they have some.
+    pub(super) fn row_buffers(
+        &mut self,
+        [name, of_scales]: [&str; 2],
+        placement: Placement,
+        rows: usize,
+    ) -> RowBuffers {
+        let Problem { k, dtype, .. } = self.problem;
+        let mut buffer = |name, dtype, cols| {
+            self.builder
+                .buffer(name, placement, Role::Staging, dtype, (rows, cols))
+        };
+        let elements = buffer(name, dtype, k);
+        let scales = self.a.scales.map(|_| buffer(of_scales, DType::F32, 1));
+        RowBuffers { elements, scales }
     }
 
     /// The `index`-th of `count` chunks of this rank's shard, in its own buffer; empty if it has fewer.
-    pub(super) fn own_chunk(&self, count: usize, index: usize) -> Region {
-        let rows = shard(self.problem.m, self.rank, self.world).len();
-        let rows = chunk(&(0..rows), index, count);
-        self.builder.own(self.a, rows, 0..self.problem.k)
+    pub(super) fn own_chunk(&self, count: usize, index: usize) -> Rows {
+        let rows = 0..self.rows_of(self.rank).len();
+        self.rows_in(self.rank, self.a, chunk(&rows, index, count))
+    }
+
+    /// These rows of buffers of `rank`.
+    fn rows_in(&self, rank: usize, buffers: RowBuffers, rows: Range<usize>) -> Rows {
+        let of = |buffer, cols| self.builder.on(rank, buffer, rows.clone(), 0..cols);
+        Rows {
+            elements: of(buffers.elements, self.problem.k),
+            scales: buffers.scales.map(|scales| of(scales, 1)),
+        }
+    }
+
+    /// Copies rows by copy engine.
+    pub(super) fn copy(&mut self, stream: StreamId, src: &Rows, dst: &Rows) {
+        for (src, dst) in src.regions().zip(dst.regions()) {
+            self.builder.copy(stream, src.clone(), dst.clone());
+        }
+    }
+
+    /// Copies rows to a peer, and signals it after that, whether or not there was something to copy.
+    pub(super) fn put(&mut self, stream: StreamId, src: &Rows, dst: &Rows, slot: SlotId) {
+        self.copy(stream, src, dst);
+        self.builder.signal(stream, slot, [dst.elements.rank]);
+    }
+
+    /// The rows that `rank` holds, in its own buffer.
+    pub(super) fn shard_on(&self, rank: usize) -> Rows {
+        self.rows_in(rank, self.a, 0..self.rows_of(rank).len())
+    }
+
+    /// This rank's shard, in its own buffer.
+    pub(super) fn own_shard(&self) -> Rows {
+        self.shard_on(self.rank)
     }
 
     /// Where this rank's shard lies in the staging of `rank`.
-    pub(super) fn staged_on(&self, rank: usize, staging: BufferId) -> Region {
-        let rows = shard(self.problem.m, self.rank, self.world);
-        self.builder.on(rank, staging, rows, 0..self.problem.k)
+    pub(super) fn staged_on(&self, rank: usize, staging: RowBuffers) -> Rows {
+        self.staged_rows(rank, staging, self.rows_of(self.rank))
     }
 
     /// The sizes of a kernel that gathers and multiplies.
@@ -108,9 +188,10 @@ impl Operands {
     }
 
     /// Multiplies the staged rows.
-    pub(super) fn gemm(&mut self, provider: Provider, staging: BufferId) {
-        let [a, b, c] = [staging, self.b, self.c].map(|id| self.builder.whole(id));
-        self.builder.gemm(StreamId::MAIN, provider, a, b, c);
+    pub(super) fn gemm(&mut self, provider: Provider, staging: RowBuffers) {
+        let rows = 0..self.problem.m;
+        let src = self.staged_rows(self.rank, staging, rows.clone());
+        self.gemm_by(provider, StreamId::MAIN, src, rows);
     }
 
     /// The rows of A that `rank` holds.
@@ -119,8 +200,8 @@ impl Operands {
     }
 
     /// These rows of A in the staging of `rank`.
-    pub(super) fn staged_rows(&self, rank: usize, staging: BufferId, rows: Range<usize>) -> Region {
-        self.builder.on(rank, staging, rows, 0..self.problem.k)
+    pub(super) fn staged_rows(&self, rank: usize, staging: RowBuffers, rows: Range<usize>) -> Rows {
+        self.rows_in(rank, staging, rows)
     }
 
     /// Pushes this rank's shard to rank r + 1, then r + 2 and so on, in `count` chunks with a signal after
@@ -129,7 +210,7 @@ impl Operands {
     pub(super) fn push(
         &mut self,
         stream: StreamId,
-        staging: BufferId,
+        staging: RowBuffers,
         count: usize,
         free: SlotId,
         ready: impl Fn(usize, usize) -> SlotId,
@@ -139,9 +220,9 @@ impl Operands {
             self.builder.wait_credit(stream, free, [to]);
             for (chunk, rows) in chunks(own.clone(), count).enumerate() {
                 let (start, end) = (rows.start - own.start, rows.end - own.start);
-                let src = self.builder.own(self.a, start..end, 0..self.problem.k);
+                let src = self.rows_in(self.rank, self.a, start..end);
                 let dst = self.staged_rows(to, staging, rows);
-                self.builder.put(stream, src, dst, ready(step, chunk));
+                self.put(stream, &src, &dst, ready(step, chunk));
             }
         }
     }
@@ -151,7 +232,7 @@ impl Operands {
     pub(super) fn push_first(
         &mut self,
         stream: StreamId,
-        staging: BufferId,
+        staging: RowBuffers,
         count: usize,
         slot: SlotId,
     ) {
@@ -161,9 +242,9 @@ impl Operands {
             return;
         }
         for to in self.builder.peers() {
-            let src = self.builder.own(self.a, 0..rows.len(), 0..self.problem.k);
+            let src = self.rows_in(self.rank, self.a, 0..rows.len());
             let dst = self.staged_rows(to, staging, rows.clone());
-            self.builder.put(stream, src, dst, slot);
+            self.put(stream, &src, &dst, slot);
         }
     }
 
@@ -174,27 +255,48 @@ impl Operands {
     }
 
     /// Multiplies these rows, which are in this rank's staging.
-    pub(super) fn gemm_staged(&mut self, stream: StreamId, staging: BufferId, rows: Range<usize>) {
+    pub(super) fn gemm_staged(
+        &mut self,
+        stream: StreamId,
+        staging: RowBuffers,
+        rows: Range<usize>,
+    ) {
         let src = self.staged_rows(self.rank, staging, rows.clone());
         self.gemm_of(stream, src, rows);
     }
 
     /// Rows of C from rows of A by cuBLASLt; nothing where there are none.
-    pub(super) fn gemm_of(&mut self, stream: StreamId, src: Region, rows: Range<usize>) {
+    pub(super) fn gemm_of(&mut self, stream: StreamId, src: Rows, rows: Range<usize>) {
+        self.gemm_by(Provider::CublasLt, stream, src, rows);
+    }
+
+    fn gemm_by(&mut self, provider: Provider, stream: StreamId, src: Rows, rows: Range<usize>) {
         if rows.is_empty() {
             return;
         }
-        let dst = self.builder.own(self.c, rows, 0..self.problem.n);
-        let b = self.builder.whole(self.b);
-        match self.bias.map(|bias| self.builder.whole(bias)) {
-            None => {
-                let provider = Provider::CublasLt;
-                self.builder.gemm(stream, provider, src, b, dst);
-            }
-            bias => {
-                let operands = (src, b, bias);
-                self.builder.linear(stream, operands, dst, Batch::ONE);
-            }
-        }
+        let whole = |buffer| self.builder.whole(buffer);
+        let (of_all, of_b) = (self.scales.0.map(whole), self.scales.1.map(whole));
+        let scales = src.scales.or(of_all).zip(of_b);
+        let gemm = OpKind::Gemm {
+            a: src.elements,
+            b: whole(self.b),
+            c: self.builder.own(self.c, rows, 0..self.problem.n),
+            bias: self.bias.map(whole),
+            b_transposed: self.bias.is_some() || scales.is_some(),
+            scales: scales.map(|(a, b)| Scales {
+                scaling: self.problem.scaling,
+                a,
+                b,
+            }),
+            batch: Batch::ONE,
+            provider,
+        };
+        self.builder.push(stream, gemm);
+    }
+}
+
+impl Rows {
+    pub(super) fn regions(&self) -> impl Iterator<Item = &Region> {
+        std::iter::once(&self.elements).chain(&self.scales)
     }
 }

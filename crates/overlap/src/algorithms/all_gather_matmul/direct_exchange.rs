@@ -30,7 +30,8 @@ pub const ALGORITHM: Algorithm = Algorithm::new(
     key: "streams",
     summary: "streams of the pool",
     values: Values::Counts(&[4, 1, 2, 8]),
-}]);
+}])
+.takes_e4m3();
 
 fn build(
     options: &Options,
@@ -60,14 +61,11 @@ fn build(
             continue;
         }
         let rows = plan.rows_of(recv_peer);
-        let src = plan
-            .builder
-            .on(recv_peer, plan.a, 0..rows.len(), 0..problem.k);
+        let src = plan.shard_on(recv_peer);
         let dst = plan.staged_rows(rank, staging, rows.clone());
-        plan.builder
-            .wait(stream, ready, [recv_peer])
-            .copy(stream, src, dst)
-            .signal(stream, done, [recv_peer]);
+        plan.builder.wait(stream, ready, [recv_peer]);
+        plan.copy(stream, &src, &dst);
+        plan.builder.signal(stream, done, [recv_peer]);
         plan.gemm_staged(stream, staging, rows);
     }
     for stream in streams {

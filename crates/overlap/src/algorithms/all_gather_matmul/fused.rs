@@ -100,7 +100,7 @@ pub(in crate::algorithms) fn build(
     });
     let (ready, protocol) = match is_eager {
         true => {
-            plan.builder.alternate(staging);
+            plan.builder.alternate(staging.elements);
             let first = plan.builder.slot("arrived");
             for _ in 1..chunks {
                 plan.builder.slot("arrived");
@@ -115,12 +115,12 @@ pub(in crate::algorithms) fn build(
     };
     let kernel = AllGatherMatmul {
         shape: plan.shape(),
-        a: plan.a,
+        a: plan.a.elements,
         b: plan.b,
         b_transposed: plan.bias.is_some(),
         bias: plan.bias,
         c: plan.c,
-        staging,
+        staging: staging.elements,
         ready,
         chunk_rows,
         protocol,

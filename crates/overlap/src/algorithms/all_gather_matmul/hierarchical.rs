@@ -1,13 +1,12 @@
 //! `hierarchical`: NCCL between nodes, copy engines inside them.
 
-use super::buffers::Operands;
+use super::buffers::{Operands, RowBuffers, Rows};
 use crate::algorithms::nodes::{NODES, Nodes};
 use crate::algorithms::{Algorithm, Options, Parameter, Values};
 use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{
-    BufferId, Collective, EventId, Placement, Plan, Problem, Region, Role, SlotId, StreamId,
-    Transport, chunk, shard,
+    Collective, EventId, Placement, Plan, Problem, SlotId, StreamId, Transport, chunk, shard,
 };
 use std::ops::Range;
 
@@ -40,7 +39,8 @@ pub const ALGORITHM: Algorithm = Algorithm::new(
     },
     CHUNKS,
 ])
-.redundant(is_redundant);
+.redundant(is_redundant)
+.takes_e4m3();
 
 /// In how many pieces a shard crosses the network.
 const CHUNKS: Parameter = Parameter {
@@ -82,7 +82,7 @@ pub(in crate::algorithms) fn over_nodes(
     let mut plan = Operands::of(operation, name, (rank, world), problem, local);
     plan.builder.nodes_of(nodes.size);
     let main = StreamId::MAIN;
-    let landing = Landing::gather(&mut plan, &nodes, options.count(CHUNKS.key), problem);
+    let landing = Landing::gather(&mut plan, &nodes, options.count(CHUNKS.key));
     let node = Node::join(&mut plan, &nodes);
 
     let own = Piece {
@@ -116,7 +116,7 @@ pub(in crate::algorithms) fn over_nodes(
 
 /// Rows of the shard of this rank's place in the node so many hops further.
 struct Piece {
-    src: Region,
+    src: Rows,
     hop: usize,
     /// Which chunk of how many.
     chunk: (usize, usize),
@@ -153,7 +153,7 @@ fn multiply(plan: &mut Operands, nodes: &Nodes, node: Option<&Node>, piece: &Pie
 
 /// The shards of this rank's place, gathered from all nodes chunk by chunk.
 struct Landing {
-    buffer: BufferId,
+    buffers: RowBuffers,
     /// The most chunks of any shard, as a short one has no more than rows; none where there is one node.
     count: usize,
     /// Those of this place.
@@ -169,8 +169,7 @@ struct Chunk {
 
 impl Landing {
     /// Begins the all-gathers, on a stream of their own.
-    fn gather(plan: &mut Operands, nodes: &Nodes, count: usize, problem: &Problem) -> Self {
-        let Problem { k, dtype, .. } = *problem;
+    fn gather(plan: &mut Operands, nodes: &Nodes, count: usize) -> Self {
         let of_nodes = |place: usize| nodes.of_place(place).map(|rank| plan.rows_of(rank));
         // The first place has the most rows.
         let most = of_nodes(0).map(|rows| rows.len()).sum();
@@ -186,13 +185,11 @@ impl Landing {
                 parts.map(|part| part.len()).sum()
             })
             .collect();
-        let (local, shape) = (Placement::Local, (most, k));
+        let names = ["landing", "landed_scales"];
         let mut landing = Landing {
-            buffer: match nodes.count {
+            buffers: match nodes.count {
                 1 => plan.a,
-                _ => plan
-                    .builder
-                    .buffer("landing", local, Role::Staging, dtype, shape),
+                _ => plan.row_buffers(names, Placement::Local, most),
             },
             count,
             chunks: Vec::new(),
@@ -202,13 +199,16 @@ impl Landing {
         for ((index, size), network) in sizes.into_iter().enumerate().zip(network.iter().cycle()) {
             let rows = start..start + size;
             let own = plan.own_chunk(count, index);
-            let there = plan.staged_rows(plan.rank, landing.buffer, rows.clone());
-            let ranks = nodes.of_place(nodes.place).collect();
+            let there = plan.staged_rows(plan.rank, landing.buffers, rows.clone());
+            for (own, there) in own.regions().zip(there.regions()) {
+                let ranks = nodes.of_place(nodes.place).collect();
+                let operands = (own.clone(), there.clone());
+                let (gather, nccl) = (Collective::AllGather, Transport::Nccl);
+                plan.builder
+                    .collective_of(*network, gather, operands, ranks, nccl);
+            }
             let landed = plan.builder.event();
-            let gather = Collective::AllGather;
-            plan.builder
-                .collective_of(*network, gather, (own, there), ranks, Transport::Nccl)
-                .record(*network, landed);
+            plan.builder.record(*network, landed);
             start = rows.end;
             landing.chunks.push(Chunk { rows, landed });
         }
@@ -216,7 +216,7 @@ impl Landing {
     }
 
     /// What came of a chunk from one of so many nodes; nothing where this place has no such chunk.
-    fn piece(&self, plan: &Operands, index: usize, (node, nodes): (usize, usize)) -> Region {
+    fn piece(&self, plan: &Operands, index: usize, (node, nodes): (usize, usize)) -> Rows {
         let rows = match self.chunks.get(index) {
             None => 0..0,
             Some(chunk) => {
@@ -224,13 +224,13 @@ impl Landing {
                 chunk.rows.start + start..chunk.rows.start + end
             }
         };
-        plan.staged_rows(plan.rank, self.buffer, rows)
+        plan.staged_rows(plan.rank, self.buffers, rows)
     }
 }
 
 /// What this rank shares with the others of its node.
 struct Node {
-    staging: BufferId,
+    staging: RowBuffers,
     ready: SlotId,
     free: SlotId,
     pushes: StreamId,
@@ -252,7 +252,7 @@ impl Node {
         &self,
         plan: &mut Operands,
         nodes: &Nodes,
-        (src, rows): (&Region, &Range<usize>),
+        (src, rows): (&Rows, &Range<usize>),
         first: bool,
     ) {
         for to in nodes.peers() {
@@ -261,7 +261,7 @@ impl Node {
             }
             if !rows.is_empty() {
                 let dst = plan.staged_rows(to, self.staging, rows.clone());
-                plan.builder.put(self.pushes, src.clone(), dst, self.ready);
+                plan.put(self.pushes, src, &dst, self.ready);
             }
         }
     }

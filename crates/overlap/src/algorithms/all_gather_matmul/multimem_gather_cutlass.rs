@@ -27,8 +27,8 @@ fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Pl
     let free = plan.builder.slot("free");
     let kernel = MultimemGather {
         shape: plan.gather_shape(),
-        a: plan.a,
-        staging,
+        a: plan.a.elements,
+        staging: staging.elements,
         ready,
         free,
     };

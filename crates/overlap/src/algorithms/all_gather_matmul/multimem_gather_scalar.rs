@@ -27,10 +27,10 @@ fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Pl
     let mut plan = Operands::new(ALGORITHM.name, (rank, world), problem, Placement::Local);
     let kernel = MultimemGatherMatmul {
         shape: plan.shape(),
-        a: plan.a,
+        a: plan.a.elements,
         b: plan.b,
         c: plan.c,
-        staging: plan.staging(Placement::Multicast),
+        staging: plan.staging(Placement::Multicast).elements,
         ready: plan.builder.slot("ready"),
         free: plan.builder.slot("free"),
     };

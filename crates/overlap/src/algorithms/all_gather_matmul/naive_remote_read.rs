@@ -22,7 +22,7 @@ fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Pl
     let mut plan = Operands::new(ALGORITHM.name, (rank, world), problem, Placement::Symmetric);
     let kernel = NaiveRemoteRead {
         shape: plan.shape(),
-        a: plan.a,
+        a: plan.a.elements,
         b: plan.b,
         c: plan.c,
         ready: plan.builder.slot("ready"),

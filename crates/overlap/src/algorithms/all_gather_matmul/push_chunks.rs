@@ -35,7 +35,8 @@ pub const ALGORITHM: Algorithm = Algorithm::new(
         summary: "streams over which the GEMMs are dealt round-robin",
         values: Values::Counts(&[2, 1, 3]),
     },
-]);
+])
+.takes_e4m3();
 
 fn build(
     options: &Options,

@@ -46,10 +46,10 @@ fn build(
     plan.push(pushes, staging, count, free, |_, _| ready);
     let kernel = ChunkedMatmul {
         shape: plan.shape(),
-        a: plan.a,
+        a: plan.a.elements,
         b: plan.b,
         c: plan.c,
-        staging,
+        staging: staging.elements,
         ready,
         chunks: count,
     };

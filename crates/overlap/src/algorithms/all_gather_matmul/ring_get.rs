@@ -20,7 +20,8 @@ pub const ALGORITHM: Algorithm = Algorithm::new(
     Operation::AllGatherMatmul,
     "the ring: get the next shard from the left neighbour during the current GEMM",
     build,
-);
+)
+.takes_e4m3();
 
 fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
     let mut plan = Operands::new(ALGORITHM.name, (rank, world), problem, Placement::Symmetric);
@@ -45,11 +46,12 @@ fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Pl
     for step in 1..world {
         let rows = plan.rows_of((rank + world - step) % world);
         let src = match step {
-            1 => plan.builder.on(left, plan.a, 0..rows.len(), 0..problem.k),
+            1 => plan.shard_on(left),
             _ => plan.staged_rows(left, staging, rows.clone()),
         };
         let dst = plan.staged_rows(rank, staging, rows.clone());
-        plan.builder.wait(gets, ready, [left]).copy(gets, src, dst);
+        plan.builder.wait(gets, ready, [left]);
+        plan.copy(gets, &src, &dst);
         if step == 1 {
             plan.builder.signal(gets, taken, [left]);
         }

@@ -19,7 +19,8 @@ pub const ALGORITHM: Algorithm = Algorithm::new(
     Operation::AllGatherMatmul,
     "the ring: put the current shard to the right neighbour during its GEMM",
     build,
-);
+)
+.takes_e4m3();
 
 fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
     let mut plan = Operands::new(ALGORITHM.name, (rank, world), problem, Placement::Local);
@@ -37,14 +38,14 @@ fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Pl
     plan.gemm_own(main);
     plan.builder.wait_credit(puts, free, [right]);
     let (src, dst) = (plan.own_shard(), plan.staged_on(right, staging));
-    plan.builder.put(puts, src, dst, ready);
+    plan.put(puts, &src, &dst, ready);
     for step in 1..world {
         let rows = plan.rows_of((rank + world - step) % world);
         plan.builder.wait(puts, ready, [left]).order(puts, main);
         if step + 1 < world {
             let src = plan.staged_rows(rank, staging, rows.clone());
             let dst = plan.staged_rows(right, staging, rows.clone());
-            plan.builder.put(puts, src, dst, ready);
+            plan.put(puts, &src, &dst, ready);
         }
         plan.gemm_staged(main, staging, rows);
     }

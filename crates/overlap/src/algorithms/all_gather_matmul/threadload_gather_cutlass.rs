@@ -22,8 +22,8 @@ fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Pl
     let staging = plan.staging(Placement::Local);
     let kernel = ThreadloadGather {
         shape: plan.gather_shape(),
-        a: plan.a,
-        staging,
+        a: plan.a.elements,
+        staging: staging.elements,
         ready: plan.builder.slot("ready"),
         done: plan.builder.slot("done"),
     };

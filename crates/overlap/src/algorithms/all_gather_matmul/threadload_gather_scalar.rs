@@ -20,10 +20,10 @@ fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Pl
     let mut plan = Operands::new(ALGORITHM.name, (rank, world), problem, Placement::Symmetric);
     let kernel = ThreadloadGatherMatmul {
         shape: plan.shape(),
-        a: plan.a,
+        a: plan.a.elements,
         b: plan.b,
         c: plan.c,
-        staging: plan.staging(Placement::Local),
+        staging: plan.staging(Placement::Local).elements,
         ready: plan.builder.slot("ready"),
         done: plan.builder.slot("done"),
     };

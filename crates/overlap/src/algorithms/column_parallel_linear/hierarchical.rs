@@ -13,5 +13,6 @@ pub const ALGORITHM: Algorithm = Algorithm {
         hierarchical::over_nodes(operation, ALGORITHM.name, options, (rank, world), problem)
     },
     batch_invariant: |_| true,
+    takes_e4m3: false,
     ..hierarchical::ALGORITHM
 };
