@@ -153,6 +153,7 @@ struct Sections {
                                        Source source) const {
     const PadView& pad = p.group.pad;
     uint64_t start = 0;
+    HostStop host;
     for (uint32_t polls = 1; missing != 0; ++polls) {
       Packet packets[N];
 #pragma unroll
@@ -173,7 +174,7 @@ struct Sections {
       const uint32_t seen = load_packet(place(first)).epoch;
       const bool other = seen != flag && ((seen ^ flag) & kEpochMask) == 0;
       const bool late = waited > pad.timeout_ns || other;
-      if (!late && !faulted(pad) && load_relaxed_sys(pad.stopped_on_host) == 0) continue;
+      if (!late && !faulted(pad) && !host.seen(pad, waited)) continue;
       record_fault(pad, kPacketSlot, source(first), epoch, other ? of_other_call(epoch) : epoch - 1,
                    late ? waited + 1 : 0);
       return false;

@@ -181,6 +181,28 @@ __device__ __forceinline__ void store_epoch(const PadView& pad, uint32_t slot, u
   if (!stopped(pad)) store_release_sys(flag_at(pad, peer, slot, pad.rank), epoch);
 }
 
+// When a wait looks at the stop flag in host memory. Loads of one address there are served one after the
+// other, at microseconds each, and a thread sees nothing else meanwhile: if all that wait looked all the time,
+// each would see its flag hundreds of microseconds late. So a wait looks every four milliseconds, for the
+// first time after four to eight, each block at a time of its own.
+class HostStop {
+ public:
+  // Whether the host has stopped this device, as far as a wait of so many nanoseconds is to know.
+  __device__ __forceinline__ bool seen(const PadView& pad, uint64_t waited) {
+    const uint32_t now = uint32_t(waited >> kTick);
+    if (int32_t(now - next_) < 0) return false;
+    next_ = now + kEvery;
+    return load_relaxed_sys(pad.stopped_on_host) != 0;
+  }
+
+ private:
+  // Ticks of 131 microseconds.
+  static constexpr uint32_t kTick = 17;
+  static constexpr uint32_t kEvery = 32;
+
+  uint32_t next_ = kEvery + blockIdx.x % kEvery;
+};
+
 // Makes a wait fail: stops this device, gives notice to all ranks, and records who waited for whom, unless
 // another wait has. `missed_ns` is how long a wait took that missed its deadline, 0 for a wait that was told
 // to end.
@@ -245,6 +267,7 @@ __device__ __forceinline__ bool wait_until(const PadView& pad, const Flag* flag,
   Flag seen = load_acquire_sys(flag);
   if (notice == 0 && is_enough(seen)) return true;
   const uint64_t start = global_time();
+  HostStop host;
   for (uint32_t polls = 1;; ++polls) {
     notice = load_relaxed_sys(&pad.fault->notice);
     seen = load_acquire_sys(flag);
@@ -254,7 +277,7 @@ __device__ __forceinline__ bool wait_until(const PadView& pad, const Flag* flag,
     if (notice == 0 && polls % 64 != 0) continue;
     const uint64_t waited = global_time() - start;
     const bool late = waited > kDeadlines * pad.timeout_ns;
-    if (late || notice != 0 || stopped(pad) || load_relaxed_sys(pad.stopped_on_host) != 0) {
+    if (late || notice != 0 || stopped(pad) || host.seen(pad, waited)) {
       if constexpr (kFault == FaultCode::kCalled) {
         record_fault(pad, slot, peer, wanted, uint32_t(seen), late ? waited : 0);
       } else {
