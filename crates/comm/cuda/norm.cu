@@ -7,6 +7,7 @@
 
 #include "norm.cuh"
 #include "packet.cuh"
+#include "warpweave/dependent.cuh"
 
 namespace {
 
@@ -220,6 +221,7 @@ __device__ __forceinline__ void local(const RowNorm& n) {
 
 #define KERNEL(name, Parameter, threads, body)                                                      \
   extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ Parameter p) { \
+    warpweave::wait_for_prerequisites();                                                            \
     body(p);                                                                                        \
   }
 

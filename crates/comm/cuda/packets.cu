@@ -1,9 +1,10 @@
-// Collectives by packets, one launch each: every thread sends its packets, then receives those of the peers
-// with the same indices. Operands are this rank's own memory; input and output may be the same. Data that
-// timed out is neither stored nor forwarded.
+// Collectives by packets, one launch each, which may start while the kernel before still runs: every thread
+// waits for that, sends its packets, then receives those of the peers with the same indices. Operands are this
+// rank's own memory; input and output may be the same. Data that timed out is neither stored nor forwarded.
 
 #include "accumulator.cuh"
 #include "packet.cuh"
+#include "warpweave/dependent.cuh"
 
 namespace {
 
@@ -294,6 +295,7 @@ __device__ __forceinline__ void all_reduce_two_shot(const Packets& p) {
 // For two, four or eight ranks: a poll of all sources is one batch of loads.
 #define KERNEL(name, ...)                                                                     \
   extern "C" __global__ void __launch_bounds__(512) name(const __grid_constant__ Packets p) { \
+    warpweave::wait_for_prerequisites();                                                      \
     __VA_ARGS__(p);                                                                           \
   }
 
@@ -325,6 +327,7 @@ MOVES(packet_broadcast, broadcast)
 
 #define UNEVEN(name, kWords, W)                                                                     \
   extern "C" __global__ void __launch_bounds__(512) name##_##W(const __grid_constant__ UnevenPackets p) { \
+    warpweave::wait_for_prerequisites();                                                            \
     all_to_all_uneven<W, kWords>(p);                                                                \
   }
 UNEVEN(packet_all_to_all_uneven, true, 2)

@@ -215,9 +215,18 @@ impl CollectiveKernels for Cuda {
     ) -> Result<()> {
         let (world, words) = (packets.group.pad.world as usize, packets.aligned != 0);
         let name = packet_kernel(kernel, dtype, world, words).ok_or_else(|| unknown(dtype))?;
-        let grid = (blocks, PACKET_THREADS as u32);
-        // SAFETY: the kernel takes the structure by value; the rest is the caller's obligation.
-        unsafe { launch(self, stream, &PACKETS, name, grid, *packets) }
+        // SAFETY: the kernel takes the structure by value and waits for its predecessor; the rest is the
+        // caller's obligation.
+        unsafe {
+            launch_shared(
+                self,
+                stream,
+                &PACKETS,
+                name,
+                packet_config(blocks),
+                *packets,
+            )
+        }
     }
 
     unsafe fn uneven_packets(
@@ -228,9 +237,10 @@ impl CollectiveKernels for Cuda {
     ) -> Result<()> {
         let packets = &launched.packets;
         let name = uneven_kernel(packets.group.pad.world as usize, packets.aligned != 0);
-        let grid = (blocks, PACKET_THREADS as u32);
-        // SAFETY: the kernel takes the structure by value; the rest is the caller's obligation.
-        unsafe { launch(self, stream, &PACKETS, name, grid, *launched) }
+        let config = packet_config(blocks);
+        // SAFETY: the kernel takes the structure by value and waits for its predecessor; the rest is the
+        // caller's obligation.
+        unsafe { launch_shared(self, stream, &PACKETS, name, config, *launched) }
     }
 
     unsafe fn exchange(&self, stream: &CudaStream, direct: &Direct, blocks: u32) -> Result<()> {
@@ -379,6 +389,14 @@ impl CollectiveKernels for Cuda {
             .collect();
         // SAFETY: the caller's obligation.
         unsafe { self.copy_batch(stream, &batch) }
+    }
+}
+
+/// The launch of a kernel of packets, which waits for its predecessor on the device.
+fn packet_config(blocks: u32) -> LaunchConfig {
+    LaunchConfig {
+        programmatic: true,
+        ..LaunchConfig::linear(blocks, PACKET_THREADS as u32)
     }
 }
 

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use super::Cuda;
 use super::driver::{check, check_in_drop};
 use super::function::driver_functions;
-use super::stream::CudaStream;
+use super::stream::{CudaStream, is_capturing};
 use crate::error::{Error, Result};
 
 /// Device code embedded in a crate, by [`device_image!`](crate::device_image) or [`Image::new`]. Empty parts
@@ -164,7 +164,8 @@ pub struct LaunchConfig {
     /// Fail the launch unless all blocks can be resident at once.
     pub cooperative: bool,
     /// Programmatic dependent launch: the kernel may start before its predecessor in the stream has ended. It
-    /// must wait (`griddepcontrol.wait`) before it touches memory.
+    /// must wait (`griddepcontrol.wait`) before it touches memory. Left out before Hopper, and in captures,
+    /// since launches of a graph gain nothing by it.
     pub programmatic: bool,
 }
 
@@ -435,6 +436,11 @@ impl Cuda {
         if let Some((x, y, z)) = config.cluster {
             function.allow_cluster(x.saturating_mul(y).saturating_mul(z))?;
         }
+        let is_hopper = self.compute_capability() >= (9, 0);
+        let config = LaunchConfig {
+            programmatic: config.programmatic && is_hopper && !is_capturing(self, stream)?,
+            ..config
+        };
         let mut attributes = config.attributes();
         let launch = config.raw(&mut attributes, stream.raw());
         // SAFETY: the configuration lives through the call; the parameters are the caller's obligation.

@@ -309,11 +309,8 @@ fn pause(waited: Duration) {
 }
 
 pub(super) fn is_capturing(cuda: &Cuda, stream: &CudaStream) -> Result<bool> {
-    match state(stream.inner()) {
-        Ok(State::Capturing) => Ok(true),
-        Ok(State::Empty | State::Busy) => Ok(false),
-        Err((result, call)) => check(result, call, cuda.name()).map(|()| false),
-    }
+    in_capture(stream.inner())
+        .or_else(|(result, call)| check(result, call, cuda.name()).map(|()| false))
 }
 
 /// Waits until `stream` is idle, at most [`limit`].

@@ -71,6 +71,8 @@ fn grid(
     let config = LaunchConfig::linear(rows * cluster, warps * WARP as u32);
     LaunchConfig {
         cluster: (cluster > 1).then_some((cluster, 1, 1)),
+        // These kernels wait for their predecessors on the device.
+        programmatic: true,
         ..config
     }
 }
