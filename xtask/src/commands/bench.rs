@@ -29,7 +29,7 @@ pub struct Options {
     /// PyTorch's operators as more rows: `torch` times them first, on the same problems and GPUs; a file has
     /// the figures of an earlier run
     #[arg(long, value_name = "torch|FILE")]
-    peers: Option<PathBuf>,
+    pub peers: Option<PathBuf>,
     /// List the suites and implementations and run nothing
     #[arg(long)]
     list: bool,

@@ -27,7 +27,14 @@ pub fn run(options: &Options, place: &Place, folder: &Path) -> Result<()> {
         let mut one = options.clone();
         one.more.extend(["--json".into(), file.into()]);
         one.suite = Some(suite.clone());
-        match bench::suite(&one, place) {
+        let mut end = bench::suite(&one, place);
+        if let (Err(Error::Usage(why)), true) = (&end, one.peers.is_some()) {
+            // A suite of which PyTorch has nothing refuses its figures.
+            eprintln!("{suite} without figures of others: {why}");
+            one.peers = None;
+            end = bench::suite(&one, place);
+        }
+        match end {
             Ok(()) => {}
             Err(error @ (Error::Interrupted(_) | Error::Usage(_))) => return Err(error),
             Err(error) if suite == FIRST => {
