@@ -190,6 +190,7 @@ impl BenchError {
             BenchError::Execute(error) => error.is_unavailable(),
             BenchError::Memory(error) => error.is_unavailable(),
             BenchError::Comm(error) => error.is_unavailable(),
+            BenchError::Plan(error) => matches!(error, PlanError::NarrowOperands { .. }),
             _ => false,
         }
     }

@@ -133,8 +133,8 @@ impl<B: ExecuteBackend> Schedules<B> {
             m: alike.map(|(shape, _)| shape.m).fold(problem.m, usize::max),
             ..*problem
         };
-        let schedule = scheduled.schedule(session.world(), &largest)?;
-        let shared = match session.executor.prepare(&schedule) {
+        let schedule = scheduled.schedule(session.world(), &largest);
+        let shared = match schedule.and_then(|schedule| session.executor.prepare(&schedule)) {
             Ok(prepared) => Ok(Rc::new(prepared)),
             Err(error) if error.is_unavailable() => Err(error.to_string()),
             Err(error) => return Err(error.into()),

@@ -2,6 +2,9 @@
 
 use warpweave_symm_mem::{ExchangeError, FaultCause, SignalFault};
 
+use crate::error::PlanError;
+use crate::schedule::ScheduleError;
+
 /// Result of binding and running.
 pub type Result<T, E = ExecuteError> = std::result::Result<T, E>;
 
@@ -64,7 +67,7 @@ pub enum ExecuteError {
     },
     /// A schedule that does not exist, or not for this M.
     #[error(transparent)]
-    Schedule(#[from] crate::schedule::ScheduleError),
+    Schedule(#[from] ScheduleError),
     /// An operand of a call that the schedule cannot take.
     #[error("`{schedule}`, operand `{operand}`: {why}")]
     Operand {
@@ -109,8 +112,8 @@ impl warpweave_symm_mem::Failure for ExecuteError {
 }
 
 impl ExecuteError {
-    /// True if the cause is a capability that a machine or a build lacks, so that other plans can go on. All
-    /// ranks agree on it when it is an answer of [`Executor::bind`](super::Executor::bind).
+    /// True if the cause is a capability that a machine, a build or an algorithm lacks, so that other plans
+    /// can go on. All ranks agree on it when it is an answer of [`Executor::bind`](super::Executor::bind).
     pub fn is_unavailable(&self) -> bool {
         use warpweave_comm::CommError;
         use warpweave_gemm::Error as Gemm;
@@ -119,6 +122,9 @@ impl ExecuteError {
                 error.is_unavailable()
             }
             ExecuteError::Kernel(error) => error.is_unavailable(),
+            ExecuteError::Schedule(ScheduleError::Plan(error)) => {
+                matches!(error, PlanError::NarrowOperands { .. })
+            }
             ExecuteError::Gemm(error) => matches!(
                 error,
                 Gemm::Unsupported { .. }
