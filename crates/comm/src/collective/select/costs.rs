@@ -210,7 +210,7 @@ mod tests {
     fn text_goes_round() {
         let costs: Costs = TEXT.parse().unwrap();
         assert_eq!(costs.to_string().parse::<Costs>().unwrap(), costs);
-        let built_in: Costs = super::super::H200.parse().unwrap();
+        let built_in: Costs = super::super::BUILT_IN.parse().unwrap();
         assert!(!built_in.is_empty());
     }
 

@@ -17,7 +17,7 @@ use super::variant::Variant;
 use crate::measured::{Figures, Measured};
 
 /// Measurements of the machines in the project's `docs/results`.
-const H200: &str = include_str!("h200.tsv");
+const BUILT_IN: &str = include_str!("built_in.tsv");
 
 /// The orders of reduction that a caller accepts: the order determines rounding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -46,7 +46,7 @@ impl Costs {
     /// none.
     pub fn built_in<B: Backend>() -> Self {
         match B::KIND {
-            BackendKind::Cuda => H200.parse().unwrap_or_default(),
+            BackendKind::Cuda => BUILT_IN.parse().unwrap_or_default(),
             BackendKind::Host => Costs::default(),
         }
     }
