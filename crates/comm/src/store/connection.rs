@@ -3,12 +3,11 @@
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
 
-use super::wire::{FrameBuffer, REQUEST_LIMIT};
+use super::wire::{FrameBuffer, REQUEST_LIMIT, Shared};
 
 pub(super) struct Connection {
     pub stream: TcpStream,
@@ -20,7 +19,7 @@ pub(super) struct Connection {
 /// What is to be sent, in parts: the reply to an all-gather is that of all other connections too.
 #[derive(Default)]
 pub(super) struct Outgoing {
-    parts: VecDeque<Arc<[u8]>>,
+    parts: VecDeque<Shared>,
     /// Bytes of the first part that are sent.
     sent: usize,
     /// Bytes to send.
@@ -29,7 +28,7 @@ pub(super) struct Outgoing {
 
 impl Outgoing {
     /// Adds a part, which is not empty.
-    pub(super) fn push(&mut self, part: Arc<[u8]>) {
+    pub(super) fn push(&mut self, part: Shared) {
         debug_assert!(!part.is_empty());
         self.bytes += part.len();
         self.parts.push_back(part);

@@ -163,7 +163,7 @@ pub(crate) enum Answer {
 
 /// The contributions of all ranks, encoded once for all of them.
 #[derive(Clone, PartialEq)]
-pub(crate) struct Gathered(Arc<[u8]>);
+pub(crate) struct Gathered(Shared);
 
 impl Gathered {
     pub(crate) fn new(all: &[Vec<u8>]) -> Self {
@@ -219,12 +219,15 @@ pub enum FailureKind {
     Left,
 }
 
+/// Bytes that go out on several connections.
+pub(crate) type Shared = Arc<[u8]>;
+
 /// From so many bytes on, what was gathered is not copied into each rank's frame. Less goes out with its
 /// header in one packet.
 const SHARED_FROM: usize = 1024;
 
 /// A frame for `message`: what is one rank's own, and after it what all ranks that get it share.
-pub(crate) fn encode_reply(message: &ToClient) -> Result<(Vec<u8>, Option<Arc<[u8]>>)> {
+pub(crate) fn encode_reply(message: &ToClient) -> Result<(Vec<u8>, Option<Shared>)> {
     let (id, all) = match message {
         ToClient::Reply {
             id,
