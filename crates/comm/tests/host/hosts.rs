@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use warpweave_comm::Communicator;
+use warpweave_symm_mem::{Host, SymmetricBuffer};
 
 // The bench cuts the cable too.
 #[allow(dead_code)]
@@ -39,6 +40,11 @@ fn child() {
         println!(
             "child: {:?} descriptors",
             fds.iter().map(Vec::len).collect::<Vec<_>>()
+        );
+        let memory = SymmetricBuffer::new(&Host::new(), &comm.shared_exchange(), "b", 64);
+        println!(
+            "child: memory: {}",
+            memory.map_or_else(|e| e.to_string(), |_| "shared".into())
         );
         comm.barrier()
     });
@@ -233,6 +239,23 @@ fn a_job_on_two_hosts_is_started_over_ipv6() {
     let Some(hosts) = Hosts::new() else { return };
     let said = said(&hosts, |rank| torchrun(rank, ADDRESSES_V6[0]), None);
     meet(&said, "torchrun", ADDRESSES_V6);
+}
+
+/// The hosts of an NVLink domain may be one node. Memory of the host backend is of one host: that is an error
+/// on all ranks, and not a wait.
+#[test]
+fn memory_of_a_node_of_two_hosts_is_refused_where_it_has_no_fabric_handles() {
+    let Some(hosts) = Hosts::new() else { return };
+    let one_node = |rank| {
+        let node = vec![("WARPWEAVE_NODE", text("a domain"))];
+        [torchrun(rank, ADDRESSES[0]), node].concat()
+    };
+    for (rank, said) in said(&hosts, one_node, None).iter().enumerate() {
+        let memory = "across hosts all ranks need fabric handles";
+        for part in ["1 nodes: ranks [0, 1, 2, 3]", memory, "child: fine"] {
+            assert!(said.contains(part), "rank {rank}: {part}: {said}");
+        }
+    }
 }
 
 /// Its variables do not say on which host rank 0 is.
