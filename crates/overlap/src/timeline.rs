@@ -75,7 +75,8 @@ pub struct Timeline {
     pub origin: Origin,
     /// Number of ranks.
     pub world: usize,
-    /// All steps, by rank, call and place in the plan.
+    /// All steps, by rank, call and place in the plan; of the first node's ranks alone where these
+    /// [stand for all](crate::simulate::first_node).
     pub spans: Vec<Span>,
 }
 

@@ -44,14 +44,25 @@ pub fn agree<T, E: Failure>(
 /// [`Error::Disagreement`] with a rank where it differs and both values; a failed exchange.
 pub fn require_same(exchange: &dyn Exchange, what: &'static str, mine: &str) -> Result<()> {
     let all = exchange.all_gather(what, mine.as_bytes())?;
-    match all.iter().position(|theirs| theirs != mine.as_bytes()) {
+    require_equal(exchange.rank(), what, &all)
+}
+
+/// The same for what all ranks have sent.
+pub(crate) fn require_equal(
+    rank: usize,
+    what: &'static str,
+    all: &[impl AsRef<[u8]>],
+) -> Result<()> {
+    let text = |of: usize| String::from_utf8_lossy(all[of].as_ref()).into_owned();
+    let differs = |theirs: &&_| AsRef::<[u8]>::as_ref(*theirs) != all[rank].as_ref();
+    match all.iter().position(|theirs| differs(&theirs)) {
         None => Ok(()),
         Some(peer) => Err(Error::Disagreement {
             what,
-            rank: exchange.rank(),
-            mine: mine.into(),
+            rank,
+            mine: text(rank),
             peer,
-            theirs: String::from_utf8_lossy(&all[peer]).into_owned(),
+            theirs: text(peer),
         }),
     }
 }
@@ -109,9 +120,20 @@ pub(crate) fn gather<T, U>(
     encode: impl Fn(Reply<&T>) -> Vec<u8>,
     decode: impl Fn(&[u8]) -> Result<Reply<U>, Malformed>,
 ) -> Result<Vec<U>> {
+    gather_of(exchange, tag, mine, encode, decode).map(|(_, all)| all)
+}
+
+/// The same, with this rank's own value.
+pub(crate) fn gather_of<T, U>(
+    exchange: &dyn Exchange,
+    tag: &str,
+    mine: Result<T>,
+    encode: impl Fn(Reply<&T>) -> Vec<u8>,
+    decode: impl Fn(&[u8]) -> Result<Reply<U>, Malformed>,
+) -> Result<(T, Vec<U>)> {
     let all = exchange.all_gather(tag, &encode(reply(&mine)))?;
-    mine?;
-    all_of(&all, tag, decode)
+    let mine = mine?;
+    Ok((mine, all_of(&all, tag, decode)?))
 }
 
 /// The values of all ranks, or the error of the first rank that has none.

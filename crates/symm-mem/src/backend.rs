@@ -62,6 +62,16 @@ impl Support {
     }
 }
 
+/// How ranks open each other's segments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sharing {
+    /// By file descriptors, which reach ranks of one host.
+    Descriptors,
+    /// By fabric handles: 64 bytes that open the memory on every host of an NVLink domain. Descriptors work
+    /// too.
+    Fabric,
+}
+
 /// Properties and capabilities of a rank's device.
 #[derive(Clone, Debug)]
 pub struct DeviceInfo {
@@ -147,14 +157,27 @@ pub trait Backend: Clone + Debug + Send + Sync + Sized + 'static {
     /// Sizes of segments are multiples of this, for allocation and for multicast binding.
     fn granularity(&self) -> usize;
 
-    /// New physical memory of `bytes`, a multiple of [`Backend::granularity`], zeroed.
-    fn create_segment(&self, bytes: usize) -> Result<Self::Segment>;
+    /// Whether memory can be shared by fabric handles, and so with ranks of other hosts of an NVLink domain.
+    /// The first call may create memory to find out.
+    ///
+    /// # Errors
+    /// The driver's, if it fails in another way than by refusing.
+    fn fabric_handles(&self) -> Result<Support>;
 
-    /// A descriptor of `segment` that a peer process can import.
-    fn export_segment(&self, segment: &Self::Segment) -> Result<OwnedFd>;
+    /// New physical memory of `bytes`, a multiple of [`Backend::granularity`], zeroed, to be shared in this
+    /// way: [`Sharing::Fabric`] only where [`Backend::fabric_handles`] has it.
+    fn create_segment(&self, bytes: usize, sharing: Sharing) -> Result<Self::Segment>;
 
-    /// Imports a peer's segment from its descriptor.
-    fn import_segment(&self, fd: OwnedFd, bytes: usize) -> Result<Self::Segment>;
+    /// What a peer process needs to import `segment`.
+    fn export_segment(&self, segment: &Self::Segment) -> Result<ExportedMemory>;
+
+    /// Imports a peer's segment from the result of the peer's [`Backend::export_segment`].
+    fn import_segment(
+        &self,
+        handle: &MemoryHandle,
+        fd: Option<OwnedFd>,
+        bytes: usize,
+    ) -> Result<Self::Segment>;
 
     /// Maps `segments`, all of the same size, contiguously into one range that this device may read and
     /// write.

@@ -48,8 +48,8 @@ pub trait Exchange: Send + Sync {
         Ok(vec![Ipv4Addr::LOCALHOST.into(); self.world()])
     }
 
-    /// Sends `fds` to every peer of this rank's [node](Exchange::nodes) and returns those of every rank, by
-    /// rank; this rank's own entry holds duplicates, and those of other nodes are empty. Ranks may send
+    /// Sends `fds` to every peer of this rank's [node](Exchange::nodes) and host, and returns those of every
+    /// rank, by rank; this rank's own entry holds duplicates, and those of others are empty. Ranks may send
     /// different numbers of descriptors.
     fn all_gather_fds(
         &self,

@@ -22,7 +22,7 @@ mod wire;
 
 pub use address::DevicePtr;
 pub use agreement::{Failure, agree, require_same};
-pub use backend::{Backend, BackendKind, DeviceInfo, Mapping, Memory, Priority, Support};
+pub use backend::{Backend, BackendKind, DeviceInfo, Mapping, Memory, Priority, Sharing, Support};
 pub use cuda::Cuda;
 pub use dtype::DType;
 pub use error::{Error, FaultCause, Result, SignalFault};

@@ -1,12 +1,16 @@
 //! Symmetric buffers: every rank allocates the same number of bytes, and every rank maps all of them.
 
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use crate::agreement::{agree, require_same};
-use crate::backend::{Backend, DevicePtr, Mapping, Memory};
+use crate::agreement::{self, Reply, agree, gather, gather_of, require_equal};
+use crate::backend::{Backend, DevicePtr, Mapping, Memory, Sharing, Support};
 use crate::error::{Error, Result};
 use crate::exchange::Exchange;
+use crate::ipc::offer::{decode_handle, encode_handle};
+use crate::ipc::{ExportedMemory, MemoryHandle};
+use crate::wire::Malformed;
 
 /// Memory of the same size on every rank of a group.
 ///
@@ -35,8 +39,12 @@ impl<B: Backend> SymmetricBuffer<B> {
     /// Allocates `bytes` on this rank and maps the parts of all ranks. Collective: all ranks pass the same
     /// `name` and `bytes`. The memory is zeroed.
     ///
+    /// Where all ranks [have fabric handles](Backend::fabric_handles), memory is shared by these, and the
+    /// ranks of a node may be on several hosts of an NVLink domain. Otherwise it is shared by descriptors.
+    ///
     /// # Errors
-    /// [`Error::Unavailable`] if the ranks are in several [nodes](Exchange::nodes);
+    /// [`Error::Unavailable`] if the ranks are in several [nodes](Exchange::nodes), or on several hosts without
+    /// fabric handles;
     /// [`Error::Disagreement`] if a rank passes another size or name; errors of the backend and the exchange.
     /// An error on one rank is an error on all.
     pub fn new(
@@ -48,23 +56,43 @@ impl<B: Backend> SymmetricBuffer<B> {
         let (rank, world) = (exchange.rank(), exchange.world());
         let nodes = exchange.nodes()?;
         nodes.require_one(0..world, &format!("the symmetric buffer `{name}`"))?;
-        let mine = format!("{name}: {bytes} bytes");
-        require_same(exchange.as_ref(), "symm.alloc", &mine)?;
         let span = tracing::info_span!("symm.alloc", name, bytes, world);
         let _entered = span.enter();
+        let request = backend.fabric_handles().map(|support| Request {
+            what: format!("{name}: {bytes} bytes"),
+            support,
+        });
+        let (encode, decode) = (Request::encode, Request::decode);
+        let requests = gather(exchange.as_ref(), "symm.alloc", request, encode, decode)?;
+        let whats: Vec<_> = requests.iter().map(|request| &request.what).collect();
+        require_equal(rank, "symm.alloc", &whats)?;
+        let sharing = Request::sharing(&requests);
 
         let stride = bytes.max(1).next_multiple_of(backend.granularity());
         let made = backend
             .device()
             .shareable_memory
             .require("memory that peers can map")
-            .and_then(|()| backend.create_segment(stride))
+            .and_then(|()| backend.create_segment(stride, sharing))
             .and_then(|segment| Ok((backend.export_segment(&segment)?, segment)));
-        let (fd, segment) = agree(exchange.as_ref(), "symm.create", made)?;
-
-        use std::os::fd::AsFd;
-        let gathered = exchange.all_gather_fds("symm.fds", &[fd.as_fd()])?;
-        let mapped = map_all(backend, gathered, rank, &segment, stride);
+        let ((exported, segment), handles) = gather_of(
+            exchange.as_ref(),
+            "symm.create",
+            made,
+            |made| encode_handle(made.map(|(exported, _): &(ExportedMemory, _)| &exported.handle)),
+            decode_handle,
+        )?;
+        let fds = match sharing {
+            Sharing::Fabric => (0..world).map(|_| Vec::new()).collect(),
+            Sharing::Descriptors => {
+                let fds: Vec<_> = exported.fd.iter().map(AsFd::as_fd).collect();
+                exchange.all_gather_fds("symm.fds", &fds)?
+            }
+        };
+        drop(exported);
+        let fds = fds.into_iter().map(|mut fds| fds.pop());
+        let handles: Vec<_> = handles.iter().zip(fds).collect();
+        let mapped = map_all(backend, handles, &requests, rank, &segment, stride);
         let (mapping, table) = agree(exchange.as_ref(), "symm.map", mapped)?;
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Ok(SymmetricBuffer {
@@ -178,33 +206,102 @@ impl<B: Backend> SymmetricBuffer<B> {
     }
 }
 
+/// What a rank asks for, and whether it has fabric handles.
+struct Request {
+    what: String,
+    support: Support,
+}
+
+impl Request {
+    fn encode(reply: Reply<&Self>) -> Vec<u8> {
+        agreement::write(reply, |request, to| {
+            to.text(&request.what);
+            match &request.support {
+                Support::Yes => to.byte(1),
+                Support::No(why) => to.byte(0).text(why),
+            };
+        })
+    }
+
+    fn decode(bytes: &[u8]) -> std::result::Result<Reply<Self>, Malformed> {
+        agreement::read(bytes, |from| {
+            Ok(Request {
+                what: from.text()?,
+                support: match from.byte()? {
+                    1 => Support::Yes,
+                    0 => Support::No(from.text()?),
+                    _ => return Err(Malformed("neither with fabric handles nor without")),
+                },
+            })
+        })
+    }
+
+    /// Fabric handles if all ranks have them. All ranks see the same requests.
+    fn sharing(all: &[Self]) -> Sharing {
+        let mut lacking = all.iter().enumerate().filter_map(|(rank, request)| {
+            let Support::No(why) = &request.support else {
+                return None;
+            };
+            Some((rank, why))
+        });
+        match lacking.next() {
+            None => Sharing::Fabric,
+            Some((rank, why)) if all.iter().any(|request| request.support.is_yes()) => {
+                tracing::info!(
+                    rank,
+                    why,
+                    "a rank lacks fabric handles: all use descriptors"
+                );
+                Sharing::Descriptors
+            }
+            Some(_) => Sharing::Descriptors,
+        }
+    }
+
+    /// What it means that no descriptor of this rank, `peer`, arrived.
+    fn no_descriptor(&self, peer: usize) -> Error {
+        let missing = crate::ExchangeError::MissingDescriptor {
+            rank: peer,
+            tag: "symm.fds".into(),
+            expected: 1,
+            got: 0,
+        };
+        let fabric = match &self.support {
+            Support::No(why) => format!("rank {peer} has none: {why}"),
+            Support::Yes => "another rank has none".into(),
+        };
+        Error::Unavailable {
+            what: format!("memory of rank {peer}"),
+            why: format!(
+                "{missing} They reach ranks of one host only; across hosts all ranks need fabric handles, \
+                 and {fabric}"
+            ),
+        }
+    }
+}
+
 fn map_all<B: Backend>(
     backend: &B,
-    gathered: Vec<Vec<std::os::fd::OwnedFd>>,
+    handles: Vec<(&MemoryHandle, Option<OwnedFd>)>,
+    requests: &[Request],
     rank: usize,
     own: &B::Segment,
     stride: usize,
 ) -> Result<(B::Mapping, B::Memory)> {
-    let mut peers = Vec::with_capacity(gathered.len());
-    for (peer, fds) in gathered.into_iter().enumerate() {
-        let fd = fds
-            .into_iter()
-            .next()
-            .ok_or_else(|| crate::ExchangeError::MissingDescriptor {
-                rank: peer,
-                tag: "symm.fds".into(),
-                expected: 1,
-                got: 0,
-            })?;
-        peers.push(if peer == rank {
-            None
-        } else {
-            let opened = backend.import_segment(fd, stride);
-            Some(opened.map_err(|cause| Error::PeerMemory {
-                rank: peer,
-                cause: Box::new(cause),
-            })?)
-        });
+    let mut peers = Vec::with_capacity(handles.len());
+    for (peer, ((handle, fd), request)) in handles.into_iter().zip(requests).enumerate() {
+        let opened = match (handle, &fd) {
+            _ if peer == rank => {
+                peers.push(None);
+                continue;
+            }
+            (MemoryHandle::Descriptor, None) => Err(request.no_descriptor(peer)),
+            _ => backend.import_segment(handle, fd, stride),
+        };
+        peers.push(Some(opened.map_err(|cause| Error::PeerMemory {
+            rank: peer,
+            cause: Box::new(cause),
+        })?));
     }
     let segments: Vec<_> = peers.iter().map(|s| s.as_ref().unwrap_or(own)).collect();
     let mapping = backend.map_segments(&segments)?;

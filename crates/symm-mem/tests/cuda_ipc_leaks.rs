@@ -5,7 +5,7 @@
 mod processes;
 
 use processes::processes;
-use warpweave_symm_mem::{Backend, Cuda, IpcCache, Mapping, Memory, SymmetricPool};
+use warpweave_symm_mem::{Backend, Cuda, IpcCache, Mapping, Memory, Sharing, SymmetricPool};
 
 #[test]
 #[ignore = "needs a GPU"]
@@ -16,7 +16,9 @@ fn a_thousand_rounds_leave_nothing_behind() {
         let stream = device.setup_stream().unwrap();
         let once = |i: usize| {
             let plain = device.allocate((1 << 20) + i).unwrap();
-            let segment = device.create_segment(device.granularity()).unwrap();
+            let segment = device
+                .create_segment(device.granularity(), Sharing::Descriptors)
+                .unwrap();
             let mapping = device.map_segments(&[&segment]).unwrap();
             let cache = IpcCache::new(&device).unwrap();
             for at in [plain.address(), mapping.address()] {

@@ -10,6 +10,7 @@ use std::thread;
 use warpweave_comm::Job;
 use warpweave_overlap::algorithms::{self, Configuration};
 use warpweave_overlap::plan::Problem;
+use warpweave_overlap::simulate::simulate_configuration;
 use warpweave_overlap::{Machine, Timeline, check, show, simulate, trace};
 
 use super::choice;
@@ -91,9 +92,11 @@ pub(super) fn plan(command: &PlanCommand, out: &mut impl Write) -> Result<bool> 
 
 fn simulated(args: &SimulateArgs) -> Result<Timeline> {
     let algorithm = algorithms::find(&args.name)?;
-    let plans = algorithm.plans(args.world, &of(&args.problem))?;
     let machine = machine_or_measured(args.machine.as_deref(), args.world)?;
-    Ok(simulate(&plans, &machine, args.calls.into())?)
+    let problem = (args.world, &of(&args.problem));
+    let (_, timeline) =
+        simulate_configuration::<BenchError>(&algorithm, problem, &machine, args.calls.into())?;
+    Ok(timeline)
 }
 
 fn write_trace(path: &Path, text: &str, out: &mut impl Write) -> Result<()> {

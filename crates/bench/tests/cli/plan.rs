@@ -194,5 +194,5 @@ fn the_guide_to_hosts_says_what_is_simulated() {
         has(&plan(&line, 0).out, &[&format!("{world} ranks: {us} µs")]);
         compared += 1;
     }
-    assert_eq!(compared, 11);
+    assert_eq!(compared, 12);
 }

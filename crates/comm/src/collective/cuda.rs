@@ -6,8 +6,8 @@ use warpweave_symm_mem::{Cuda, DType, Error, Result, device_image};
 use super::backend::{CollectiveKernels, Move};
 use super::enqueue::{DIRECT_THREADS, PACKET_THREADS, vector};
 use super::launch::{
-    Direct, Group, MAX_WORLD, Multimem, PacketKernel, Packets, PushReduce, ScatterAllGather, Tree,
-    UnevenPackets,
+    DEVICE_WORLD, Direct, Group, Multimem, PacketKernel, Packets, PushReduce, ScatterAllGather,
+    Tree, UnevenPackets,
 };
 use super::norm::launch::{ReducedNorm, RowNorm, Shots};
 use super::push_reduce::vector as push_vector;
@@ -19,7 +19,7 @@ static SCATTER_ALL_GATHER: Image = device_image!("scatter_all_gather", sm_90a, c
 static PUSH_REDUCE: Image = device_image!("push_reduce", sm_90a, compute_80);
 
 /// The world sizes for which kernels are compiled: the smallest that holds all ranks is taken.
-const WORLDS: [usize; 3] = [2, 4, MAX_WORLD];
+const WORLDS: [usize; 3] = [2, 4, DEVICE_WORLD];
 
 /// The element types of reductions.
 const DTYPES: [DType; 3] = DType::ARITHMETIC;
@@ -49,7 +49,10 @@ macro_rules! by_dtype_and_world {
 mod bulk;
 mod multimem;
 mod norm;
+mod parameters;
 mod tree;
+
+use parameters::Parameter;
 
 /// `words`: for messages of whole 32-bit words, as those of f32 always are.
 fn packet_kernel(
@@ -185,6 +188,8 @@ fn all() -> impl Iterator<Item = (&'static Image, &'static str)> {
 }
 
 impl CollectiveKernels for Cuda {
+    const MAX_WORLD: usize = DEVICE_WORLD;
+
     fn preload_collectives(&self) -> Result<()> {
         for (image, name) in all() {
             match self.function(image, name) {
@@ -401,8 +406,8 @@ fn packet_config(blocks: u32) -> LaunchConfig {
 }
 
 /// # Safety
-/// The kernel takes one parameter, of this type; the rest is as [`CollectiveKernels`] asks.
-unsafe fn launch<P>(
+/// The kernel takes one parameter, the twin of this type; the rest is as [`CollectiveKernels`] asks.
+unsafe fn launch<P: Parameter>(
     cuda: &Cuda,
     stream: &CudaStream,
     image: &'static Image,
@@ -419,14 +424,15 @@ unsafe fn launch<P>(
 ///
 /// # Safety
 /// As for [`launch`].
-unsafe fn launch_shared<P>(
+unsafe fn launch_shared<P: Parameter>(
     cuda: &Cuda,
     stream: &CudaStream,
     image: &'static Image,
     name: &'static str,
     config: LaunchConfig,
-    mut parameter: P,
+    parameter: P,
 ) -> Result<()> {
+    let mut parameter = parameter.on_device();
     let function = cuda.function(image, name)?;
     // SAFETY: the caller's obligation.
     unsafe {

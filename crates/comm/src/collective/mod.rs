@@ -50,9 +50,7 @@ pub use select::{Costs, MalformedCosts, ReductionOrder, interpolate};
 pub use variant::Variant;
 
 use host::of_other_call;
-use launch::{
-    Addresses, Group, MAX_BLOCKS, MAX_CAPACITY, MAX_WORLD, PACKET_SLOT, Packets, signature,
-};
+use launch::{Addresses, Group, MAX_BLOCKS, MAX_CAPACITY, PACKET_SLOT, Packets, signature};
 use select::Selected;
 
 /// How much memory the collectives of a group keep.
@@ -142,8 +140,8 @@ impl<B: CollectiveKernels> Collectives<B> {
     /// measurements.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for more than [`MAX_WORLD`] ranks; what the backend and the exchange
-    /// report. An error on one rank is an error on all.
+    /// As [`Collectives::require_world`]; what the backend and the exchange report. An error on one rank is
+    /// an error on all.
     pub fn new(
         backend: &B,
         exchange: &Arc<dyn Exchange>,
@@ -151,14 +149,7 @@ impl<B: CollectiveKernels> Collectives<B> {
         options: CollectiveOptions,
     ) -> Result<Self> {
         let (rank, world) = (exchange.rank(), exchange.world());
-        if world > MAX_WORLD {
-            return Err(Error::InvalidArgument {
-                what: "world",
-                why: format!(
-                    "collectives over symmetric memory serve {MAX_WORLD} ranks at most, not {world}: use NCCL"
-                ),
-            });
-        }
+        Self::require_world(world)?;
         if options.packet_bytes > (MAX_CAPACITY - 64) * launch::PAYLOAD {
             return Err(Error::InvalidArgument {
                 what: "packet_bytes",
@@ -221,6 +212,24 @@ impl<B: CollectiveKernels> Collectives<B> {
     /// This rank.
     pub fn rank(&self) -> usize {
         self.rank
+    }
+
+    /// That this backend has collectives of `world` ranks: see [`CollectiveKernels::MAX_WORLD`].
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] with the limit.
+    pub fn require_world(world: usize) -> Result<()> {
+        const { assert!(B::MAX_WORLD <= launch::MAX_WORLD) };
+        if world <= B::MAX_WORLD {
+            return Ok(());
+        }
+        Err(Error::Unavailable {
+            what: format!("collectives of {world} ranks over symmetric memory"),
+            why: format!(
+                "on this backend they serve {} ranks at most: use NCCL, or groups of fewer ranks",
+                B::MAX_WORLD
+            ),
+        })
     }
 
     /// Number of ranks.

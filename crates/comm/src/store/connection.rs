@@ -1,18 +1,60 @@
 //! One connection of the server: its socket, its buffers and its deadline.
 
+use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
 
-use super::wire::{FrameBuffer, REQUEST_LIMIT};
+use super::wire::{FrameBuffer, REQUEST_LIMIT, Shared};
 
 pub(super) struct Connection {
     pub stream: TcpStream,
     pub incoming: FrameBuffer,
-    pub outgoing: Vec<u8>,
+    pub outgoing: Outgoing,
     pub phase: Phase,
+}
+
+/// What is to be sent, in parts: the reply to an all-gather is that of all other connections too.
+#[derive(Default)]
+pub(super) struct Outgoing {
+    parts: VecDeque<Shared>,
+    /// Bytes of the first part that are sent.
+    sent: usize,
+    /// Bytes to send.
+    bytes: usize,
+}
+
+impl Outgoing {
+    /// Adds a part, which is not empty.
+    pub(super) fn push(&mut self, part: Shared) {
+        debug_assert!(!part.is_empty());
+        self.bytes += part.len();
+        self.parts.push_back(part);
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// What comes next; empty where nothing does.
+    fn next(&self) -> &[u8] {
+        self.parts.front().map_or(&[], |part| &part[self.sent..])
+    }
+
+    fn advance(&mut self, sent: usize) {
+        self.sent += sent;
+        self.bytes -= sent;
+        if self.next().is_empty() {
+            self.parts.pop_front();
+            self.sent = 0;
+        }
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -73,21 +115,16 @@ impl Connection {
     }
 
     pub(super) fn write(&mut self) -> Result<(), String> {
-        let mut written = 0;
-        let result = loop {
-            if written == self.outgoing.len() {
-                break Ok(());
-            }
-            match self.stream.write(&self.outgoing[written..]) {
-                Ok(0) => break Err("its connection to the store takes nothing more".into()),
-                Ok(n) => written += n,
-                Err(e) if e.kind() == ErrorKind::WouldBlock => break Ok(()),
+        while !self.outgoing.is_empty() {
+            match self.stream.write(self.outgoing.next()) {
+                Ok(0) => return Err("its connection to the store takes nothing more".into()),
+                Ok(n) => self.outgoing.advance(n),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
                 Err(e) if e.kind() == ErrorKind::Interrupted => continue,
-                Err(e) => break Err(format!("its connection to the store broke: {e}")),
+                Err(e) => return Err(format!("its connection to the store broke: {e}")),
             }
-        };
-        self.outgoing.drain(..written);
-        result
+        }
+        Ok(())
     }
 }
 

@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
 
-use super::connection::{Connection, Phase, keep_alive};
+use super::connection::{Connection, Outgoing, Phase, keep_alive};
 use super::origin;
 use super::sessions::{Action, Actions, SessionTable};
 use super::wake::{WakeFd, is_ready, wait_ready};
-use super::wire::{FrameBuffer, REPLY_LIMIT, Refusal, ToClient, encode};
+use super::wire::{FrameBuffer, REPLY_LIMIT, Refusal, ToClient, encode_reply};
 use crate::auth::challenge;
 use crate::error::{CommError, Result};
 use crate::job::{JobToken, LARGEST_WORLD};
@@ -224,7 +224,7 @@ impl Service {
             let connection = Connection {
                 stream,
                 incoming: FrameBuffer::default(),
-                outgoing: Vec::new(),
+                outgoing: Outgoing::default(),
                 phase: Phase::Greeting {
                     until: Instant::now() + GREETING_TIMEOUT,
                 },
@@ -318,13 +318,15 @@ impl Service {
             return Ok(());
         };
         // A reply is bounded by what its all-gather admits, so its size cannot make encoding fail.
-        let Ok(frame) = encode(message, "reply", REPLY_LIMIT) else {
+        let Ok((own, shared)) = encode_reply(message) else {
             return Ok(());
         };
-        if connection.outgoing.len() + frame.len() > MAX_UNSENT {
+        let outgoing = &mut connection.outgoing;
+        outgoing.push(own.into());
+        shared.into_iter().for_each(|part| outgoing.push(part));
+        if outgoing.bytes() > MAX_UNSENT {
             return Err("it does not read what the store sends".into());
         }
-        connection.outgoing.extend_from_slice(&frame);
         self.write(id)
     }
 

@@ -163,7 +163,7 @@ pub(crate) enum Answer {
 
 /// The contributions of all ranks, encoded once for all of them.
 #[derive(Clone, PartialEq)]
-pub(crate) struct Gathered(Arc<[u8]>);
+pub(crate) struct Gathered(Shared);
 
 impl Gathered {
     pub(crate) fn new(all: &[Vec<u8>]) -> Self {
@@ -219,16 +219,50 @@ pub enum FailureKind {
     Left,
 }
 
+/// Bytes that go out on several connections.
+pub(crate) type Shared = Arc<[u8]>;
+
+/// From so many bytes on, what was gathered is not copied into each rank's frame. Less goes out with its
+/// header in one packet.
+const SHARED_FROM: usize = 1024;
+
+/// A frame for `message`: what is one rank's own, and after it what all ranks that get it share.
+pub(crate) fn encode_reply(message: &ToClient) -> Result<(Vec<u8>, Option<Shared>)> {
+    let (id, all) = match message {
+        ToClient::Reply {
+            id,
+            answer: Answer::Gathered(all),
+        } if all.0.len() >= SHARED_FROM => (*id, &all.0),
+        _ => return Ok((encode(message, "reply", REPLY_LIMIT)?, None)),
+    };
+    // The same reply of nothing ends in a length of zero, one byte.
+    let answer = Answer::Gathered(Gathered(Arc::new([])));
+    let mut own = encode(&ToClient::Reply { id, answer }, "reply", REPLY_LIMIT)?;
+    own.pop();
+    let own = postcard::to_extend(&all.len(), own).map_err(|e| CommError::Protocol {
+        what: format!("a length cannot be encoded: {e}"),
+    })?;
+    Ok((
+        sized(own, all.len(), "reply", REPLY_LIMIT)?,
+        Some(all.clone()),
+    ))
+}
+
 /// A whole frame for `message`.
 pub(crate) fn encode<T: Serialize>(message: &T, what: &str, limit: usize) -> Result<Vec<u8>> {
     let mut frame = Vec::with_capacity(64);
     frame.extend_from_slice(&MAGIC);
     frame.extend_from_slice(&VERSION.to_le_bytes());
     frame.extend_from_slice(&[0; 4]);
-    let mut frame = postcard::to_extend(message, frame).map_err(|e| CommError::Protocol {
+    let frame = postcard::to_extend(message, frame).map_err(|e| CommError::Protocol {
         what: format!("`{what}` cannot be encoded: {e}"),
     })?;
-    let size = frame.len() - HEADER;
+    sized(frame, 0, what, limit)
+}
+
+/// The frame with its size in the header; `more` bytes of it follow.
+fn sized(mut frame: Vec<u8>, more: usize, what: &str, limit: usize) -> Result<Vec<u8>> {
+    let size = frame.len() - HEADER + more;
     if size > limit {
         return Err(CommError::TooLarge {
             what: what.into(),
@@ -362,6 +396,25 @@ mod tests {
         assert!(Arc::ptr_eq(&gathered.0, &again.0));
         let bytes = postcard::to_stdvec(&answer).unwrap();
         assert_eq!(postcard::from_bytes::<Answer>(&bytes).unwrap(), answer);
+    }
+
+    #[test]
+    fn a_reply_in_two_parts_is_the_frame_of_the_whole() {
+        for bytes in [0, 1, 100, SHARED_FROM - 10, SHARED_FROM, 20_000] {
+            let gathered = Gathered::new(&[vec![7; bytes], vec![], vec![8]]);
+            let reply = ToClient::Reply {
+                id: 300,
+                answer: Answer::Gathered(gathered.clone()),
+            };
+            let (own, shared) = encode_reply(&reply).unwrap();
+            if let Some(shared) = &shared {
+                assert!(Arc::ptr_eq(shared, &gathered.0));
+                assert!(own.len() < 32);
+            }
+            assert_eq!(shared.is_some(), gathered.0.len() >= SHARED_FROM);
+            let whole = encode(&reply, "reply", REPLY_LIMIT).unwrap();
+            assert!([own, shared.unwrap_or_default().to_vec()].concat() == whole);
+        }
     }
 
     #[test]

@@ -89,6 +89,34 @@ fn every_variant_type_and_small_length_of_five_to_eight_ranks() {
     }
 }
 
+/// More than the GPUs of a host, up to the most that the tables of the launches hold.
+#[test]
+fn every_variant_of_more_than_eight_ranks() {
+    for world in [9, 12, 16] {
+        plays(world, |rank| suite::few(&rank.limits()));
+    }
+}
+
+#[test]
+fn groups_beyond_the_limit_of_a_backend_are_refused_with_the_limit() {
+    use warpweave_comm::Collectives;
+    use warpweave_comm::collective::launch::{DEVICE_WORLD, MAX_WORLD};
+    use warpweave_symm_mem::Cuda;
+    assert!(Collectives::<Host>::require_world(MAX_WORLD).is_ok());
+    assert!(Collectives::<Cuda>::require_world(DEVICE_WORLD).is_ok());
+    let error = Collectives::<Cuda>::require_world(DEVICE_WORLD + 1).unwrap_err();
+    assert!(
+        error.is_unavailable() && error.to_string().contains("8 ranks at most"),
+        "{error}"
+    );
+    let made = on_threads(MAX_WORLD + 1, TIMEOUT, |_| Ok(())).unwrap_err();
+    assert_eq!(
+        made.matches("they serve 16 ranks at most").count(),
+        MAX_WORLD + 1,
+        "{made}"
+    );
+}
+
 #[test]
 fn lengths_at_which_variants_change() {
     for world in [1, 2, 3, 8] {
@@ -189,7 +217,7 @@ fn epochs_wrap_around() {
 
 #[test]
 fn barriers_order_work() {
-    for world in [1, 2, 5] {
+    for world in [1, 2, 5, 16] {
         let body = |rank: &Rank<Host>| suite::barriers_order_work(rank).map_err(message);
         on_threads(world, TIMEOUT, body).unwrap_or_else(|why| panic!("{why}"));
     }
@@ -267,7 +295,7 @@ fn ranks_of_a_communicator() {
 fn rows_are_added_and_normalized_in_every_variant() {
     // Units of 48 bytes, segments of 1536.
     let hiddens = [1, 7, 12, 24, 100, 384, 768, 1000, 4104];
-    for world in [1, 2, 3, 4, 8] {
+    for world in [1, 2, 3, 4, 8, 12] {
         on_threads(world, TIMEOUT, |rank| {
             norm::every_case(rank, &hiddens, &[0, 1, 2, 5])
         })
@@ -282,7 +310,7 @@ fn bad_norms_are_refused() {
 
 #[test]
 fn calls_on_any_memory() {
-    for world in [1, 2, 3, 8] {
+    for world in [1, 2, 3, 8, 16] {
         let counts = [0, 2, 6, 50, 1200, 7000];
         on_threads(world, TIMEOUT, |rank| calls::any_memory(rank, &counts))
             .unwrap_or_else(|why| panic!("{why}"));
@@ -291,7 +319,7 @@ fn calls_on_any_memory() {
 
 #[test]
 fn chunks_of_different_lengths() {
-    for world in [1, 2, 3, 8] {
+    for world in [1, 2, 3, 8, 16] {
         on_threads(world, TIMEOUT, calls::uneven).unwrap_or_else(|why| panic!("{why}"));
     }
 }

@@ -53,6 +53,27 @@ pub fn small(limits: &Limits) -> Vec<Step> {
     steps
 }
 
+/// Every variant at a few lengths, in all types in turn, in and out of place: for groups of so many ranks that
+/// more would take long.
+pub fn few(limits: &Limits) -> Vec<Step> {
+    let turns = every_variant().zip(DTYPES.into_iter().cycle()).enumerate();
+    let cases = turns.flat_map(|(turn, ((operation, variant), dtype))| {
+        let least = least_reach(operation, variant, limits);
+        [(1, false), (97, true), (900, false)].map(|(count, in_place)| Case {
+            root: (turn + count) % limits.world,
+            in_place,
+            ..Case::new(
+                operation,
+                variant,
+                dtype,
+                count,
+                if in_place { Reach::BOTH } else { least },
+            )
+        })
+    });
+    cases.map(Step::Call).collect()
+}
+
 /// Lengths around those at which a variant changes its ways or ends.
 pub fn boundaries(limits: &Limits) -> Vec<Step> {
     let mut steps = Vec::new();

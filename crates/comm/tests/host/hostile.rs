@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use warpweave_comm::{Job, JobToken, Store, StoreServer};
 
-const TOKEN: &str = "a token of these tests";
+pub const TOKEN: &str = "a token of these tests";
 /// Five seconds to greet, and one to close.
 const GONE: Duration = Duration::from_secs(8);
 
-fn server(world: usize) -> StoreServer {
+pub fn server(world: usize) -> StoreServer {
     let any = "127.0.0.1:0".parse().expect("an address");
     StoreServer::bind(any, world, JobToken::new(TOKEN).expect("long enough")).expect("a server")
 }
@@ -31,9 +31,9 @@ fn connect(address: SocketAddr) -> TcpStream {
 }
 
 /// Bytes of the store's challenge, and of its welcome: a header, the message's kind, and 32 bytes.
-const CHALLENGE: usize = 8 + 1 + 32;
+pub const CHALLENGE: usize = 8 + 1 + 32;
 
-fn frame(payload: &[u8]) -> Vec<u8> {
+pub fn frame(payload: &[u8]) -> Vec<u8> {
     let length = (payload.len() as u32).to_le_bytes();
     [b"WW\x02\x00".as_slice(), &length, payload].concat()
 }
@@ -49,7 +49,7 @@ fn hello(challenge: &[u8], token: &str, rank: u8, world: u8) -> Vec<u8> {
 }
 
 /// A connection, and what the store challenges it with.
-fn challenged(address: SocketAddr) -> (TcpStream, Vec<u8>) {
+pub fn challenged(address: SocketAddr) -> (TcpStream, Vec<u8>) {
     let mut stream = connect(address);
     let mut bytes = [0; CHALLENGE];
     stream.read_exact(&mut bytes).expect("a challenge");
@@ -272,76 +272,4 @@ fn a_greeting_that_was_overheard_admits_nobody() {
             .windows(TOKEN.len())
             .any(|part| part == TOKEN.as_bytes())
     );
-}
-
-/// Bytes that this process holds in memory.
-fn resident() -> usize {
-    let statm = std::fs::read_to_string("/proc/self/statm").expect("procfs");
-    let pages: usize = statm
-        .split(' ')
-        .nth(1)
-        .and_then(|n| n.parse().ok())
-        .expect("pages");
-    pages * rustix::param::page_size()
-}
-
-#[test]
-fn as_many_ranks_as_can_be_meet_at_a_barrier_in_little_memory() {
-    const RANKS: usize = 4096;
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-    let raised = rustix::process::Rlimit {
-        current: limit.maximum,
-        ..limit
-    };
-    let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, raised);
-    if limit
-        .maximum
-        .is_some_and(|most| most < 2 * RANKS as u64 + 200)
-    {
-        eprintln!("skipped: {RANKS} ranks of one process need more descriptors than {limit:?}");
-        return;
-    }
-    let server = server(RANKS);
-    let world = RANKS as u16;
-    let joined = (0..world).map(|rank| {
-        let (mut stream, challenge) = challenged(server.address());
-        // Ranks above 127 take two bytes each.
-        let varint = |n: u16| match n {
-            0..=127 => vec![n as u8],
-            _ => vec![n as u8 | 0x80, (n >> 7) as u8],
-        };
-        let own = [5; 32];
-        let key = blake3::derive_key("warpweave connections", TOKEN.as_bytes());
-        let purpose = (u64::from(rank) << 32 | u64::from(world)).to_le_bytes();
-        let proved = [b"guest", challenge.as_slice(), &own, &purpose].concat();
-        let proof = blake3::keyed_hash(&key, &proved);
-        let place = [vec![0], varint(rank), varint(world)].concat();
-        let greeting = frame(&[&place, own.as_slice(), proof.as_bytes()].concat());
-        stream.write_all(&greeting).expect("room");
-        let mut welcome = [0; CHALLENGE];
-        stream.read_exact(&mut welcome).expect("a welcome");
-        assert_eq!(welcome[8], 1, "rank {rank}");
-        stream
-    });
-    let mut ranks: Vec<TcpStream> = joined.collect();
-    let before = resident();
-    // The fifth operation: an all-gather of a scope, a call, a tag and no bytes.
-    let barrier = frame(&[1, 1, 0xff, 0x7f, 5, 1, b's', 1, 1, b't', 0]);
-    for stream in &mut ranks {
-        stream.write_all(&barrier).expect("room");
-    }
-    let mut most = 0;
-    for stream in &mut ranks {
-        let mut header = [0; 8];
-        stream.read_exact(&mut header).expect("an answer");
-        let [.., a, b, c, d] = header;
-        let mut answer = vec![0; u32::from_le_bytes([a, b, c, d]) as usize];
-        stream.read_exact(&mut answer).expect("all of it");
-        assert_eq!(answer[..3], [3, 1, 4], "an all-gather");
-        assert!(answer.len() > RANKS);
-        most = most.max(resident());
-    }
-    let grown = most.saturating_sub(before);
-    println!("a barrier of {RANKS} ranks takes {} KiB", grown >> 10);
-    assert!(grown < 64 << 20, "{grown}");
 }

@@ -2,7 +2,9 @@
 //! the whole crate. The collectives of every backend are in `conformance`.
 
 mod agreement;
+mod crowd;
 mod hostile;
+mod hosts;
 mod launchers;
 mod losses;
 mod measured;

@@ -115,21 +115,34 @@ pub(crate) fn steps_of(plans: &[Plan], calls: usize) -> usize {
 }
 
 impl<'a> Program<'a> {
-    /// `plans` is indexed by rank and has no faults.
+    /// `plans` is indexed by rank and has no faults: the plans of all ranks, or of the first node's where
+    /// those of all nodes are alike. A rank of the first node then enters for those in its place.
     pub(crate) fn unroll(plans: Vec<&'a Plan>, calls: usize) -> Self {
         Self::between(plans, calls, Boundary::Operands)
     }
 
-    /// The same, with what a rank may do between calls.
-    pub(super) fn between(plans: Vec<&'a Plan>, calls: usize, boundary: Boundary) -> Self {
-        let mut program = Program {
+    /// One call of one rank, whose collectives nobody enters.
+    pub(crate) fn of_rank(plan: &'a Plan) -> Self {
+        let mut program = Self::of(vec![plan; plan.world], plan.world, Boundary::Operands);
+        program.call(plan, 0, &mut vec![None; plan.streams.len()]);
+        program
+    }
+
+    /// Without steps.
+    fn of(plans: Vec<&'a Plan>, world: usize, boundary: Boundary) -> Self {
+        Program {
             boundary,
             nodes: Vec::new(),
             accesses: Vec::new(),
-            collectives: vec![Vec::new(); plans.len()],
+            collectives: vec![Vec::new(); world],
             stream_ends: Vec::new(),
-            plans: plans.clone(),
-        };
+            plans,
+        }
+    }
+
+    /// The same, with what a rank may do between calls.
+    pub(super) fn between(plans: Vec<&'a Plan>, calls: usize, boundary: Boundary) -> Self {
+        let mut program = Self::of(plans.clone(), plans.len(), boundary);
         for plan in plans {
             let mut streams: Vec<Option<NodeId>> = vec![None; plan.streams.len()];
             for call in 0..calls {
@@ -341,7 +354,7 @@ impl<'a> Program<'a> {
             for entry in mine {
                 let index = before.entry(entry.ranks).or_default();
                 for &peer in entry.ranks {
-                    let theirs = &self.collectives[peer];
+                    let theirs = &self.collectives[peer % self.collectives.len()];
                     let same = |e: &&Entry<'_>| e.ranks == entry.ranks;
                     match theirs.iter().filter(same).nth(*index) {
                         Some(theirs) => self.nodes[entry.end].entries.push(theirs.begin),

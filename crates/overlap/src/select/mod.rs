@@ -21,7 +21,7 @@ use crate::algorithms::{self, Capabilities, Configuration};
 use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{Plan, Problem};
-use crate::simulate::{Machine, SimulateError, simulate};
+use crate::simulate::{Machine, SimulateError, simulate_configuration};
 use thiserror::Error;
 
 use correction::Correction;
@@ -224,13 +224,15 @@ fn choice(
     correction: &Correction<'_>,
     configuration: Configuration,
 ) -> Result<Choice, SelectError> {
-    let plans = configuration.plans(request.world, &request.problem)?;
-    if let Some(plan) = plans.first().filter(|plan| plan.shares_memory()) {
+    let first = configuration.plan(0, request.world, &request.problem)?;
+    if first.shares_memory() {
         request
             .machine
-            .holds_nodes_of(plan.node_size, request.world)?;
+            .holds_nodes_of(first.node_size, request.world)?;
     }
-    let timeline = simulate(&plans, request.machine, 1)?;
+    let problem = (request.world, &request.problem);
+    let (plans, timeline) =
+        simulate_configuration::<SelectError>(&configuration, problem, request.machine, 1)?;
     let predicted_us = timeline.total();
     let basis = correction.basis(&configuration, request);
     Ok(Choice {

@@ -37,6 +37,20 @@ impl Cost {
         }
     }
 
+    /// Whether it is this cost with other GPUs in the places of its own.
+    pub(super) fn is_moved(&self, other: &Cost, moved: impl Fn(usize) -> usize) -> bool {
+        let load = |(ours, theirs): (&(Resource, f64), &(Resource, f64))| {
+            std::mem::discriminant(&ours.0) == std::mem::discriminant(&theirs.0)
+                && ours.0.gpu() == moved(theirs.0.gpu())
+                && ours.1 == theirs.1
+        };
+        (self.latency, self.time) == (other.latency, other.time)
+            && self.loads.len() == other.loads.len()
+            && self.loads.iter().zip(&other.loads).all(load)
+            && self.engine == other.engine.map(moved)
+            && (self.pulls, self.gemm, self.handshake) == (other.pulls, other.gemm, other.handshake)
+    }
+
     /// Takes this share of a GPU's power too.
     pub(crate) fn with_power(mut self, gpu: usize, share: f64) -> Cost {
         self.loads.push((Resource::Power(gpu), share));

@@ -54,6 +54,12 @@ pub enum SimulateError {
         /// The most that are simulated.
         most: usize,
     },
+    /// One node cannot stand for the others, and all of them have too many steps.
+    #[error("no node of them stands for the others: {what}")]
+    NodesDiffer {
+        /// How they differ.
+        what: String,
+    },
     /// Steps that wait for what never comes.
     #[error("deadlock after {after_us} µs; what waits for ever: {}", blocked.join("; "))]
     Deadlock {

@@ -44,6 +44,7 @@ mod cost;
 mod engine;
 mod error;
 mod machine;
+mod nodes;
 mod sharing;
 mod write;
 
@@ -52,6 +53,7 @@ pub(crate) use cost::micros;
 pub use cost::{Cost, Costs};
 pub use error::SimulateError;
 pub use machine::{Gemm, Gpu, Latency, Link, Machine, Network, Rates, Tile};
+pub use nodes::{first_node, simulate_configuration};
 pub(crate) use sharing::Resource;
 
 use crate::check::objections;

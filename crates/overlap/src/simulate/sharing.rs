@@ -25,6 +25,23 @@ pub(crate) enum Resource {
     Power(usize),
 }
 
+impl Resource {
+    /// The GPU whose it is.
+    pub(super) const fn gpu(self) -> usize {
+        match self {
+            Resource::Sms(gpu)
+            | Resource::Memory(gpu)
+            | Resource::LinkOut(gpu)
+            | Resource::LinkIn(gpu)
+            | Resource::NetworkOut(gpu)
+            | Resource::NetworkIn(gpu)
+            | Resource::Engines(gpu)
+            | Resource::Pulls(gpu)
+            | Resource::Power(gpu) => gpu,
+        }
+    }
+}
+
 /// The parts of resources that a job takes while it runs at full speed; none above 1.
 pub(crate) type Loads = Vec<(Resource, f64)>;
 

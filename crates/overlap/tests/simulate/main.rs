@@ -5,6 +5,7 @@ mod closed_forms;
 mod fused;
 mod machines;
 mod measured;
+mod nodes;
 mod norms;
 mod push_chunks;
 mod reductions;

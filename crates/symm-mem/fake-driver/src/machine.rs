@@ -6,7 +6,7 @@ use std::env;
 pub const DEVICES: &str = "WARPWEAVE_FAKE_DEVICES";
 
 /// Variable: capabilities that the devices lack, separated by commas: `vmm`, `descriptor`, `multicast`,
-/// `peer`.
+/// `peer`; or the process: `imex`, without which memory with fabric handles is not permitted.
 pub const WITHOUT: &str = "WARPWEAVE_FAKE_WITHOUT";
 
 /// Variable: capabilities that the devices have beyond the default: `fabric`, `pools`.
@@ -35,6 +35,7 @@ pub(crate) struct Machine {
     pub multicast: bool,
     pub peer: bool,
     pub fabric: bool,
+    pub imex: bool,
     pub pools: bool,
     pub asynchronous: bool,
     pub granularity: usize,
@@ -56,6 +57,7 @@ impl Machine {
             multicast: !lacks("multicast"),
             peer: !lacks("peer"),
             fabric: has("fabric"),
+            imex: !lacks("imex"),
             pools: has("pools"),
             asynchronous: list(ASYNCHRONOUS) == "1",
             granularity,

@@ -26,6 +26,9 @@ use crate::backend::{DevicePtr, Mapping, Support};
 use crate::error::{Error, Result};
 use crate::ipc::{ExportedMemory, MemoryHandle};
 
+/// Variable: with `0`, memory is shared by descriptors even where there are fabric handles.
+const FABRIC_SWITCH: &str = "WARPWEAVE_FABRIC_HANDLES";
+
 /// A peer's allocation that this device can access.
 #[derive(Debug)]
 pub struct CudaPeerMemory(Reached);
@@ -107,7 +110,7 @@ fn retained(cuda: &Cuda, at: DevicePtr) -> Result<Retained> {
 }
 
 fn fabric_handle(cuda: &Cuda, at: DevicePtr) -> Result<MemoryHandle> {
-    cuda.fabric_handles()?
+    cuda.fabric_support()?
         .require("sharing by fabric handles")?;
     let handle = export_fabric(cuda, retained(cuda, at)?.handle)?;
     Ok(MemoryHandle::Fabric(handle))
@@ -130,7 +133,7 @@ impl CudaPeerMemory {
                 Reached::Mapped(mapped(CudaSegment::import(cuda, &fd, bytes)?)?)
             }
             (MemoryHandle::Fabric(handle), _) => {
-                cuda.fabric_handles()?.require("opening fabric handles")?;
+                cuda.fabric_support()?.require("opening fabric handles")?;
                 Reached::Mapped(mapped(CudaSegment::of_fabric(cuda, handle, bytes)?)?)
             }
             (handle, _) => return Err(handle.refused()),
@@ -262,19 +265,20 @@ impl Drop for Legacy {
 impl Cuda {
     /// Whether memory can be shared by fabric handles. The device may support them but the system forbid
     /// them, so the first call creates and exports a granule to find out.
-    pub fn fabric_handles(&self) -> Result<Support> {
+    pub(super) fn fabric_support(&self) -> Result<Support> {
         if let Some(known) = self.device.fabric.get() {
             return Ok(known.clone());
         }
-        let support = if !device::has(self.context(), device::FABRIC_HANDLES)? {
+        let support = if std::env::var(FABRIC_SWITCH).is_ok_and(|set| set.trim() == "0") {
+            Support::No(format!("{FABRIC_SWITCH}=0 is set"))
+        } else if !self.device.info.shareable_memory.is_yes()
+            || !device::has(self.context(), device::FABRIC_HANDLES)?
+        {
             Support::No("the device or its driver has no fabric handles".into())
         } else {
-            match CudaSegment::probe_fabric(self) {
-                Ok(()) => Support::Yes,
-                Err(error) => Support::No(format!(
-                    "{error}; fabric handles need an IMEX channel (/dev/nvidia-caps-imex-channels)"
-                )),
-            }
+            let support = CudaSegment::probe_fabric(self)?;
+            tracing::info!(device = self.name(), ?support, "fabric handles");
+            support
         };
         Ok(self.device.fabric.get_or_init(|| support).clone())
     }

@@ -6,7 +6,7 @@ use super::Cuda;
 use super::driver::{check, check_in_drop};
 use super::segment::{self, CudaSegment};
 use super::stream;
-use crate::backend::{DevicePtr, Mapping, Memory};
+use crate::backend::{DevicePtr, Mapping, Memory, Sharing};
 use crate::error::{Error, Result};
 
 /// A range of the device's address space with segments mapped contiguously.
@@ -22,8 +22,8 @@ pub struct CudaMapping {
 }
 
 /// New physical memory, zeroed, because the driver does not guarantee zeros.
-pub(super) fn zeroed_segment(cuda: &Cuda, bytes: usize) -> Result<CudaSegment> {
-    let segment = CudaSegment::create(cuda, bytes)?;
+pub(super) fn zeroed_segment(cuda: &Cuda, bytes: usize, sharing: Sharing) -> Result<CudaSegment> {
+    let segment = CudaSegment::create(cuda, bytes, sharing)?;
     CudaMapping::new(cuda, &[&segment])?.zero_and_unmap()?;
     Ok(segment)
 }

@@ -29,7 +29,7 @@ use std::time::Duration;
 use cudarc::driver::{CudaContext, sys};
 use parking_lot::Mutex;
 
-use crate::backend::{Backend, BackendKind, DeviceInfo, DevicePtr, Priority, Support};
+use crate::backend::{Backend, BackendKind, DeviceInfo, DevicePtr, Priority, Sharing, Support};
 use crate::error::{Error, Result};
 use crate::ipc::{AddressSpace, AllocationIdentity, ExportedMemory, MemoryHandle};
 use crate::pad::{PadView, StopFlags};
@@ -131,16 +131,29 @@ impl Backend for Cuda {
         self.device.granularity
     }
 
-    fn create_segment(&self, bytes: usize) -> Result<CudaSegment> {
-        memory::zeroed_segment(self, bytes)
+    fn fabric_handles(&self) -> Result<Support> {
+        self.fabric_support()
     }
 
-    fn export_segment(&self, segment: &CudaSegment) -> Result<OwnedFd> {
+    fn create_segment(&self, bytes: usize, sharing: Sharing) -> Result<CudaSegment> {
+        memory::zeroed_segment(self, bytes, sharing)
+    }
+
+    fn export_segment(&self, segment: &CudaSegment) -> Result<ExportedMemory> {
         segment.export()
     }
 
-    fn import_segment(&self, fd: OwnedFd, bytes: usize) -> Result<CudaSegment> {
-        CudaSegment::import(self, &fd, bytes)
+    fn import_segment(
+        &self,
+        handle: &MemoryHandle,
+        fd: Option<OwnedFd>,
+        bytes: usize,
+    ) -> Result<CudaSegment> {
+        match (handle, fd) {
+            (MemoryHandle::Descriptor, Some(fd)) => CudaSegment::import(self, &fd, bytes),
+            (MemoryHandle::Fabric(handle), _) => CudaSegment::of_fabric(self, handle, bytes),
+            (handle, _) => Err(handle.refused()),
+        }
     }
 
     fn map_segments(&self, segments: &[&CudaSegment]) -> Result<CudaMapping> {

@@ -1,4 +1,4 @@
-//! Segments: physical device memory, shared between processes by POSIX descriptor.
+//! Segments: physical device memory, shared between processes by POSIX descriptor or fabric handle.
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -7,7 +7,9 @@ use cudarc::driver::sys::{self, CUresult};
 
 use super::Cuda;
 use super::driver::{check, check_in_drop};
+use crate::backend::{Sharing, Support};
 use crate::error::{Error, Result};
+use crate::ipc::{ExportedMemory, MemoryHandle};
 
 pub(super) const DESCRIPTOR: sys::CUmemAllocationHandleType =
     sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
@@ -19,7 +21,18 @@ pub(super) const FABRIC: sys::CUmemAllocationHandleType = sys::CUmemAllocationHa
 pub struct CudaSegment {
     pub(super) handle: sys::CUmemGenericAllocationHandle,
     pub(super) bytes: usize,
+    /// For which handles it was created.
+    sharing: Sharing,
     cuda: Cuda,
+}
+
+/// What to ask of the driver. Memory with fabric handles has descriptors too, as NCCL's: for multicast
+/// objects and for whoever registers it with ranks of its own host.
+const fn handle_types(sharing: Sharing) -> sys::CUmemAllocationHandleType {
+    match sharing {
+        Sharing::Descriptors => DESCRIPTOR,
+        Sharing::Fabric => sys::CUmemAllocationHandleType(DESCRIPTOR.0 | FABRIC.0),
+    }
 }
 
 /// Read and write access for the device of `cuda`.
@@ -79,23 +92,34 @@ pub(super) fn granularity(cuda: &Cuda) -> Result<usize> {
 
 impl CudaSegment {
     /// New memory with undefined content: see [`zeroed_segment`](super::memory::zeroed_segment).
-    pub(super) fn create(cuda: &Cuda, bytes: usize) -> Result<Self> {
+    pub(super) fn create(cuda: &Cuda, bytes: usize, sharing: Sharing) -> Result<Self> {
         cuda.bind()?;
         let mut handle = 0;
+        let properties = properties(cuda, handle_types(sharing));
         // SAFETY: both arguments live through the call.
-        match unsafe { sys::cuMemCreate(&mut handle, bytes, &properties(cuda, DESCRIPTOR), 0) } {
+        match unsafe { sys::cuMemCreate(&mut handle, bytes, &properties, 0) } {
             CUresult::CUDA_ERROR_OUT_OF_MEMORY => return Err(cuda.out_of_memory(bytes, "device")),
             result => check(result, "cuMemCreate", cuda.name())?,
         }
         Ok(CudaSegment {
             handle,
             bytes,
+            sharing,
             cuda: cuda.clone(),
         })
     }
 
-    pub(super) fn export(&self) -> Result<OwnedFd> {
-        export_handle(&self.cuda, self.handle)
+    pub(super) fn export(&self) -> Result<ExportedMemory> {
+        Ok(match self.sharing {
+            Sharing::Descriptors => ExportedMemory {
+                handle: MemoryHandle::Descriptor,
+                fd: Some(export_handle(&self.cuda, self.handle)?),
+            },
+            Sharing::Fabric => ExportedMemory {
+                handle: MemoryHandle::Fabric(export_fabric(&self.cuda, self.handle)?),
+                fd: None,
+            },
+        })
     }
 
     pub(super) fn import(cuda: &Cuda, fd: &OwnedFd, bytes: usize) -> Result<Self> {
@@ -104,6 +128,7 @@ impl CudaSegment {
         Ok(CudaSegment {
             handle,
             bytes,
+            sharing: Sharing::Descriptors,
             cuda: cuda.clone(),
         })
     }
@@ -123,24 +148,34 @@ impl CudaSegment {
         Ok(CudaSegment {
             handle,
             bytes,
+            sharing: Sharing::Fabric,
             cuda: cuda.clone(),
         })
     }
 
-    /// Creates and exports memory with a fabric handle, only to find out whether that works.
-    pub(super) fn probe_fabric(cuda: &Cuda) -> Result<()> {
-        cuda.bind()?;
-        let mut handle = 0;
-        let bytes = cuda.device.granularity;
-        // SAFETY: both arguments live through the call.
-        let result = unsafe { sys::cuMemCreate(&mut handle, bytes, &properties(cuda, FABRIC), 0) };
-        check(result, "cuMemCreate", cuda.name())?;
-        let segment = CudaSegment {
-            handle,
-            bytes,
-            cuda: cuda.clone(),
-        };
-        export_fabric(cuda, segment.handle).map(drop)
+    /// Creates and exports memory with a fabric handle, only to find out whether that works: why not, if the
+    /// driver refuses.
+    pub(super) fn probe_fabric(cuda: &Cuda) -> Result<Support> {
+        const REFUSALS: [CUresult; 4] = [
+            CUresult::CUDA_ERROR_NOT_PERMITTED,
+            CUresult::CUDA_ERROR_NOT_SUPPORTED,
+            // Of a driver that does not know the type.
+            CUresult::CUDA_ERROR_INVALID_VALUE,
+            CUresult::CUDA_ERROR_SYSTEM_NOT_READY,
+        ];
+        let segment = CudaSegment::create(cuda, cuda.device.granularity, Sharing::Fabric);
+        match segment.and_then(|segment| segment.export()) {
+            Ok(_) => Ok(Support::Yes),
+            Err(Error::Driver {
+                call, code, name, ..
+            }) if REFUSALS.iter().any(|refusal| *refusal as i32 == code) => {
+                Ok(Support::No(format!(
+                    "{call} failed with {name}: fabric handles need an IMEX channel \
+                     (/dev/nvidia-caps-imex-channels)"
+                )))
+            }
+            Err(error) => Err(error),
+        }
     }
 }
 

@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use crate::error::{Error, Result};
 
-/// The nodes of a group: sets of ranks whose memory and descriptors reach each other. Numbered in the order
-/// of their first ranks.
+/// The nodes of a group: sets of ranks whose memory reaches each other. They are on one host, or on several
+/// of an NVLink domain, between which no descriptors are passed. Numbered in the order of their first ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nodes {
     /// The node of each rank.

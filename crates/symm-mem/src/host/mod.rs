@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::backend::{
-    Backend, BackendKind, DeviceInfo, DevicePtr, LONGEST_TIMEOUT, Priority, Support,
+    Backend, BackendKind, DeviceInfo, DevicePtr, LONGEST_TIMEOUT, Priority, Sharing, Support,
 };
 use crate::error::{Error, Result};
 use crate::ipc::{AddressSpace, AllocationIdentity, ExportedMemory, MemoryHandle};
@@ -171,17 +171,32 @@ impl Backend for Host {
         segment::granularity()
     }
 
-    fn create_segment(&self, bytes: usize) -> Result<HostSegment> {
+    fn fabric_handles(&self) -> Result<Support> {
+        Ok(Support::No("memory of the host has none".into()))
+    }
+
+    fn create_segment(&self, bytes: usize, _sharing: Sharing) -> Result<HostSegment> {
         self.0.allocations.fetch_add(1, Ordering::Relaxed);
         HostSegment::create(bytes)
     }
 
-    fn export_segment(&self, segment: &HostSegment) -> Result<OwnedFd> {
-        segment.export()
+    fn export_segment(&self, segment: &HostSegment) -> Result<ExportedMemory> {
+        Ok(ExportedMemory {
+            handle: MemoryHandle::Descriptor,
+            fd: Some(segment.export()?),
+        })
     }
 
-    fn import_segment(&self, fd: OwnedFd, bytes: usize) -> Result<HostSegment> {
-        HostSegment::import(fd, bytes)
+    fn import_segment(
+        &self,
+        handle: &MemoryHandle,
+        fd: Option<OwnedFd>,
+        bytes: usize,
+    ) -> Result<HostSegment> {
+        match (handle, fd) {
+            (MemoryHandle::Descriptor, Some(fd)) => HostSegment::import(fd, bytes),
+            (handle, _) => Err(handle.refused()),
+        }
     }
 
     fn map_segments(&self, segments: &[&HostSegment]) -> Result<HostMapping> {

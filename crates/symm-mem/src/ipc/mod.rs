@@ -39,7 +39,7 @@
 //!   the two halves of a handshake.
 
 pub(crate) mod handle;
-mod offer;
+pub(crate) mod offer;
 mod registration;
 
 use std::collections::HashMap;

@@ -59,11 +59,11 @@ impl Offer {
     }
 }
 
-pub(super) fn encode_handle(reply: Reply<&MemoryHandle>) -> Vec<u8> {
+pub(crate) fn encode_handle(reply: Reply<&MemoryHandle>) -> Vec<u8> {
     write(reply, MemoryHandle::write)
 }
 
-pub(super) fn decode_handle(bytes: &[u8]) -> Result<Reply<MemoryHandle>, Malformed> {
+pub(crate) fn decode_handle(bytes: &[u8]) -> Result<Reply<MemoryHandle>, Malformed> {
     read(bytes, MemoryHandle::read)
 }
 

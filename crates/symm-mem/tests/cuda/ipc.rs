@@ -8,7 +8,7 @@ use crate::sharing::{exchange_data, read, write};
 use cudarc::driver::sys;
 use warpweave_symm_mem::ipc::MemoryHandle;
 use warpweave_symm_mem::{
-    Backend, Cuda, DevicePtr, Error, Exchange, IpcCache, Mapping, Memory, ThreadExchange,
+    Backend, Cuda, DevicePtr, Error, Exchange, IpcCache, Mapping, Memory, Sharing, ThreadExchange,
 };
 
 fn device(rank: usize) -> Cuda {
@@ -89,7 +89,7 @@ fn threads_share_virtual_memory() {
 
 fn virtual_memory(device: &Cuda, exchange: &dyn Exchange) {
     let bytes = 2 * device.granularity();
-    let segment = device.create_segment(bytes).unwrap();
+    let segment = device.create_segment(bytes, Sharing::Descriptors).unwrap();
     let mapping = device.map_segments(&[&segment]).unwrap();
     let identity = device.identity(mapping.address().add(100)).unwrap();
     assert_eq!((identity.base, identity.bytes), (mapping.address(), bytes));

@@ -98,6 +98,11 @@ fn processes_share_fabric_memory_whatever_fails() {
 }
 
 #[test]
+fn processes_on_several_hosts_share_buffers_whatever_fails() {
+    processes::start("hosts");
+}
+
+#[test]
 fn processes_take_nothing_away_under_work() {
     for scenario in SCENARIOS
         .iter()
@@ -177,6 +182,19 @@ fn machines_that_lack_something_get_an_answer() {
 }
 
 #[test]
+fn ranks_on_several_hosts_without_fabric_handles_get_an_answer() {
+    use warpweave_fake_driver::WITHOUT;
+    let lacks = |what| Child::new("hosts").set("LACKS", what);
+    lacks("fabric").run();
+    lacks("imex").set(WITH, "fabric").set(WITHOUT, "imex").run();
+    lacks("switch")
+        .set(WITH, "fabric")
+        .set("WARPWEAVE_FABRIC_HANDLES", "0")
+        .run();
+    lacks("imex of a rank").set(WITH, "fabric").run();
+}
+
+#[test]
 fn a_driver_that_lacks_a_function_gets_an_answer() {
     for function in machines::missing() {
         Child::new("machine")
@@ -219,6 +237,7 @@ fn child() {
         "work_rules" => rules::enforced_under_work(&driver),
         "multicast_rules" => rules::multicast_enforced(&driver),
         "machine" => machines::answer(&driver),
+        "hosts" => scenarios::answer_of_hosts(&driver),
         other => panic!("no role {other}"),
     }
 }

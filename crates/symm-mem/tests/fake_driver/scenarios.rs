@@ -2,6 +2,7 @@
 
 mod bodies;
 mod caches;
+mod hosts;
 mod slices;
 mod stopped;
 
@@ -14,6 +15,7 @@ use warpweave_fake_driver::{Call, Control, DEVICES, Failure, WITH};
 use warpweave_symm_mem::multicast::guard_process;
 use warpweave_symm_mem::{Cuda, Error, Exchange, Result, ThreadExchange};
 
+pub use hosts::answer as answer_of_hosts;
 pub use stopped::nothing_is_copied;
 
 /// A rank of a scenario.
@@ -69,6 +71,7 @@ pub const SCENARIOS: &[Scenario] = &[
     Scenario::of("fabric-memory", 2, caches::fabric_memory)
         .with_own_memory()
         .with("fabric"),
+    Scenario::of("hosts", 2, hosts::buffer).with("fabric"),
     Scenario::of("pooled-memory", 2, caches::pooled_memory)
         .with_own_memory()
         .with("pools"),

@@ -9,7 +9,7 @@ use warpweave_symm_mem::ipc::{AddressSpace, AllocationIdentity, ExportedMemory, 
 use warpweave_symm_mem::pad::StopFlags;
 use warpweave_symm_mem::{
     Backend, BackendKind, DeviceInfo, DevicePtr, Error, Exchange, Host, PadView, Priority, Result,
-    ThreadExchange,
+    Sharing, Support, ThreadExchange,
 };
 
 /// A step that can be made to fail.
@@ -125,15 +125,23 @@ impl Backend for Faulty {
     fn granularity(&self) -> usize {
         self.host.granularity()
     }
-    fn create_segment(&self, bytes: usize) -> Result<Self::Segment> {
-        self.at(Step::CreateSegment)?;
-        self.host.create_segment(bytes)
+    fn fabric_handles(&self) -> Result<Support> {
+        self.host.fabric_handles()
     }
-    fn export_segment(&self, segment: &Self::Segment) -> Result<OwnedFd> {
+    fn create_segment(&self, bytes: usize, sharing: Sharing) -> Result<Self::Segment> {
+        self.at(Step::CreateSegment)?;
+        self.host.create_segment(bytes, sharing)
+    }
+    fn export_segment(&self, segment: &Self::Segment) -> Result<ExportedMemory> {
         self.host.export_segment(segment)
     }
-    fn import_segment(&self, fd: OwnedFd, bytes: usize) -> Result<Self::Segment> {
-        self.host.import_segment(fd, bytes)
+    fn import_segment(
+        &self,
+        handle: &MemoryHandle,
+        fd: Option<OwnedFd>,
+        bytes: usize,
+    ) -> Result<Self::Segment> {
+        self.host.import_segment(handle, fd, bytes)
     }
     fn map_segments(&self, segments: &[&Self::Segment]) -> Result<Self::Mapping> {
         self.at(Step::MapSegments)?;

@@ -4,7 +4,6 @@ use warpweave_symm_mem::cuda::{CudaStream, Image, LaunchConfig};
 use warpweave_symm_mem::{Cuda, DType, Result, device_image, kernel_name};
 
 use super::{DTYPES, WORLDS, launch_shared, unknown};
-use crate::collective::launch::MAX_WORLD;
 use crate::collective::norm::launch::{
     LOCAL_THREADS, NORM_THREADS, ReducedNorm, RowNorm, SEGMENT, Shots,
 };
@@ -102,7 +101,6 @@ pub(super) unsafe fn reduced_norm(
     blocks: u32,
 ) -> Result<()> {
     let world = launch.packets.group.pad.world as usize;
-    debug_assert!(world <= MAX_WORLD);
     let name = reduced_kernel(shots, dtype, world).ok_or_else(|| unknown(dtype))?;
     let most = (blocks, NORM_THREADS);
     let config = grid(&launch.norm, dtype, most, is_hopper(cuda));

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use warpweave_comm::Collectives;
 use warpweave_comm::collective::Operation;
-use warpweave_comm::collective::launch::MAX_WORLD;
 use warpweave_symm_mem::{Exchange, SubExchange, agree};
 
 use super::Binder;
@@ -38,14 +38,8 @@ impl<B: ExecuteBackend> Executor<B> {
         let mut groups = Vec::new();
         for round in rounds(sets, &nodes) {
             let largest = round.groups.iter().map(Vec::len).max().unwrap_or(0);
-            if round.transport == Transport::SymmetricMemory && largest > MAX_WORLD {
-                return Err(warpweave_symm_mem::Error::Unavailable {
-                    what: format!("collectives of {largest} ranks over symmetric memory"),
-                    why: format!("they serve {MAX_WORLD} ranks at most: use NCCL"),
-                }
-                .into());
-            }
             if round.transport == Transport::SymmetricMemory {
+                Collectives::<B>::require_world(largest)?;
                 let what = "a collective over symmetric memory";
                 round.groups.iter().try_for_each(|group| {
                     let nodes = exchange.nodes()?.of_ranks(group);

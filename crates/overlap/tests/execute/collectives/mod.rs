@@ -4,6 +4,7 @@ mod case;
 
 use std::time::Duration;
 
+use warpweave_comm::collective::launch::MAX_WORLD;
 use warpweave_overlap::execute::{ExecuteBackend, ExecuteError};
 use warpweave_overlap::plan::{Collective, Placement, PlanBuilder, Role, StreamId, Transport};
 use warpweave_symm_mem::{DType, Host};
@@ -50,31 +51,31 @@ fn every_collective_is_right_call_after_call() {
 
 #[test]
 fn more_ranks_than_symmetric_memory_serves_are_for_nccl() {
-    on_ranks(9, host, |rank| {
-        let (me, world) = rank.place();
-        let everybody = [(0..world).collect()];
-        for transport in TRANSPORTS {
-            let case = Case {
-                collective: Collective::AllReduce,
-                transport,
-                dtype: DType::F32,
-                rows: 3,
-                placement: Placement::Symmetric,
-                in_place: true,
-            };
-            match rank.bind(case.plan(me, world, world, &everybody)) {
-                Ok(mut bound) => {
-                    assert_eq!(transport, Transport::Nccl);
-                    case.is_right(&mut bound, &everybody, 2).unwrap();
-                    rank.exchange.barrier("end").unwrap();
-                }
-                Err(error) => {
-                    assert_eq!(transport, Transport::SymmetricMemory);
+    for world in [9, MAX_WORLD + 1] {
+        on_ranks(world, host, |rank| {
+            let (me, world) = rank.place();
+            let everybody = [(0..world).collect()];
+            for transport in TRANSPORTS {
+                let case = Case {
+                    collective: Collective::AllReduce,
+                    transport,
+                    dtype: DType::F32,
+                    rows: 3,
+                    placement: Placement::Symmetric,
+                    in_place: true,
+                };
+                let bound = rank.bind(case.plan(me, world, world, &everybody));
+                if transport == Transport::SymmetricMemory && world > MAX_WORLD {
+                    let error = bound.unwrap_err();
                     assert!(error.is_unavailable(), "{error}");
+                    assert!(error.to_string().contains("16 ranks at most"), "{error}");
+                    continue;
                 }
+                case.is_right(&mut bound.unwrap(), &everybody, 2).unwrap();
+                rank.exchange.barrier("end").unwrap();
             }
-        }
-    });
+        });
+    }
 }
 
 #[test]

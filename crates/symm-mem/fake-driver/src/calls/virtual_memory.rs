@@ -45,6 +45,11 @@ impl Driver {
             R::CUDA_ERROR_NOT_SUPPORTED,
             format!("handles of the types {types:#x}"),
         )?;
+        require(
+            types & FABRIC == 0 || machine.imex,
+            R::CUDA_ERROR_NOT_PERMITTED,
+            "fabric handles without an IMEX channel",
+        )?;
         Ok(types)
     }
 

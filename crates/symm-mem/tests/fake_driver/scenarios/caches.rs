@@ -6,7 +6,7 @@ use cudarc::driver::{DevicePtr as _, DriverError, sys};
 use warpweave_symm_mem::ipc::CacheLimits;
 use warpweave_symm_mem::{
     Backend, Cuda, DevicePtr, Error, IpcCache, Mapping, Memory, MulticastCache, Priority, Result,
-    SymmetricBuffer, SymmetricPool,
+    Sharing, SymmetricBuffer, SymmetricPool,
 };
 
 use super::bodies::{BYTES, read, write};
@@ -46,7 +46,7 @@ pub fn plain_memory(rank: &Rank) -> Result<Kept> {
 /// Virtual memory that can be exported as a descriptor.
 pub fn virtual_memory(rank: &Rank) -> Result<Kept> {
     let device = rank.device()?;
-    let segment = device.create_segment(device.granularity())?;
+    let segment = device.create_segment(device.granularity(), Sharing::Descriptors)?;
     let mapping = device.map_segments(&[&segment])?;
     // The mapping keeps the memory.
     drop(segment);
