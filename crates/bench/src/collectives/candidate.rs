@@ -6,6 +6,7 @@ use warpweave_comm::Collectives;
 use warpweave_comm::collective::{
     Call as Collective, CollectiveOptions, Operand, Operation, Variant,
 };
+use warpweave_report::Metric;
 use warpweave_symm_mem::{DType, DevicePtr, Memory};
 
 use super::decode::Layers;
@@ -17,7 +18,6 @@ use super::operation::count;
 use crate::candidate::{Call, Candidate, Output, Set, first_reason};
 use crate::error::{BenchError, Result};
 use crate::inputs::Numbers;
-use crate::report::Metric;
 use crate::session::Session;
 use crate::verification::comparison::Comparison;
 

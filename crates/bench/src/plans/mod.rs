@@ -13,12 +13,12 @@ pub use warpweave_overlap::execute::{
 use warpweave_overlap::operation::{Matrix, Operand};
 use warpweave_overlap::plan::{Buffer, Plan, Problem, Role};
 use warpweave_overlap::{Checked, Configuration, PlanError, Timeline};
+use warpweave_report::{Kind, Metric, Row};
 use warpweave_symm_mem::{DevicePtr, Memory};
 
 use crate::candidate::{Call, Candidate, Entrant, Output, Set};
 use crate::error::{BenchError, Result};
 use crate::inputs::{InputSets, Numbers, Stored, with_role};
-use crate::report::{Kind, Metric, Row};
 use crate::session::Session;
 use crate::transport;
 use crate::verification::comparison::{Comparison, WrongElement};

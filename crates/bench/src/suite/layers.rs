@@ -3,13 +3,12 @@
 
 use warpweave_overlap::Operation;
 use warpweave_overlap::algorithms;
+use warpweave_report::statistics::distinct;
+use warpweave_report::{Metric, Outcome, Shape};
 use warpweave_symm_mem::{BackendKind, DType};
 
 use super::{Entry, Sizes, Suite};
 use crate::plans::Scheduled;
-use crate::report::{Metric, Outcome};
-use crate::shape::Shape;
-use crate::statistics::distinct;
 
 pub(super) const LAYERS: Suite = Suite {
     name: "layers",

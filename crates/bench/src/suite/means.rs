@@ -1,7 +1,7 @@
 //! Implementations against the baseline, over all problems of an element type.
 
-use crate::report::{Mean, Outcome, Row, Status};
-use crate::statistics::{distinct, geometric_mean};
+use warpweave_report::statistics::{distinct, geometric_mean};
+use warpweave_report::{Mean, Outcome, Row, Status};
 
 /// The mean of each implementation but the first, for each element type, over the problems where both were
 /// right.
@@ -45,16 +45,16 @@ fn back_to_back(baseline: &Row, row: &Row) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::Operands;
-    use crate::shape::Shape;
-    use crate::statistics::Spread;
+    use warpweave_report::Shape;
+    use warpweave_report::statistics::Spread;
+    use warpweave_report::{Kind, Operands};
 
     fn result(dtype: &'static str, ratio: Option<f64>) -> Outcome {
         let row = |name: &str, ms: Option<f64>| Row {
             status: ms.map_or(Status::NotRun, |_| Status::Ok),
             times_baseline: ms.map(|ms| 1.0 / ms),
             back_to_back_ms: ms.and_then(|ms| Spread::of(&[ms / 2.0])),
-            ..Row::not_run(name, String::new())
+            ..Row::new(name, Kind::Ours, Status::NotRun, None)
         };
         let shape = Shape::new(8, 8, 8);
         let on = Operands::Matrices { shape };

@@ -4,6 +4,8 @@ use std::cell::RefCell;
 
 use warpweave_comm::collective::Operation;
 use warpweave_overlap::plan::Scaling;
+use warpweave_report::peers::Peers;
+use warpweave_report::{Bytes, COLLECTIVES, PLANS, Report};
 use warpweave_symm_mem::{BackendKind, DType};
 
 use super::layers;
@@ -14,13 +16,10 @@ use crate::clock::Clock;
 use crate::collectives::{self, DEFAULT_OPERATIONS, NcclBackend, decode};
 use crate::error::Result;
 use crate::limit::push_bandwidth;
-use crate::peers::Peers;
 use crate::plans::Schedules;
 use crate::progress::Progress;
-use crate::provenance::{Provenance, kind_name};
-use crate::report::{COLLECTIVES, PLANS, Report};
+use crate::provenance::{kind_name, provenance};
 use crate::session::Session;
-use crate::size::Bytes;
 use crate::timing::Effort;
 
 /// What is to be measured.
@@ -91,7 +90,7 @@ impl Settings {
     pub fn sizes_on(&self, kind: BackendKind) -> Vec<Bytes> {
         let mut sizes = match self.sizes.is_empty() {
             true if self.suite.is_of_decode() => decode::sizes(kind),
-            true => Bytes::defaults(kind),
+            true => collectives::sizes(kind),
             false => self.sizes.clone(),
         };
         sizes.sort_unstable();
@@ -166,7 +165,7 @@ pub fn run<B: NcclBackend>(
         schema: schema.into(),
         suite: suite.name.into(),
         reproduces: suite.reproduces.into(),
-        provenance: Provenance::of(session)?,
+        provenance: provenance(session)?,
         clock_ms: run.clock.cost(session)?,
         links: run.links.clone().filter(|_| is_of_collectives),
         peers: None,

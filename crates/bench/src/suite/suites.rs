@@ -3,13 +3,13 @@
 use warpweave_overlap::Operation;
 use warpweave_overlap::algorithms::{self, Configuration};
 use warpweave_overlap::plan::Provider;
+use warpweave_report::Shape;
 use warpweave_symm_mem::{BackendKind, DType};
 
 use super::layers::LAYERS;
 use super::{Against, Entry, Figure, Sizes, Suite};
 use crate::alone::gather_alone;
 use crate::limit::tflops;
-use crate::shape::Shape;
 
 /// All suites, the one that runs without a name first.
 pub const ALL: [&Suite; 14] = [

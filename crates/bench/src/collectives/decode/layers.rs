@@ -5,6 +5,7 @@ use std::rc::Rc;
 use warpweave_comm::collective::norm::arithmetic::add_rms_norm;
 use warpweave_comm::collective::{AddRmsNorm, Call as Collective, Operand};
 use warpweave_gemm::{Gemm, GemmOperands, GemmProblem, PreparedGemm, Provider};
+use warpweave_report::{Bytes, Kind};
 use warpweave_symm_mem::{BackendKind, DType, DeviceSlice, Memory};
 
 use super::super::candidate::Row;
@@ -15,9 +16,7 @@ use super::{HIDDEN, LAYERS};
 use crate::candidate::Output;
 use crate::error::{BenchError, Result};
 use crate::inputs::{Numbers, on_threads};
-use crate::report::Kind;
 use crate::session::Session;
-use crate::size::Bytes;
 use crate::verification::comparison::{Comparison, Expectation};
 
 /// The operands that are no message: see [`constant`].

@@ -9,6 +9,7 @@ use std::rc::Rc;
 
 use warpweave_comm::collective::{Call as Collective, CollectiveOptions, Operation, Variant};
 use warpweave_gemm::Gemm;
+use warpweave_report::{Bytes, Outcome, Report};
 use warpweave_symm_mem::BackendKind;
 
 pub(super) use self::layers::Layers;
@@ -20,8 +21,6 @@ use super::nccl::NcclBackend;
 use super::run::{measure_sizes, outcome_of};
 use crate::candidate::{Candidate, Entrant, first_reason};
 use crate::error::Result;
-use crate::report::{Outcome, Report};
-use crate::size::Bytes;
 use crate::suite::{Run, Stage};
 use crate::verification::Verifier;
 
