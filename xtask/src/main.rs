@@ -1,7 +1,7 @@
 //! `cargo xtask`: the commands for people who work on Warpweave.
 //!
 //! It sets up, builds and launches. Whatever touches a backend or a plan runs in the program `warpweave`, and
-//! what reads recorded results in `warpweave-report`, so that xtask depends on no CUDA crate and starts in a second.
+//! what reads recorded results in `warpweave-report`: xtask depends on no CUDA crate and starts in a second.
 
 mod bundle;
 mod cargo;

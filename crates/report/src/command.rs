@@ -85,7 +85,7 @@ impl Compare {
             None => default_threshold(&old),
         };
         let found = baseline::compare((&old, &new), names, threshold)?;
-        baseline::print(&found, (&old, &new), names, threshold, out)?;
+        found.print(out)?;
         Ok(found.holds())
     }
 }

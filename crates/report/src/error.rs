@@ -43,7 +43,8 @@ pub enum ReportError {
     },
     /// Times of different machines say nothing about a change of the program.
     #[error(
-        "suite {suite} was measured on different machines: {}; save both baselines on one machine, with as many ranks",
+        "suite {suite} was measured on different machines: {}; save both baselines on one machine, \
+         with as many ranks",
         unlike(.names, .differences)
     )]
     MachinesDiffer {

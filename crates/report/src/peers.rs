@@ -218,7 +218,8 @@ mod tests {
     use super::*;
 
     const JSON: &str = r#"{"torch": "2.11.0", "nccl": [2, 28, 9], "rows": [
-        {"kind": "collectives", "world": 4, "shape": "64 KiB", "dtype": "bfloat16", "ms": {"all_gather": 0.0117}},
+        {"kind": "collectives", "world": 4, "shape": "64 KiB", "dtype": "bfloat16",
+         "ms": {"all_gather": 0.0117}},
         {"kind": "all-gather-matmul", "world": 4, "shape": "8x6x4", "dtype": "bfloat16", "ms": {
             "torch-fused": {"median": 2.0, "p10": 1.5, "p90": 2.5, "samples": 15},
             "torch-matmul": {"median": 1.0, "p10": 1.0, "p90": 1.5, "samples": 15, "part": true},

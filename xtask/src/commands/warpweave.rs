@@ -1,5 +1,5 @@
-//! Commands of other programs: `plan` of `warpweave` in one process, what measures on every rank; `report` and
-//! `compare` of `warpweave-report`.
+//! Commands of other programs: `warpweave plan` in one process, what measures on every rank;
+//! `warpweave-report report` and `compare`.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;

@@ -46,6 +46,7 @@ impl Verdict {
 /// A time of both runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Line {
+    /// Name of the suite.
     pub suite: String,
     /// The old time; its samples are the old ones.
     pub old: Time,
@@ -58,8 +59,14 @@ pub struct Line {
 }
 
 /// Two baselines against each other.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Comparison {
+    /// What they are called.
+    pub names: [String; 2],
+    /// How much slower a time may be, as a part of one.
+    pub threshold: f64,
+    /// The suites of each, with machine and software.
+    pub runs: Vec<String>,
     /// What was compared, in the order of the old runs.
     pub lines: Vec<Line>,
     /// What else the reader must know: what only one of them has, and what is not the same of the software.
@@ -89,13 +96,26 @@ pub fn default_threshold(runs: &[Saved]) -> f64 {
     }
 }
 
-/// Compares the suites that both have, `new` with `old`; `names` are what they are called in notes.
+/// Compares the suites that both have, `new` with `old`; `names` are what they are called.
+///
+/// # Errors
+/// [`ReportError::MachinesDiffer`]; [`ReportError::Usage`] where they have no time in common.
 pub fn compare(
     (old, new): (&[Saved], &[Saved]),
     names: [&str; 2],
     threshold: f64,
 ) -> Result<Comparison> {
-    let mut found = Comparison::default();
+    let runs = names.iter().zip([old, new]).flat_map(|(name, runs)| {
+        let line = move |run: &Saved| format!("{name}: {}, {}", run.suite, run.provenance);
+        runs.iter().map(line)
+    });
+    let mut found = Comparison {
+        names: names.map(str::to_owned),
+        threshold,
+        runs: runs.collect(),
+        lines: Vec::new(),
+        notes: Vec::new(),
+    };
     for (have, others, name) in [(old, new, names[0]), (new, old, names[1])] {
         let alone = have.iter().flat_map(|run| run.alone_among(others));
         let alone = alone.map(|what| format!("{what} is in {name} alone"));
@@ -140,7 +160,8 @@ pub fn compare(
         }
         if few > 0 {
             found.notes.push(format!(
-                "{suite}: {few} times of too few samples for an interval are left out; --iterations takes more"
+                "{suite}: {few} times of too few samples for an interval are left out; \
+                 --iterations takes more"
             ));
         }
     }

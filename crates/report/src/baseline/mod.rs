@@ -15,9 +15,9 @@ mod table;
 
 use std::path::{Path, PathBuf};
 
-pub use comparison::{compare, default_threshold};
-pub use saved::Saved;
-pub use table::print;
+pub use comparison::{Comparison, Line, Verdict, compare, default_threshold};
+pub use ratio::Ratio;
+pub use saved::{Saved, Time};
 
 use crate::error::{ReportError, Result};
 

@@ -4,58 +4,53 @@ use std::io::{self, Write};
 
 use super::comparison::{Comparison, Line, Verdict};
 use super::ratio::CONFIDENCE;
-use super::saved::Saved;
 use crate::statistics::Spread;
 use crate::view::table::Grid;
 use crate::view::terminal;
 
-/// Writes what was compared, what only one side has, and what follows.
-pub fn print(
-    found: &Comparison,
-    (old, new): (&[Saved], &[Saved]),
-    names: [&str; 2],
-    threshold: f64,
-    out: &mut dyn Write,
-) -> io::Result<()> {
-    for (name, runs) in names.iter().zip([old, new]) {
-        for run in runs {
-            writeln!(out, "{name}: {}, {}", run.suite, run.provenance)?;
+impl Comparison {
+    /// Writes what was compared, what only one side has, and what follows.
+    ///
+    /// # Errors
+    /// What `out` reports.
+    pub fn print(&self, out: &mut dyn Write) -> io::Result<()> {
+        let [old, new] = self.names.each_ref().map(String::as_str);
+        for run in &self.runs {
+            writeln!(out, "{run}")?;
         }
+        writeln!(out)?;
+        let headings = [
+            "suite",
+            "problem",
+            "implementation",
+            "time",
+            old,
+            new,
+            "ratio",
+            "interval",
+            "verdict",
+        ];
+        let grid = Grid::new(headings, self.lines.iter().map(cells));
+        terminal::print_grid(&grid, terminal::width(), out)?;
+        writeln!(out)?;
+        for note in &self.notes {
+            writeln!(out, "{note}")?;
+        }
+        let (confidence, most) = (CONFIDENCE * 100.0, 1.0 + self.threshold);
+        writeln!(
+            out,
+            "Medians in ms; ratio {new} / {old}; intervals of the ratio at {confidence:.0}% by rank sums. \
+             SLOWER: median and lower bound above {most:.3}."
+        )?;
+        let counts = [
+            Verdict::Slower,
+            Verdict::Faster,
+            Verdict::Same,
+            Verdict::Unclear,
+        ];
+        let counts = counts.map(|v| format!("{} {}", self.count(v), v.name().to_lowercase()));
+        writeln!(out, "{}", counts.join(", "))
     }
-    writeln!(out)?;
-    let headings = [
-        "suite",
-        "problem",
-        "implementation",
-        "time",
-        names[0],
-        names[1],
-        "ratio",
-        "interval",
-        "verdict",
-    ];
-    let grid = Grid::new(&headings, found.lines.iter().map(cells));
-    terminal::print_grid(&grid, terminal::width(), out)?;
-    writeln!(out)?;
-    for note in &found.notes {
-        writeln!(out, "{note}")?;
-    }
-    writeln!(
-        out,
-        "Medians in ms; ratio {} / {}; intervals of the ratio at {:.0}% by rank sums. SLOWER: median and lower bound above {:.3}.",
-        names[1],
-        names[0],
-        CONFIDENCE * 100.0,
-        1.0 + threshold
-    )?;
-    let counts = [
-        Verdict::Slower,
-        Verdict::Faster,
-        Verdict::Same,
-        Verdict::Unclear,
-    ];
-    let counts = counts.map(|v| format!("{} {}", found.count(v), v.name().to_lowercase()));
-    writeln!(out, "{}", counts.join(", "))
 }
 
 fn cells(line: &Line) -> Vec<String> {

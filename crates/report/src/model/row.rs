@@ -148,6 +148,14 @@ impl Row {
         self.single_ms.and(self.group.or_else(peer))
     }
 
+    /// The fastest of `rows` that was right.
+    pub fn fastest<'a>(rows: impl Iterator<Item = &'a Self>, metric: Metric) -> Option<&'a Self> {
+        let right = rows.filter(|row| row.status == Status::Ok);
+        let timed = right.filter_map(|row| Some((row.median(metric)?, row)));
+        let fastest = timed.min_by(|(a, _), (b, _)| a.total_cmp(b));
+        fastest.map(|(_, row)| row)
+    }
+
     /// Median of a single call.
     pub fn ms(&self) -> Option<f64> {
         self.median(Metric::Single)

@@ -1,5 +1,9 @@
 //! Where values lie.
 
+use maud::{Markup, html};
+
+use super::short;
+
 /// A range of values on a line from 0 to 1.
 #[derive(Clone, Debug)]
 pub(crate) struct Axis {
@@ -95,6 +99,26 @@ impl Axis {
             false => value,
         };
         (value - self.low) / (self.high - self.low)
+    }
+
+    /// The axis below a drawing: lines of the grid through all of it, what is written there, and what the axis
+    /// is of.
+    pub fn below(
+        &self,
+        label: &str,
+        (left, width): (f64, f64),
+        (top, bottom): (f64, f64),
+    ) -> Markup {
+        html! {
+            @for (value, words) in &self.ticks {
+                @let x = short(left + width * self.place(*value));
+                line .grid x1=(x) x2=(x) y1=(top) y2=(bottom) {}
+                @if let Some(words) = words {
+                    text .quiet.centre x=(x) y=(bottom + 15.0) { (words) }
+                }
+            }
+            text .quiet.centre x=(left + width / 2.0) y=(bottom + 31.0) { (label) }
+        }
     }
 
     /// Whether a value lies between the ends.

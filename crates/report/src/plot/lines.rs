@@ -89,13 +89,8 @@ impl Drawing for Panel {
                 line .grid x1=(LEFT) x2=(LEFT + WIDTH) y1=(y) y2=(y) {}
                 @if let Some(words) = words { text .quiet.end x=(LEFT - 5.0) y=(y + 4.0) { (words) } }
             }
-            @for (value, words) in &self.x.ticks {
-                @let x = short(self.x_of(*value));
-                line .grid x1=(x) x2=(x) y1=(TOP) y2=(bottom) {}
-                @if let Some(words) = words { text .quiet.centre x=(x) y=(bottom + 15.0) { (words) } }
-            }
+            (self.x.below(&self.x_label, (LEFT, WIDTH), (TOP, bottom)))
             rect .frame x=(LEFT) y=(TOP) width=(WIDTH) height=(HEIGHT) {}
-            text .quiet.centre x=(LEFT + WIDTH / 2.0) y=(bottom + 31.0) { (self.x_label) }
             @for line in &self.lines { (self.line(line)) }
         }
     }

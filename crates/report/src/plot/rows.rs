@@ -86,6 +86,16 @@ impl Rows {
         })
     }
 
+    /// The names of the styles that some row is drawn in.
+    pub fn legend(
+        rows: &[Row],
+        all: impl Iterator<Item = (String, Style)>,
+    ) -> Vec<(String, Style)> {
+        let marks = rows.iter().flat_map(|row| &row.marks);
+        all.filter(|(_, style)| marks.clone().any(|mark| mark.style == *style))
+            .collect()
+    }
+
     fn bottom(&self) -> f64 {
         let headings = self.rows.iter().filter(|row| row.heading.is_some());
         TOP + self.layout.height * self.rows.len() as f64 + HEADING * headings.count() as f64
@@ -138,12 +148,7 @@ impl Drawing for Rows {
         let bottom = self.bottom();
         let Layout { left, width, .. } = *self.layout;
         html! {
-            @for (value, words) in &self.axis.ticks {
-                @let x = short(self.x(*value));
-                line .grid x1=(x) x2=(x) y1=(TOP) y2=(bottom) {}
-                @if let Some(words) = words { text .quiet.centre x=(x) y=(bottom + 15.0) { (words) } }
-            }
-            text .quiet.centre x=(left + width / 2.0) y=(bottom + 31.0) { (self.label) }
+            (self.axis.below(&self.label, (left, width), (TOP, bottom)))
             @for (value, name) in &self.rules {
                 @let x = short(self.x(*value));
                 line .limit x1=(x) x2=(x) y1=(TOP - 5.0) y2=(bottom) {}

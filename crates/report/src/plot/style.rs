@@ -45,8 +45,9 @@ const MARKERS: [&str; 6] = [
 /// What the classes of drawings look like, whatever the ground.
 const SHAPES: &str = ".plot text{font:11px system-ui,sans-serif}.plot .heading{font-weight:600}\
 .plot .centre{text-anchor:middle}.plot .end{text-anchor:end}\
-.plot .line{fill:none;stroke:currentColor;stroke-width:1.7;stroke-linejoin:round}.plot .whisker{stroke:currentColor;stroke-width:1.4}\
-.plot .mark{fill:currentColor}.plot .frame{fill:none}.plot .limit{fill:none;stroke-width:1.7;stroke-dasharray:2 3}\
+.plot .line{fill:none;stroke:currentColor;stroke-width:1.7;stroke-linejoin:round}\
+.plot .whisker{stroke:currentColor;stroke-width:1.4}.plot .mark{fill:currentColor}.plot .frame{fill:none}\
+.plot .limit{fill:none;stroke-width:1.7;stroke-dasharray:2 3}\
 .plot .bar-label{font-size:9px}";
 
 /// How a line is drawn: number 0 is for what others are compared with.
@@ -177,7 +178,8 @@ fn dark(css: &str) -> String {
 fn ground(of: fn(Colour) -> &'static str) -> String {
     let [surface, ink, muted, grid] = [SURFACE, INK, MUTED, GRID].map(of);
     let mut css = format!(
-        ".plot .surface{{fill:{surface}}}.plot text{{fill:{ink}}}.plot .quiet{{fill:{muted}}}.plot .grid{{stroke:{grid}}}\
+        ".plot .surface{{fill:{surface}}}.plot text{{fill:{ink}}}\
+         .plot .quiet{{fill:{muted}}}.plot .grid{{stroke:{grid}}}\
          .plot .label{{stroke:{surface};stroke-width:3px;paint-order:stroke}}\
          .plot .frame,.plot .limit,.plot .limit .line{{stroke:{muted}}}\
          .plot .idle .mark{{fill:{grid};stroke:{muted};stroke-width:.5}}"

@@ -108,7 +108,8 @@ mod tests {
         let collectives = [
             "# collectives\n\n4 × host",
             "## all-gather, bf16, 4 ranks\n",
-            "### µs of one call\n\n| implementation | 4K | 16M |\n| --- | ---: | ---: |\n| nccl | 21.0 | 197 |",
+            "### µs of one call\n\n| implementation | 4K | 16M |\n| --- | ---: | ---: |\n\
+             | nccl | 21.0 | 197 |",
             "### µs of one graph launch\n",
             "### p10–p90 of one call, µs\n",
             "- packets was not run at 16M: 16777216 bytes \\| too many",

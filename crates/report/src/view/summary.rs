@@ -10,12 +10,16 @@ use crate::statistics::distinct;
 /// What the columns of summaries mean: of plans, of collectives.
 const LEGENDS: [[&str; 2]; 2] = [
     [
-        "ms, p10–p90: one call, ranks aligned, the slowest rank, median. graph, back to back: ms of one of several.",
-        "× base: the baseline's ms over the row's. eff.: the limit over ms. All rows but peers were verified.",
+        "ms, p10–p90: one call, ranks aligned, the slowest rank, median. \
+         graph, back to back: ms of one of several.",
+        "× base: the baseline's ms over the row's. eff.: the limit over ms. \
+         All rows but peers were verified.",
     ],
     [
-        "µs of one call, in brackets of one graph launch; ranks aligned, the slowest rank, median; by message size.",
-        "× nccl: NCCL's time over it. limit: bytes over the links' bandwidth. All rows but peers were verified.",
+        "µs of one call, in brackets of one graph launch; ranks aligned, the slowest rank, median; \
+         by message size.",
+        "× nccl: NCCL's time over it. limit: bytes over the links' bandwidth. \
+         All rows but peers were verified.",
     ],
 ];
 
@@ -88,7 +92,7 @@ fn of_problems(report: &Report) -> Grid {
         }
         rows
     });
-    Grid::new(&headings, rows).without_empty_columns()
+    Grid::new(headings, rows).without_empty_columns()
 }
 
 /// Times of a collective by size, those of graphs in brackets.
@@ -128,13 +132,8 @@ fn of_sizes(report: &Report) -> Grid {
     let sizes = longest
         .into_iter()
         .flat_map(|sizes| sizes.iter().map(Outcome::size));
-    let headings = ["operation", "implementation"]
-        .map(str::to_owned)
-        .into_iter();
-    Grid {
-        headings: headings.chain(sizes).collect(),
-        rows: rows.collect(),
-    }
+    let columns = std::iter::once("implementation".to_owned()).chain(sizes);
+    Grid::over("operation", columns, rows)
 }
 
 #[cfg(test)]

@@ -34,24 +34,23 @@ pub const SELECT: &str = "select";
 
 impl Grid {
     /// A column for each heading.
-    pub fn new(headings: &[&str], rows: impl Iterator<Item = Vec<String>>) -> Self {
+    pub fn new<S: Into<String>>(
+        headings: impl IntoIterator<Item = S>,
+        rows: impl IntoIterator<Item = Vec<String>>,
+    ) -> Self {
         Self {
-            headings: headings.iter().map(|&heading| heading.to_owned()).collect(),
-            rows: rows.collect(),
+            headings: headings.into_iter().map(Into::into).collect(),
+            rows: rows.into_iter().collect(),
         }
     }
 
     /// A first column of names under `heading`, and a column for each of the others.
-    pub fn over<'a>(
+    pub fn over(
         heading: &str,
-        columns: impl Iterator<Item = String>,
-        rows: impl Iterator<Item = (&'a str, Vec<String>)>,
+        columns: impl IntoIterator<Item = String>,
+        rows: impl IntoIterator<Item = Vec<String>>,
     ) -> Self {
-        let rows = rows.map(|(name, cells)| [vec![name.to_owned()], cells].concat());
-        Self {
-            headings: std::iter::once(heading.to_owned()).chain(columns).collect(),
-            rows: rows.collect(),
-        }
+        Self::new(std::iter::once(heading.to_owned()).chain(columns), rows)
     }
 
     /// A row for each implementation of a problem. Where rows were measured in several groups, each names its
@@ -59,7 +58,7 @@ impl Grid {
     pub fn of_problem(result: &Outcome) -> Self {
         let headings = COLUMNS.map(|(heading, _)| heading);
         let cells = |row| COLUMNS.map(|(_, cell)| cell(row, result)).to_vec();
-        Self::new(&headings, result.rows.iter().map(cells)).without_empty_columns()
+        Self::new(headings, result.rows.iter().map(cells)).without_empty_columns()
     }
 
     /// A row for each problem, for suites that compare implementations over all of them.
@@ -85,10 +84,7 @@ impl Grid {
             }
             cells
         });
-        Some(Self {
-            rows: rows.collect(),
-            headings,
-        })
+        Some(Self::new(headings, rows))
     }
 
     /// One of the times of a collective in µs, a column a size; `None` where no row has it.
@@ -135,7 +131,7 @@ impl Grid {
                     .map(|spread| format!("{}–{}", us(spread.p10), us(spread.p90)))
             })
         });
-        over_sizes(sizes, rows.filter(|line| has_cells(line)).collect())
+        over_sizes(sizes, rows.filter(|line| has_cells(line)))
     }
 
     /// NCCL's time over each row's; `None` where NCCL did not run.
@@ -147,7 +143,6 @@ impl Grid {
             })
         });
         let timed = |outcome: &Outcome| outcome.times_nccl(metric, Some(1.0)).is_some();
-        let rows = rows.collect();
         sizes.iter().any(timed).then(|| over_sizes(sizes, rows))
     }
 
@@ -242,12 +237,8 @@ pub(super) fn names(sizes: &[Outcome]) -> Vec<String> {
     distinct(rows.map(|row| row.implementation.clone()))
 }
 
-fn over_sizes(sizes: &[Outcome], rows: Vec<Vec<String>>) -> Grid {
-    let first = std::iter::once("implementation".to_owned());
-    Grid {
-        headings: first.chain(sizes.iter().map(Outcome::size)).collect(),
-        rows,
-    }
+fn over_sizes(sizes: &[Outcome], rows: impl IntoIterator<Item = Vec<String>>) -> Grid {
+    Grid::over("implementation", sizes.iter().map(Outcome::size), rows)
 }
 
 fn line(name: &str, sizes: &[Outcome], cell: impl Fn(&Outcome) -> Option<String>) -> Vec<String> {

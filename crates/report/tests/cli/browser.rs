@@ -80,7 +80,10 @@ const PROBE: &str = r"<script>
 addEventListener('load', () => {
   const light = c => { c /= 255; return c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4 };
   const parts = c => (c.match(/[\d.]+/g) || []).map(Number);
-  const luminance = c => { const [r, g, b] = parts(c).map(light); return 0.2126 * r + 0.7152 * g + 0.0722 * b + 0.05 };
+  const luminance = c => {
+    const [r, g, b] = parts(c).map(light);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b + 0.05
+  };
   const ground = e => { for (; e; e = e.parentElement) { const c = getComputedStyle(e).backgroundColor;
     if (parts(c).length === 3 || parts(c)[3] > 0) return c } return 'rgb(255, 255, 255)' };
   let contrast = 99, worst = '', texts = 0;
@@ -91,7 +94,10 @@ addEventListener('load', () => {
     const [a, b] = [luminance(colour), luminance(ground(e))];
     const ratio = Math.max(a, b) / Math.min(a, b);
     texts++;
-    if (ratio < contrast) { contrast = ratio; worst = e.textContent.slice(0, 60) + ' ' + colour + ' on ' + ground(e) }
+    if (ratio < contrast) {
+      contrast = ratio;
+      worst = e.textContent.slice(0, 60) + ' ' + colour + ' on ' + ground(e)
+    }
   }
   parent.postMessage(JSON.stringify({
     overflow: document.documentElement.scrollWidth - innerWidth, width: innerWidth, contrast, worst, texts,
@@ -111,7 +117,8 @@ fn the_page_fits_every_screen_and_every_text_can_be_read() {
         for width in [360, 768, 1600] {
             // A window has a least width, a frame has none.
             let around = format!(
-                "<!doctype html><pre></pre><iframe width={width} height=900 style='border:0' src='probed.html'></iframe>\
+                "<!doctype html><pre></pre>\
+                 <iframe width={width} height=900 style='border:0' src='probed.html'></iframe>\
                  <script>onmessage = e => document.querySelector('pre').textContent = e.data</script>"
             );
             std::fs::write(&frame, around).unwrap();

@@ -40,9 +40,9 @@ pub(super) fn section(sources: &[Source]) -> Option<Section> {
     let (_, first) = known.first()?;
     let rows = first.iter().enumerate().map(|(i, (fact, _))| {
         let cells = known.iter().map(|(_, facts)| facts[i].1.clone());
-        (*fact, cells.collect())
+        std::iter::once((*fact).to_owned()).chain(cells).collect()
     });
-    let told = rows.filter(|(_, cells): &(_, Vec<String>)| cells.iter().any(|c| !c.is_empty()));
+    let told = rows.filter(|cells: &Vec<String>| cells[1..].iter().any(|cell| !cell.is_empty()));
     let grid = Grid::over("file", known.iter().map(|(name, _)| name.to_string()), told);
     Some(Section {
         id: "machines".into(),

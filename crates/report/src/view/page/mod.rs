@@ -57,6 +57,9 @@ pub(crate) struct Section {
     pub body: Markup,
 }
 
+const RIGHT: &str =
+    "Every row that ran was right in every element that was compared, on every rank.";
+
 /// The page of all `sources`, in their order.
 pub fn page(sources: &[Source]) -> String {
     let sections = sections(sources);
@@ -69,19 +72,21 @@ pub fn page(sources: &[Source]) -> String {
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
                 title { (title(sources)) }
-                style { (PreEscaped(plot::root_css())) (PreEscaped(plot::css())) (PreEscaped(include_str!("page.css"))) }
+                style { (PreEscaped(plot::root_css() + &plot::css() + include_str!("page.css"))) }
             }
             body {
                 header {
                     h1 { (title(sources)) }
                     @if wrong.is_empty() {
-                        p { "Every row that ran was right in every element that was compared, on every rank." }
+                        p { (RIGHT) }
                     } @else {
                         p .alarm { strong { "Results were wrong:" } }
                         (parts::list(&wrong))
                     }
                     nav aria-label="Contents" {
-                        ul { @for section in &sections { li { a href=(format!("#{}", section.id)) { (section.title) } } } }
+                        ul { @for Section { id, title, .. } in &sections {
+                            li { a href=(format!("#{id}")) { (title) } }
+                        } }
                     }
                 }
                 main {

@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use super::{parts, problem};
-use crate::model::{Kind, Outcome, Report, Row, Status};
+use crate::model::{Kind, Metric, Outcome, Report, Row, Status};
 use crate::plot::{self, Axis, DOTS, Mark, Rows, Style};
 use crate::view::sentences;
 use crate::view::table::{Grid, ms};
@@ -30,10 +30,7 @@ pub(super) fn of(report: &Report) -> Option<Markup> {
         headings.extend([name.into(), "ms".into(), "eff.".into()]);
     }
     headings.push("best × baseline".into());
-    let grid = Grid {
-        headings,
-        rows: report.results.iter().map(cells).collect(),
-    };
+    let grid = Grid::new(headings, report.results.iter().map(cells));
     Some(html! {
         h3 { "All problems at a glance" }
         (efficiencies(report).unwrap_or_default())
@@ -44,11 +41,8 @@ pub(super) fn of(report: &Report) -> Option<Markup> {
 /// The fastest row of this kind that was right, without the baseline and without parts.
 fn best(result: &Outcome, kind: Kind) -> Option<&Row> {
     let rows = result.rows.iter().skip(usize::from(kind == Kind::Ours));
-    let timed = rows.filter(|row| row.kind == kind && !row.part && row.status == Status::Ok);
-    let timed = timed.filter_map(|row| Some((row.ms()?, row)));
-    timed
-        .min_by(|(a, _), (b, _)| a.total_cmp(b))
-        .map(|(_, row)| row)
+    let whole = rows.filter(|row| row.kind == kind && !row.part);
+    Row::fastest(whole, Metric::Single)
 }
 
 /// How near to the limit. Older files do not have it of peers.
@@ -97,14 +91,12 @@ fn efficiencies(report: &Report) -> Option<Markup> {
     };
     let rows: Vec<_> = report.results.iter().map(row).collect();
     let highest = Rows::values(&rows).reduce(f64::max)?;
-    let marks = rows.iter().flat_map(|row| &row.marks);
-    let drawn: Vec<_> = marks.map(|mark| mark.style).collect();
     let named = |number: usize| match (number, report.results.first()) {
         (0, Some(first)) => problem::baseline(first).to_owned(),
         _ => OF[number].0.to_owned(),
     };
     let legend = (0..OF.len()).map(|number| (named(number), Style::Series(number)));
-    let legend: Vec<_> = legend.filter(|(_, style)| drawn.contains(style)).collect();
+    let legend = Rows::legend(&rows, legend);
     let drawing = Rows {
         label: "efficiency: the limit over the time of one call".into(),
         axis: Axis::linear(highest.max(1.0)),

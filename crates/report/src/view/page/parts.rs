@@ -49,7 +49,9 @@ pub(crate) fn names(legend: &[(String, Style)]) -> Markup {
     html! {
         @if !legend.is_empty() {
             ul .legend { @for (name, style) in legend { li {
-                svg .plot viewBox="0 0 26 10" width="26" height="10" aria-hidden="true" { (style.swatch((0.0, 5.0))) }
+                svg .plot viewBox="0 0 26 10" width="26" height="10" aria-hidden="true" {
+                    (style.swatch((0.0, 5.0)))
+                }
                 (name)
             } } }
         }

@@ -75,15 +75,9 @@ fn times(result: &Outcome, title: &str) -> Option<Markup> {
     }
     let limit = result.limit.as_ref().map(|limit| limit.ms);
     let rule = limit.map(|value| (value, format!("limit {} ms", ms(value))));
-    let drawn: Vec<_> = rows
-        .iter()
-        .flat_map(|row| &row.marks)
-        .map(|mark| mark.style)
-        .collect();
     let legend = TIMES.iter().zip(1..);
     let legend = legend.map(|(metric, n)| (metric.title().to_owned(), Style::Series(n)));
-    let has = |(_, style): &(String, Style)| drawn.contains(style);
-    let legend: Vec<_> = legend.filter(has).collect();
+    let legend = Rows::legend(&rows, legend);
     let drawing = Rows {
         label: "ms".into(),
         axis: Axis::logarithmic(Rows::values(&rows).chain(limit))?,

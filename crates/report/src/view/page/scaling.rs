@@ -117,7 +117,7 @@ impl Case {
         let rows = self.names().into_iter().map(|name| {
             let cell = |&world| self.of(name, world).map(rate).collect::<Vec<_>>();
             let cells = worlds.iter().map(|world| cell(world).join(", "));
-            (name, cells.collect())
+            std::iter::once(name.to_owned()).chain(cells).collect()
         });
         let columns = worlds.iter().map(|world| format!("{world} ranks"));
         let grid = Grid::over("implementation", columns, rows);

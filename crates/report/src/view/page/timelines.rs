@@ -98,6 +98,5 @@ fn table(timeline: &Timeline) -> Grid {
             ]
         })
     });
-    let headings = ["rank", "stream", "operation", "from µs", "µs"];
-    Grid::new(&headings, rows)
+    Grid::new(["rank", "stream", "operation", "from µs", "µs"], rows)
 }
