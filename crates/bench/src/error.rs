@@ -109,8 +109,8 @@ pub enum BenchError {
     Exchange(#[from] ExchangeError),
     /// No library has the functions of NVTX.
     #[error(
-        "no NVTX library: {}; CUDA has it as libnvtx3interop.so.1, before 12.9 as libnvToolsExt.so.1: put its folder into \
-         LD_LIBRARY_PATH, or name the file by --nvtx=FILE",
+        "no NVTX library: {}; CUDA has it as libnvtx3interop.so.1, before 12.9 as libnvToolsExt.so.1: \
+         put its folder into LD_LIBRARY_PATH, or name the file by --nvtx=FILE",
         .tried.join(", ")
     )]
     NoNvtx {

@@ -75,8 +75,9 @@ mod tests {
 
     #[test]
     fn the_driver_names_its_version_in_its_first_line() {
-        let open = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build\nGCC version: 12.2.0";
-        let closed = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.12  Wed Sep 20 09:35:17 UTC 2023";
+        let open = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build\n\
+                    GCC version: 12.2.0";
+        let closed = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.12  Wed Sep 20 2023";
         assert_eq!(driver_version(open).as_deref(), Some("580.95.05"));
         assert_eq!(driver_version(closed).as_deref(), Some("535.104.12"));
         assert_eq!(driver_version("GCC version:\n"), None);

@@ -12,8 +12,9 @@ use crate::plans::Scheduled;
 
 pub(super) const LAYERS: Suite = Suite {
     name: "layers",
-    reproduces: "linear layers of Llama 8B and 70B at every batch size: NAME with operands in symmetric memory, \
-                 NAME/local as an engine has them, NAME/local/invariant; NAME/bound owns its operands",
+    reproduces: "linear layers of Llama 8B and 70B at every batch size: \
+                 NAME with operands in symmetric memory, NAME/local as an engine has them, \
+                 NAME/local/invariant; NAME/bound owns its operands",
     operations: &[
         Operation::ColumnParallelLinear,
         Operation::RowParallelLinear,

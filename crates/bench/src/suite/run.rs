@@ -251,8 +251,8 @@ fn require_same<B: NcclBackend>(
 /// A finding that no table shows.
 fn host_note(kind: BackendKind) -> Option<String> {
     (kind == BackendKind::Host).then(|| {
-        "Host backend: processes and memory of one machine. The results are verified; the times say nothing about \
-         GPUs, NVLink or NCCL."
+        "Host backend: processes and memory of one machine. The results are verified; \
+         the times say nothing about GPUs, NVLink or NCCL."
             .into()
     })
 }

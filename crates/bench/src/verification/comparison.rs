@@ -81,10 +81,11 @@ impl Comparison {
 ///    roundings of the p are off by u·P at the most. Whatever the order of the n − 1 additions, each partial
 ///    sum is at most P; all but the last, which is (1), are rounded with at most u·P. That makes u·(n − 1)·P.
 ///    It is a bound and no estimate, to first order in u; the factor 1.001 covers the rest;
-/// 4. **the accumulators of e4m3**: tensor cores add 32 products to a sum that they keep for 128 terms, and cut each of
-///    the 33 off 2⁻¹³ of the largest of them. That is a power of two of at most 4 around √(128/9), the partial sum of
-///    numbers below one; an error is uniform in that, and eight times the random walk of all 33·k/32 errors,
-///    8·√(33·k/32)·4·2⁻¹³/√3, leaves room for 10⁸ elements. Scales are at most one.
+/// 4. **the accumulators of e4m3**: tensor cores add 32 products to a sum that they keep for 128 terms, and
+///    cut each of the 33 off 2⁻¹³ of the largest of them. That is a power of two of at most 4 around
+///    √(128/9), the partial sum of numbers below one; an error is uniform in that, and eight times the
+///    random walk of all 33·k/32 errors, 8·√(33·k/32)·4·2⁻¹³/√3, leaves room for 10⁸ elements. Scales are
+///    at most one.
 ///
 /// ‖out − reference‖ / ‖reference‖ is held to less than such worst cases add up to, for roundings are
 /// independent of each other: the squares of what is rounded are 1/n of the reference's for each of the n
