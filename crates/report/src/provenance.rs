@@ -4,7 +4,6 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::Name;
 use crate::statistics::distinct;
 
 /// The backend of processes and memory of one machine, as reports name it.
@@ -14,7 +13,7 @@ pub const HOST: &str = "host";
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Provenance {
     /// `host` or `cuda`.
-    pub backend: Name,
+    pub backend: String,
     /// The devices of the ranks: each name once, with the number of ranks that have it.
     pub devices: Vec<Devices>,
     /// Number of ranks, each with a device.
@@ -30,12 +29,12 @@ pub struct Provenance {
     /// Version of cuBLASLt, where it is there.
     pub cublaslt: Option<String>,
     /// Version of this program.
-    pub version: Name,
+    pub version: String,
     /// The commit that was built, with `+` if files had been changed.
-    pub commit: Name,
+    pub commit: String,
     /// The cargo features it was built with.
     #[serde(default)]
-    pub features: Vec<Name>,
+    pub features: Vec<String>,
 }
 
 /// What a fact is called, and the fact.

@@ -181,7 +181,7 @@ pub(super) fn outcome_of<B: NcclBackend>(
     Ok(Outcome {
         limit: links.map(|links| Limit::of_transfer(least, links.bandwidth_gb_s)),
         rows: rows.map(|(one, times)| one.row(times.as_ref())).collect(),
-        ..Outcome::new(Some(name.to_owned().into()), on, dtype, world)
+        ..Outcome::new(Some(name.to_owned()), on, dtype, world)
     })
 }
 

@@ -90,7 +90,7 @@ pub(super) fn measure<'a, B: ExecuteBackend>(
     let mut report = Outcome::new(
         case.operation.map(|o| o.name().into()),
         Operands::Matrices { shape },
-        dtype.into(),
+        dtype,
         session.world(),
     );
     let figures = run.settings.suite.published(sizes);

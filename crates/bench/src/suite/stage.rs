@@ -4,12 +4,12 @@ use std::cell::RefCell;
 
 use warpweave_report::{Links, Times};
 
-use crate::candidate::{Candidate, Entrant, first_reason};
+use crate::candidate::{Candidate, Entrant};
 use crate::clock::Clock;
 use crate::error::{BenchError, Result};
 use crate::plans::Schedules;
 use crate::progress::Progress;
-use crate::session::{ExecuteBackend, Session};
+use crate::session::{ExecuteBackend, Session, first_reason};
 use crate::suite::Settings;
 use crate::timing::{Effort, Timing};
 use crate::verification::{Batch, Verifier};

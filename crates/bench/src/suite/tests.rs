@@ -154,7 +154,7 @@ fn a_published_figure_stands_beside_its_own_row() {
             };
             // nvFuser's seven have the names of our rows.
             if figure.published.what != row {
-                found.push((suite.name, figure.published.what.into_owned(), row));
+                found.push((suite.name, figure.published.what, row));
             }
         }
     }

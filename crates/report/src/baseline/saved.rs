@@ -85,7 +85,7 @@ impl Saved {
         }
         Ok(Self {
             path: path.into(),
-            suite: report.suite.into_owned(),
+            suite: report.suite,
             provenance: report.provenance,
             times,
         })

@@ -15,8 +15,6 @@ pub(crate) mod samples;
 mod times;
 mod verdict;
 
-use std::borrow::Cow;
-
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -36,19 +34,16 @@ pub const PLANS: &str = "warpweave-bench/2";
 /// The layout of the suite `collectives`.
 pub const COLLECTIVES: &str = "warpweave-bench-collectives/1";
 
-/// A name: a constant where this program measures, text where it reads a file.
-pub type Name = Cow<'static, str>;
-
 /// A run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {
     /// [`PLANS`] or [`COLLECTIVES`].
-    pub schema: Name,
+    pub schema: String,
     /// Name of the suite.
-    pub suite: Name,
+    pub suite: String,
     /// What it measures, and whose figures it reproduces.
     #[serde(default)]
-    pub reproduces: Name,
+    pub reproduces: String,
     /// Where the numbers come from.
     pub provenance: Provenance,
     /// A single call of nothing: what the clock itself costs, in each of the times.
@@ -76,7 +71,7 @@ pub struct Mean {
     /// The suite's first one.
     pub baseline: String,
     /// Element type of the problems.
-    pub dtype: Name,
+    pub dtype: String,
     /// How many problems.
     pub problems: usize,
     /// Geometric mean of `times_baseline`.
@@ -100,25 +95,25 @@ pub struct Published {
     /// The problem.
     pub shape: Shape,
     /// Its element type.
-    pub dtype: Name,
+    pub dtype: String,
     /// What was measured.
-    pub what: Name,
+    pub what: String,
     /// Milliseconds.
     pub ms: f64,
     /// On what, and by whom.
-    pub source: Name,
+    pub source: String,
 }
 
 /// An operation on a problem, or on messages of a size.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Outcome {
     /// What is computed; `null` for GEMMs without communication.
-    pub operation: Option<Name>,
+    pub operation: Option<String>,
     /// What it is computed on.
     #[serde(flatten)]
     pub on: Operands,
     /// Element type.
-    pub dtype: Name,
+    pub dtype: String,
     /// Number of ranks.
     pub world: usize,
     /// What no implementation can beat, where it was measured, in the rounds of the first group.
@@ -244,7 +239,7 @@ impl Report {
 
 impl Outcome {
     /// Nothing measured yet.
-    pub fn new(operation: Option<Name>, on: Operands, dtype: Name, world: usize) -> Self {
+    pub fn new(operation: Option<String>, on: Operands, dtype: String, world: usize) -> Self {
         Self {
             operation,
             on,

@@ -133,7 +133,7 @@ impl Report {
         Self {
             schema: COLLECTIVES.into(),
             suite: "collectives".into(),
-            reproduces: Name::default(),
+            reproduces: String::new(),
             links: Some(Links {
                 bandwidth_gb_s: 381.0,
                 transport: "copy-engine push".into(),

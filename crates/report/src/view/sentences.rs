@@ -2,7 +2,7 @@
 
 use super::table::{ms, names, rate};
 use crate::model::{
-    Breakdown, Group, Kind, Limit, Mean, Metric, Name, Operands, Outcome, Published, Report, Status,
+    Breakdown, Group, Kind, Limit, Mean, Metric, Operands, Outcome, Published, Report, Status,
 };
 use crate::statistics::distinct;
 
@@ -175,7 +175,7 @@ fn groups(result: &Outcome) -> Vec<String> {
 /// The figures of others, each source once.
 fn published(figures: &[Published]) -> Vec<String> {
     let sources = distinct(figures.iter().map(|figure| &figure.source));
-    let line = |source: &Name| {
+    let line = |source: &String| {
         let own = figures.iter().filter(|figure| figure.source == *source);
         let told = own.map(|figure| format!("{} {} ms", figure.what, ms(figure.ms)));
         let told = told.collect::<Vec<_>>().join("; ");
