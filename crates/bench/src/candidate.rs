@@ -184,9 +184,3 @@ impl<'a> Entrant<'a> {
         }
     }
 }
-
-/// The first reason that a rank gave.
-pub(crate) fn first_reason(all: &[Vec<u8>]) -> Option<String> {
-    let reason = all.iter().find(|word| !word.is_empty())?;
-    Some(String::from_utf8_lossy(reason).into_owned())
-}

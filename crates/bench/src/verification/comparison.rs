@@ -1,5 +1,7 @@
 //! Every element of an output against the reference.
 
+use std::iter::Sum;
+
 use serde::Serialize;
 use warpweave_symm_mem::DType;
 
@@ -22,6 +24,13 @@ pub struct Comparison {
     /// Sum of squares of the reference.
     #[serde(skip)]
     pub reference_squared: f64,
+}
+
+impl Sum for Comparison {
+    /// All of them as one, in their order.
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), Self::and)
+    }
 }
 
 /// An element that is not what it must be.
@@ -109,6 +118,18 @@ pub struct Expectation {
 }
 
 impl Expectation {
+    /// Of what is copied, and of sums that are exact: each element has one right value.
+    pub fn exact(dtype: DType) -> Self {
+        Self {
+            numbers: Numbers::Integers,
+            dtype,
+            narrow: false,
+            terms: 0,
+            summands: 1,
+            further: 0,
+        }
+    }
+
     /// The largest ‖out − reference‖ / ‖reference‖ that is right for reals: the roundings to the element
     /// type, and a random walk of roundings along a sum in f32.
     pub fn tolerance(&self) -> f64 {
