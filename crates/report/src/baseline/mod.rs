@@ -4,7 +4,7 @@
 //! or not at all: a report with a wrong row is none to compare with. Keeping a suite again under the same
 //! name replaces it.
 //!
-//! [`compare`] holds two against each other, time by time, by [`ratio`]: a time is slower if both
+//! [`compare`] holds two against each other, time by time, by [`ratio()`]: a time is slower if both
 //! the ratio of the medians and the lower bound of an interval of that ratio lie above a threshold. Times of
 //! different machines are not compared.
 
@@ -16,7 +16,7 @@ mod table;
 use std::path::{Path, PathBuf};
 
 pub use comparison::{Comparison, Line, Verdict, compare, default_threshold};
-pub use ratio::Ratio;
+pub use ratio::{CONFIDENCE, FEWEST_SAMPLES, Ratio, ratio};
 pub use saved::{Saved, Time};
 
 use crate::error::{ReportError, Result};
@@ -46,6 +46,9 @@ impl Baselines {
     }
 
     /// Where the report of `suite` is kept under `name`.
+    ///
+    /// # Errors
+    /// [`ReportError::Usage`]: it is no name.
     pub fn place(&self, name: &str, suite: &str) -> Result<PathBuf> {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
         if name.starts_with(|c: char| c.is_ascii_alphanumeric()) && name.chars().all(is_plain) {
@@ -58,6 +61,9 @@ impl Baselines {
 
     /// Keeps the report of `suite` under `name` and returns where. A reader sees the old report or the new
     /// one, never a part.
+    ///
+    /// # Errors
+    /// As of [`Baselines::place`]; [`ReportError::File`].
     pub fn save(&self, name: &str, suite: &str, report: &[u8]) -> Result<PathBuf> {
         let place = self.place(name, suite)?;
         let unfinished = place.with_extension(format!("{}.part", std::process::id()));
@@ -74,6 +80,9 @@ impl Baselines {
 
     /// The reports of a baseline: those under a name, or, of what has a `/` or ends in `.json`, that file or
     /// the files of that folder.
+    ///
+    /// # Errors
+    /// [`ReportError::NoBaseline`]; [`ReportError::File`]; [`ReportError::Baseline`].
     pub fn read(&self, what: &str) -> Result<Vec<Saved>> {
         let is_path = what.contains('/') || what.ends_with(".json");
         let path = match is_path {

@@ -54,6 +54,9 @@ const KINDS: [(Metric, &str); 4] = [
 
 impl Saved {
     /// Reads a JSON file of `bench --json` or of a baseline.
+    ///
+    /// # Errors
+    /// [`ReportError::File`]; [`ReportError::Baseline`].
     pub fn read(path: &Path) -> Result<Self> {
         let text = file::read(path)?;
         Self::parse(&text, path).map_err(|why| ReportError::Baseline {
