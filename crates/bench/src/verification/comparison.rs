@@ -2,14 +2,13 @@
 
 use std::iter::Sum;
 
-use serde::Serialize;
 use warpweave_symm_mem::DType;
 
 use crate::inputs::Numbers;
 use warpweave_symm_mem::host::{decode, encode, rounded};
 
 /// How an output compares with the reference.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Comparison {
     /// Elements compared.
     pub elements: u64,
@@ -19,10 +18,8 @@ pub struct Comparison {
     /// The first wrong element.
     pub first: Option<WrongElement>,
     /// Sum of squared differences from the reference; infinite if an element is not finite.
-    #[serde(skip)]
     pub error_squared: f64,
     /// Sum of squares of the reference.
-    #[serde(skip)]
     pub reference_squared: f64,
 }
 
@@ -34,7 +31,7 @@ impl Sum for Comparison {
 }
 
 /// An element that is not what it must be.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct WrongElement {
     /// Row of the matrix.
     pub row: usize,

@@ -1,6 +1,6 @@
 //! What a report says of times, read back from its JSON file.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::Document;
 use crate::error::{ReportError, Result};
@@ -12,8 +12,6 @@ use crate::view::sentences::ranks;
 /// A report of a suite.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Saved {
-    /// The file that it was read from.
-    pub path: PathBuf,
     /// Name of the suite.
     pub suite: String,
     /// Machine and software of the run.
@@ -59,13 +57,13 @@ impl Saved {
     /// [`ReportError::File`]; [`ReportError::Baseline`].
     pub fn read(path: &Path) -> Result<Self> {
         let text = file::read(path)?;
-        Self::parse(&text, path).map_err(|why| ReportError::Baseline {
+        Self::parse(&text).map_err(|why| ReportError::Baseline {
             path: path.into(),
             why,
         })
     }
 
-    fn parse(text: &str, path: &Path) -> Result<Self, String> {
+    fn parse(text: &str) -> Result<Self, String> {
         let document = Document::from_json(text).map_err(|error| format!("no report: {error}"))?;
         let Document::Report(report) = document else {
             return Err("a timeline is no report".into());
@@ -87,7 +85,6 @@ impl Saved {
             return Err("it has no samples, as summaries and old reports: measure it again".into());
         }
         Ok(Self {
-            path: path.into(),
             suite: report.suite,
             provenance: report.provenance,
             times,
@@ -123,7 +120,7 @@ mod tests {
     use crate::model::{PLANS, Report};
 
     fn parsed(report: &Report) -> Result<Saved, String> {
-        Saved::parse(&report.to_json().to_string(), Path::new("x.json"))
+        Saved::parse(&report.to_json().to_string())
     }
 
     #[test]
@@ -164,7 +161,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_compared_says_why() {
-        let fault = |text: &str| Saved::parse(text, Path::new("x")).unwrap_err();
+        let fault = |text: &str| Saved::parse(text).unwrap_err();
         assert!(fault("not json").contains("no report"));
         assert!(fault("{}").contains("schema"));
         let newer = fault(r#"{"schema":"warpweave-bench/9"}"#);

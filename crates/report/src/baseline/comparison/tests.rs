@@ -12,7 +12,6 @@ fn time(implementation: &str, samples: &[f64]) -> Time {
 
 fn run(suite: &str, times: Vec<Time>) -> Saved {
     Saved {
-        path: "x.json".into(),
         suite: suite.into(),
         provenance: Provenance::sample(),
         times,
