@@ -9,7 +9,7 @@
 use serde_json::{Map, Number, Value};
 
 use crate::model::Report;
-use crate::view::sentences::counted;
+use crate::statistics::counted;
 
 /// Fields of which only the median is kept.
 const MEDIANS: [&str; 3] = ["graph_single_ms", "back_to_back_ms", "graph_ms"];
@@ -202,24 +202,6 @@ fn rows(columns: &Map<String, Value>) -> Vec<Value> {
         nested(flat.collect()).into()
     };
     (0..count).map(row).collect()
-}
-
-/// All but what is null, and objects that have nothing else.
-pub(crate) fn without_nothing(value: Value) -> Value {
-    match value {
-        Value::Object(fields) => {
-            let fields = fields
-                .into_iter()
-                .map(|(name, value)| (name, without_nothing(value)));
-            let is_something = |value: &Value| match value {
-                Value::Object(fields) => !fields.is_empty(),
-                other => !other.is_null(),
-            };
-            fields.filter(|(_, value)| is_something(value)).collect()
-        }
-        Value::Array(values) => values.into_iter().map(without_nothing).collect(),
-        other => other,
-    }
 }
 
 #[cfg(test)]

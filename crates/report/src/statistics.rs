@@ -96,6 +96,17 @@ pub fn distinct<T: PartialEq>(items: impl IntoIterator<Item = T>) -> Vec<T> {
     once
 }
 
+/// Each of `names` once, with how often it is there.
+pub(crate) fn counted(names: &[String]) -> String {
+    let told = distinct(names).into_iter().map(|name| {
+        match names.iter().filter(|other| *other == name).count() {
+            1 => name.clone(),
+            count => format!("{name} ({count} times)"),
+        }
+    });
+    told.collect::<Vec<_>>().join(", ")
+}
+
 /// The geometric mean; `None` of nothing.
 pub fn geometric_mean(values: &[f64]) -> Option<f64> {
     let logs: f64 = values.iter().map(|v| v.ln()).sum();

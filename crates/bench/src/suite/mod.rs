@@ -15,7 +15,6 @@ use crate::session::ExecuteBackend;
 
 mod groups;
 mod layers;
-mod means;
 mod problem;
 mod run;
 mod stage;

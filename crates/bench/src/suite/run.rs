@@ -5,11 +5,9 @@ use std::cell::RefCell;
 use warpweave_comm::collective::Operation;
 use warpweave_overlap::plan::Scaling;
 use warpweave_report::peers::Peers;
-use warpweave_report::{Bytes, COLLECTIVES, PLANS, Report};
+use warpweave_report::{Bytes, COLLECTIVES, PLANS, Report, means, over_bound};
 use warpweave_symm_mem::{BackendKind, DType};
 
-use super::layers;
-use super::means::means;
 use super::stage::Run;
 use super::{Case, GEMM, Sizes, Suite, problem};
 use crate::clock::Clock;
@@ -209,7 +207,7 @@ fn measure_plans<B: NcclBackend>(
         report.results.push(outcome);
         each(report)?;
     }
-    report.notes.extend(layers::notes(&report.results));
+    report.notes.extend(over_bound(&report.results));
     if run.settings.suite.name == GEMM.name {
         report.means = means(&report.results);
     }

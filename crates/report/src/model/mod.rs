@@ -5,10 +5,11 @@
 //!
 //! One object whose fields are those of the types of this module; the crate's README lists them. `schema`
 //! names the layout; a change that breaks readers changes its number. Times are in milliseconds, rates in
-//! TFLOP/s per GPU and GB/s. A field that does not apply is `null`. [`compact`] is the same without
+//! TFLOP/s per GPU and GB/s. A field that does not apply is `null`. [`compact`](crate::compact) is the same without
 //! samples, in columns.
 
 mod collectives;
+mod means;
 mod row;
 #[cfg(test)]
 pub(crate) mod samples;
@@ -18,12 +19,12 @@ mod verdict;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::compact;
 use crate::provenance::Provenance;
 use crate::sizes::{Bytes, Shape};
 use crate::statistics::Spread;
 
 pub use collectives::BASELINE;
+pub use means::{means, over_bound};
 pub use row::{Kind, Ratios, Row, Status};
 pub use times::{Metric, Times};
 pub use verdict::{Finding, Verdict};
@@ -212,7 +213,7 @@ impl Report {
     /// As JSON, without what does not apply.
     pub fn to_json(&self) -> Value {
         let whole = serde_json::to_value(self).unwrap_or_default();
-        compact::without_nothing(whole)
+        without_nothing(whole)
     }
 
     /// Whether every row that ran was right.
@@ -266,5 +267,23 @@ impl Outcome {
     /// The row of this name.
     pub fn row(&self, name: &str) -> Option<&Row> {
         self.rows.iter().find(|row| row.implementation == name)
+    }
+}
+
+/// All but what is null, and objects that have nothing else.
+fn without_nothing(value: Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let fields = fields
+                .into_iter()
+                .map(|(name, value)| (name, without_nothing(value)));
+            let is_something = |value: &Value| match value {
+                Value::Object(fields) => !fields.is_empty(),
+                other => !other.is_null(),
+            };
+            fields.filter(|(_, value)| is_something(value)).collect()
+        }
+        Value::Array(values) => values.into_iter().map(without_nothing).collect(),
+        other => other,
     }
 }

@@ -4,7 +4,7 @@ use super::table::{ms, names, rate};
 use crate::model::{
     Breakdown, Group, Kind, Limit, Mean, Metric, Operands, Outcome, Published, Report, Status,
 };
-use crate::statistics::distinct;
+use crate::statistics::{counted, distinct};
 
 /// What the columns mean, line by line.
 pub(super) fn legend(report: &Report) -> &'static [&'static str] {
@@ -218,17 +218,6 @@ pub(super) fn algorithms(result: &Outcome) -> Vec<String> {
         .filter(|(_, algorithms)| !algorithms.is_empty())
         .map(|(name, algorithms)| format!("{name} multiplies by {}", counted(algorithms)))
         .collect()
-}
-
-/// Each of `names` once, with how often it is there.
-pub(crate) fn counted(names: &[String]) -> String {
-    let told = distinct(names).into_iter().map(|name| {
-        match names.iter().filter(|other| *other == name).count() {
-            1 => name.clone(),
-            count => format!("{name} ({count} times)"),
-        }
-    });
-    told.collect::<Vec<_>>().join(", ")
 }
 
 /// The means over all problems and the findings of the whole run.
