@@ -1,7 +1,7 @@
 //! `cargo xtask`: the commands for people who work on Warpweave.
 //!
-//! It sets up, builds, launches and compares. Whatever touches a backend or a plan runs in the program
-//! `warpweave`, so that xtask depends on no CUDA crate and starts in a second.
+//! It sets up, builds and launches. Whatever touches a backend or a plan runs in the program `warpweave`, and
+//! what reads recorded results in `warpweave-report`: xtask depends on no CUDA crate and starts in a second.
 
 mod bundle;
 mod cargo;
@@ -72,9 +72,9 @@ fn main() -> ExitCode {
         Command::Bench(options) => command::bench::run(&options),
         Command::Compare(options) => command::warpweave::compare(&options),
         Command::Test(options) => command::test::run(&options),
-        Command::Plan(options) => command::warpweave::run("plan", &options),
+        Command::Plan(options) => command::warpweave::plan(&options),
         Command::Timeline(options) => command::warpweave::timeline(&options),
-        Command::Report(options) => command::warpweave::run("report", &options),
+        Command::Report(options) => command::warpweave::report(&options),
         Command::Bundle(options) => command::bundle::run(&options),
         Command::Launch(options) => command::launch::run(options),
         Command::Candle => command::candle::run(),

@@ -76,6 +76,16 @@ impl Place {
         }
         cargo::binary(&cargo::build(root, &args)?, "warpweave")
     }
+
+    /// The program that reads recorded results: built without the layers, and in a bundle `warpweave`.
+    pub fn report(&self) -> Result<PathBuf> {
+        let root = match self {
+            Place::Bundle(bundle) => return Ok(bundle.warpweave()),
+            Place::Workspace(root) => root,
+        };
+        let args = ["build", "--release", "-p", "warpweave-report"];
+        cargo::binary(&cargo::build(root, &args)?, "warpweave-report")
+    }
 }
 
 /// The root of the workspace at or above the current directory.

@@ -14,13 +14,12 @@ use warpweave_overlap::plan::{
     Scales, Scaling, StreamId, Transport,
 };
 use warpweave_overlap::{Operation, PlanError};
+use warpweave_report::{Breakdown, Metric, Row, Times};
 use warpweave_symm_mem::DType;
 
 use crate::candidate::Entrant;
 use crate::inputs::{Matrices, part};
 use crate::plans::Implementation;
-use crate::report::{Breakdown, Metric, Row};
-use crate::timing::Times;
 
 fn implementation(
     name: &str,
@@ -249,9 +248,9 @@ pub fn breakdown(rows: &[Row], times: &[Option<Times>]) -> Option<Breakdown> {
 mod tests {
     use super::*;
     use crate::plans::hold;
-    use crate::shape::Shape;
     use crate::suite::WITH_GATHER;
     use warpweave_overlap::algorithms;
+    use warpweave_report::Shape;
 
     #[test]
     fn the_gemms_alone_hold_back_to_back() {

@@ -1,13 +1,11 @@
 //! What is measured, be it a plan or a collective: it can be called, loaded with inputs that change, verified
 //! and timed.
 
+use warpweave_report::{Kind, Metric, Row, Status, Times, Verdict};
 use warpweave_symm_mem::DevicePtr;
 
 use crate::error::Result;
 use crate::inputs::Numbers;
-use crate::report::{Kind, Metric, Row, Status};
-use crate::timing::Times;
-use crate::verification::Verdict;
 use crate::verification::comparison::{Comparison, WrongElement};
 
 /// How a call is enqueued.
@@ -17,6 +15,16 @@ pub enum Call {
     Run,
     /// As a graph.
     Replay,
+}
+
+impl Call {
+    /// How what is timed is enqueued.
+    pub const fn of(metric: Metric) -> Self {
+        match metric {
+            Metric::Single | Metric::BackToBack => Call::Run,
+            Metric::GraphSingle | Metric::Graph => Call::Replay,
+        }
+    }
 }
 
 /// The inputs of a call.
@@ -175,10 +183,4 @@ impl<'a> Entrant<'a> {
             (Err(reason), _) => without(Status::NotRun, reason),
         }
     }
-}
-
-/// The first reason that a rank gave.
-pub(crate) fn first_reason(all: &[Vec<u8>]) -> Option<String> {
-    let reason = all.iter().find(|word| !word.is_empty())?;
-    Some(String::from_utf8_lossy(reason).into_owned())
 }

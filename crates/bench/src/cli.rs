@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use warpweave_report::Shape;
+use warpweave_report::command::BASELINES;
 use warpweave_symm_mem::DType;
 
 use crate::inject::InjectedFault;
 use crate::logging::LogFilter;
-use crate::shape::Shape;
 use crate::suite::Settings;
 
 /// Schedules that overlap communication and computation: measured, shown and proved.
@@ -56,10 +57,9 @@ pub enum Command {
     Measure(MeasureArgs),
     /// Run a plan once and write when each operation of each rank ran, with the prediction, for Perfetto.
     Timeline(TimelineArgs),
-    /// Compare two baselines; ends with status 1 if a time of the second is slower, 3 if the machines differ.
-    Compare(BaselineArgs),
-    /// Put measured reports and timelines into one HTML page; no device is touched.
-    Report(ReportArgs),
+    /// What can be done with recorded results.
+    #[command(flatten)]
+    Recorded(warpweave_report::command::Command),
     /// Look at plans; no device is touched.
     #[command(subcommand)]
     Plan(PlanCommand),
@@ -125,31 +125,6 @@ pub struct BenchArgs {
     pub inject: Option<InjectedFault>,
 }
 
-/// Where baselines are kept by default; `cargo xtask` names a folder of its own.
-const BASELINES: &str = "baselines";
-
-/// Arguments of `warpweave compare`.
-#[derive(Debug, Args)]
-pub struct BaselineArgs {
-    /// The old baseline: a name, or the path of a JSON file or of a folder of them.
-    pub old: String,
-    /// The new one.
-    pub new: String,
-    /// How much slower a time may be, in percent [default: 5 on GPUs, 25 on the host backend].
-    #[arg(long, value_name = "PERCENT", value_parser = percent)]
-    pub threshold: Option<f64>,
-    /// The folder of the baselines.
-    #[arg(long, value_name = "DIR", default_value = BASELINES)]
-    pub baselines: PathBuf,
-}
-
-fn percent(text: &str) -> Result<f64, String> {
-    match text.strip_suffix('%').unwrap_or(text).parse::<f64>() {
-        Ok(percent) if (0.0..=10_000.0).contains(&percent) => Ok(percent),
-        _ => Err("not a percentage from 0 to 10000".into()),
-    }
-}
-
 /// Arguments of `warpweave measure`; the same on every rank.
 #[derive(Debug, Args)]
 pub struct MeasureArgs {
@@ -179,23 +154,6 @@ pub struct TimelineArgs {
     /// The problem.
     #[command(flatten)]
     pub problem: ProblemArgs,
-}
-
-/// Arguments of `warpweave report`.
-#[derive(Debug, Args)]
-pub struct ReportArgs {
-    /// What `bench --json`, `timeline` and `plan trace` wrote.
-    #[arg(required = true, value_name = "FILE")]
-    pub files: Vec<PathBuf>,
-    /// The page.
-    #[arg(long, value_name = "FILE", default_value = "report.html")]
-    pub out: PathBuf,
-    /// Also draw the collectives' times over sizes to this file as SVG, as `bench --plot` does.
-    #[arg(long, value_name = "FILE")]
-    pub plot: Option<PathBuf>,
-    /// Also write each report without samples, as JSON and as one Markdown table, into this folder.
-    #[arg(long, value_name = "DIR")]
-    pub summaries: Option<PathBuf>,
 }
 
 /// What can be done with a plan.

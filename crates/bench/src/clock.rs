@@ -5,11 +5,11 @@
 
 use std::time::Duration;
 
+use warpweave_report::statistics::{Spread, slowest};
 use warpweave_symm_mem::{Backend, BackendKind, SignalPad};
 
 use crate::error::Result;
 use crate::session::{ExecuteBackend, Session};
-use crate::statistics::{Spread, slowest};
 
 /// Calls of nothing, at least, by which the clock's own cost is measured.
 const EMPTY_CALLS: usize = 20;

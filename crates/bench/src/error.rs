@@ -1,11 +1,10 @@
 //! The one error type of this crate.
 
-use std::path::{Path, PathBuf};
-
 use warpweave_comm::CommError;
 use warpweave_overlap::select::SelectError;
 use warpweave_overlap::simulate::SimulateError;
 use warpweave_overlap::{PlanError, Report};
+use warpweave_report::ReportError;
 use warpweave_symm_mem::{Error as MemoryError, ExchangeError};
 
 use crate::plans::ExecuteError;
@@ -108,61 +107,26 @@ pub enum BenchError {
     /// The exchange with the peers failed.
     #[error(transparent)]
     Exchange(#[from] ExchangeError),
-    /// A file could not be read or written.
-    #[error("{}: {source}", .path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: std::io::Error,
-    },
     /// No library has the functions of NVTX.
     #[error(
-        "no NVTX library: {}; CUDA has it as libnvtx3interop.so.1, before 12.9 as libnvToolsExt.so.1: put its folder into \
-         LD_LIBRARY_PATH, or name the file by --nvtx=FILE",
+        "no NVTX library: {}; CUDA has it as libnvtx3interop.so.1, before 12.9 as libnvToolsExt.so.1: \
+         put its folder into LD_LIBRARY_PATH, or name the file by --nvtx=FILE",
         .tried.join(", ")
     )]
     NoNvtx {
         /// Each file with the reason.
         tried: Vec<String>,
     },
-    /// No report is kept under a name.
-    #[error(
-        "no baseline `{name}` in {}: {}; `cargo xtask bench --save-baseline {name}` makes it",
-        .root.display(), those(.known)
-    )]
-    NoBaseline {
-        /// The name, or the path.
-        name: String,
-        /// Where it was looked for.
-        root: PathBuf,
-        /// The names that there are.
-        known: Vec<String>,
-    },
-    /// A file is no report that can be compared.
-    #[error("{}: {why}", .path.display())]
-    Baseline {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        why: String,
-    },
-    /// Times of different machines say nothing about a change of the program.
-    #[error(
-        "suite {suite} was measured on different machines: {}; save both baselines on one machine, with as many ranks",
-        unlike(.names, .differences)
-    )]
-    MachinesDiffer {
-        /// The suite.
-        suite: String,
-        /// The baselines.
-        names: [String; 2],
-        /// What differs, with its value in each.
-        differences: Vec<(&'static str, String, String)>,
-    },
-    /// Standard output is closed.
-    #[error("writing the report: {0}")]
-    Output(#[from] std::io::Error),
+    /// A report or another file could not be read, written or compared.
+    #[error(transparent)]
+    Report(#[from] ReportError),
+}
+
+impl From<std::io::Error> for BenchError {
+    /// What standard output reports.
+    fn from(error: std::io::Error) -> Self {
+        ReportError::Output(error).into()
+    }
 }
 
 impl BenchError {
@@ -177,8 +141,8 @@ impl BenchError {
     /// | 76 | [another rank is the cause](Self::blames_a_peer) |
     pub fn exit_status(&self) -> u8 {
         match self {
-            BenchError::Usage(_) | BenchError::NoBaseline { .. } | BenchError::Baseline { .. } => 2,
-            BenchError::MachinesDiffer { .. } => 3,
+            BenchError::Usage(_) => 2,
+            BenchError::Report(error) => error.exit_status(),
             error if error.blames_a_peer() => 76,
             _ => 1,
         }
@@ -216,14 +180,6 @@ impl BenchError {
     }
 }
 
-/// The text of a file.
-pub(crate) fn read_file(path: &Path) -> Result<String> {
-    std::fs::read_to_string(path).map_err(|source| BenchError::File {
-        path: path.into(),
-        source,
-    })
-}
-
 fn memory_blames_a_peer(error: &MemoryError) -> bool {
     match error {
         MemoryError::SignalFault(_) | MemoryError::PeerFailed { .. } => true,
@@ -251,20 +207,6 @@ fn comm_blames_a_peer(error: &CommError) -> bool {
         CommError::Exchange(error) => exchange_blames_a_peer(error),
         _ => false,
     }
-}
-
-fn those(names: &[String]) -> String {
-    match names.is_empty() {
-        true => "there is none yet".into(),
-        false => format!("there are {}", names.join(", ")),
-    }
-}
-
-fn unlike(names: &[String; 2], found: &[(&str, String, String)]) -> String {
-    let [a, b] = names;
-    let each = found.iter();
-    let each = each.map(|(what, old, new)| format!("{what} {old} in {a}, {new} in {b}"));
-    each.collect::<Vec<_>>().join("; ")
 }
 
 fn rest(peers: &[String]) -> String {

@@ -117,7 +117,7 @@ unsafe extern "C" {
 /// everything all the same.
 pub(crate) fn fail(error: &BenchError) -> ! {
     // A reader that has closed the pipe needs no message.
-    let told = matches!(error, BenchError::Output(e) if e.kind() == std::io::ErrorKind::BrokenPipe);
+    let told = matches!(error, BenchError::Report(error) if error.is_closed_pipe());
     if !told {
         let rank = std::env::var("WARPWEAVE_RANK").ok();
         let who = rank.map_or(String::new(), |rank| format!(" (rank {rank})"));

@@ -25,10 +25,9 @@
 //!   trait, by which they are called, loaded, verified and timed.
 //! - **The breakdown** of one implementation times its parts as plans of their own, in the same rounds.
 //!
-//! The report's views, and the JSON file among them, are described in [`report`].
+//! What is found is a [`Report`](warpweave_report::Report): that crate writes, reads, compares and draws it.
 
 mod alone;
-mod baseline;
 pub mod candidate;
 pub mod cli;
 pub mod clock;
@@ -41,20 +40,13 @@ pub mod job;
 pub mod limit;
 mod logging;
 mod measure;
-mod peers;
 pub mod plans;
-mod plot;
 mod probes;
 mod progress;
 mod provenance;
-pub mod report;
 pub mod session;
-mod shape;
-pub mod size;
-pub mod statistics;
 pub mod suite;
 pub mod timing;
-mod trace;
 mod transport;
 pub mod verification;
 

@@ -1,9 +1,10 @@
 //! What no implementation can beat: the GEMM alone, and the fewest bytes into a rank alone, both measured in
 //! the same run.
 
-use serde::{Deserialize, Serialize};
 use warpweave_overlap::Operation;
 use warpweave_overlap::plan::{Problem, Transport};
+use warpweave_report::statistics::{Spread, slowest};
+use warpweave_report::{Limit, Links};
 use warpweave_symm_mem::BackendKind;
 
 use crate::alone::gemm_of;
@@ -12,9 +13,7 @@ use crate::clock::Clock;
 use crate::error::{BenchError, Result};
 use crate::plans::{PlanCandidate, of_ranks};
 use crate::probes::{self, Probe};
-use crate::report::Limit;
 use crate::session::{ExecuteBackend, Session};
-use crate::statistics::{Spread, slowest};
 use crate::transport;
 
 /// Bytes that a rank pushes to each peer to measure the links: large enough for the latency not to count.
@@ -23,15 +22,6 @@ fn piece(kind: BackendKind) -> usize {
         BackendKind::Cuda => 256 << 20,
         BackendKind::Host => 4 << 20,
     }
-}
-
-/// The bandwidth of the links between the ranks.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Links {
-    /// All-gather traffic into each rank in GB/s.
-    pub bandwidth_gb_s: f64,
-    /// What it was measured with.
-    pub transport: String,
 }
 
 /// The speed of all-gather traffic by copy-engine pushes; `None` for a rank alone, and for ranks in several

@@ -10,19 +10,17 @@ use warpweave_comm::collective::{Costs, Operation};
 use warpweave_overlap::Machine;
 use warpweave_overlap::algorithms;
 use warpweave_overlap::plan::{Plan, Problem};
+use warpweave_report::{Bytes, Metric, Operands, Outcome, Shape};
 use warpweave_symm_mem::{BackendKind, DType};
 
 use crate::candidate::Candidate;
 use crate::clock::Clock;
-use crate::collectives::NcclBackend;
+use crate::collectives::{self, NcclBackend};
 use crate::error::{BenchError, Result};
 use crate::plans::PlanCandidate;
 use crate::probes::{Probe, REPEATS, plan};
 use crate::progress::Progress;
-use crate::report::{Metric, Operands, Outcome};
 use crate::session::Session;
-use crate::shape::Shape;
-use crate::size::Bytes;
 use crate::suite::{self, Settings};
 use crate::timing::{Effort, Timing};
 
@@ -62,7 +60,7 @@ impl Sizes {
                     (square(4096), DType::F16),
                     (square(2048), DType::F32),
                 ],
-                collectives: Bytes::defaults(kind),
+                collectives: collectives::sizes(kind),
                 iterations: None,
             },
         }
@@ -395,7 +393,7 @@ impl Found {
                 self.keep(&[&key], "it is not here");
             }
         }
-        Ok(report.costs())
+        Ok(collectives::costs(&report.results))
     }
 }
 

@@ -1,198 +1,49 @@
-//! Where numbers come from: enough to judge them by, and no date, which says nothing about a machine.
+//! Where the numbers of this run come from.
 
-use std::fmt;
-
-use serde::{Deserialize, Serialize};
 use warpweave_comm::nccl::NcclLibrary;
 use warpweave_gemm::cublaslt;
+use warpweave_report::{Devices, HOST, HostMachine, Provenance};
 use warpweave_symm_mem::BackendKind;
 
 use crate::error::Result;
-use crate::report::Name;
 use crate::session::{ExecuteBackend, Session};
-use crate::statistics::distinct;
 
-/// The machine and the software of a run.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Provenance {
-    /// `host` or `cuda`.
-    pub backend: Name,
-    /// The devices of the ranks: each name once, with the number of ranks that have it.
-    pub devices: Vec<Devices>,
-    /// Number of ranks, each with a device.
-    pub ranks: usize,
-    /// The machine around rank 0's device.
-    pub host: HostMachine,
-    /// Version of CUDA up to which the driver goes, as `13.0`.
-    pub cuda: Option<String>,
-    /// Version of the NVIDIA driver.
-    pub driver: Option<String>,
-    /// Version of NCCL, where it is there.
-    pub nccl: Option<String>,
-    /// Version of cuBLASLt, where it is there.
-    pub cublaslt: Option<String>,
-    /// Version of this program.
-    pub version: Name,
-    /// The commit that was built, with `+` if files had been changed.
-    pub commit: Name,
-    /// The cargo features it was built with.
-    #[serde(default)]
-    pub features: Vec<Name>,
-}
-
-/// What a fact is called, and the fact.
-pub type Fact = (&'static str, String);
-
-fn or_none(version: &Option<String>) -> String {
-    version.as_deref().unwrap_or("none").to_owned()
-}
-
-/// Ranks whose devices have the same name.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Devices {
-    /// The name, as the driver gives it.
-    pub name: String,
-    /// How many ranks.
-    pub count: usize,
-}
-
-/// A machine without its GPUs.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HostMachine {
-    /// Name and release of the kernel, as `Linux 6.8.0`.
-    pub system: String,
-    /// Model of the processor, where the kernel tells it.
-    pub processor: Option<String>,
-    /// Cores that the process may use.
-    pub cores: usize,
-}
-
-impl Provenance {
-    /// Of this run. Collective.
-    pub fn of<B: ExecuteBackend>(session: &Session<B>) -> Result<Self> {
-        let info = session.backend.device();
-        // Each rank's device has a number; what counts is what they are.
-        let name = info.name.split(" (device").next().unwrap_or_default();
-        let names = session.agree("names of the devices", Ok(name.into()))?;
-        let on_gpus = B::KIND == BackendKind::Cuda;
-        let version = |of: fn() -> Option<String>| on_gpus.then(of).flatten();
-        Ok(Self {
-            backend: kind_name(B::KIND).into(),
-            devices: counted(
-                names
-                    .iter()
-                    .map(|name| String::from_utf8_lossy(name).into()),
-            ),
-            ranks: session.world(),
-            host: HostMachine::this(),
-            cuda: info.driver.strip_prefix("CUDA ").map(str::to_owned),
-            driver: version(driver),
-            nccl: version(nccl),
-            cublaslt: version(cublaslt),
-            version: env!("CARGO_PKG_VERSION").into(),
-            commit: env!("WARPWEAVE_COMMIT").into(),
-            features: [
-                ("nvcc", cfg!(feature = "nvcc")),
-                ("cutlass", cfg!(feature = "cutlass")),
-            ]
-            .into_iter()
-            .filter_map(|(name, is_on)| is_on.then_some(name.into()))
-            .collect(),
-        })
-    }
-
-    /// As `4 × NVIDIA H200`.
-    pub fn devices(&self) -> String {
-        let each = self.devices.iter();
-        let each = each.map(|Devices { name, count }| format!("{count} × {name}"));
-        each.collect::<Vec<_>>().join(" + ")
-    }
-
-    /// What makes times comparable.
-    pub fn machine(&self) -> Vec<Fact> {
-        let HostMachine {
-            processor, cores, ..
-        } = &self.host;
-        vec![
-            ("backend", self.backend.to_string()),
-            ("devices", self.devices()),
-            ("ranks", self.ranks.to_string()),
-            ("processor", or_none(processor)),
-            ("cores", cores.to_string()),
-        ]
-    }
-
-    /// What runs on the machine.
-    pub fn software(&self) -> Vec<Fact> {
-        let features = (!self.features.is_empty()).then(|| self.features.join(","));
-        vec![
-            ("kernel", self.host.system.clone()),
-            ("CUDA", or_none(&self.cuda)),
-            ("driver", or_none(&self.driver)),
-            ("NCCL", or_none(&self.nccl)),
-            ("cuBLASLt", or_none(&self.cublaslt)),
-            ("warpweave", self.version.to_string()),
-            ("commit", self.commit.to_string()),
-            ("features", or_none(&features)),
-        ]
-    }
-
-    #[cfg(test)]
-    pub(crate) fn sample() -> Self {
-        Self {
-            backend: "host".into(),
-            devices: counted(["host"; 4].map(String::from).into_iter()),
-            ranks: 4,
-            host: HostMachine::this(),
-            cuda: None,
-            driver: None,
-            nccl: None,
-            cublaslt: None,
-            version: "0.0.0".into(),
-            commit: "unknown".into(),
-            features: vec![],
-        }
-    }
-}
-
-impl HostMachine {
-    /// The machine of this process.
-    fn this() -> Self {
-        let system = rustix::system::uname();
-        let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        Self {
-            system: format!(
-                "{} {}",
-                system.sysname().to_string_lossy(),
-                system.release().to_string_lossy()
-            ),
-            processor: processor(&cpus),
-            cores: std::thread::available_parallelism().map_or(1, usize::from),
-        }
-    }
+/// The provenance of this run. Collective.
+pub fn provenance<B: ExecuteBackend>(session: &Session<B>) -> Result<Provenance> {
+    let info = session.backend.device();
+    // Each rank's device has a number; what counts is what they are.
+    let name = info.name.split(" (device").next().unwrap_or_default();
+    let names = session.agree("names of the devices", Ok(name.into()))?;
+    let names = names
+        .iter()
+        .map(|name| String::from_utf8_lossy(name).into());
+    let version = |of: fn() -> Option<String>| (B::KIND == BackendKind::Cuda).then(of).flatten();
+    let features = [
+        ("nvcc", cfg!(feature = "nvcc")),
+        ("cutlass", cfg!(feature = "cutlass")),
+    ];
+    let features = features.into_iter().filter(|(_, is_on)| *is_on);
+    Ok(Provenance {
+        backend: kind_name(B::KIND).into(),
+        devices: Devices::counted(&names.collect::<Vec<String>>()),
+        ranks: session.world(),
+        host: HostMachine::this(),
+        cuda: info.driver.strip_prefix("CUDA ").map(str::to_owned),
+        driver: version(driver),
+        nccl: version(nccl),
+        cublaslt: version(cublaslt),
+        version: env!("CARGO_PKG_VERSION").into(),
+        commit: env!("WARPWEAVE_COMMIT").into(),
+        features: features.map(|(name, _)| name.into()).collect(),
+    })
 }
 
 /// The name of a backend on command lines and in reports.
 pub const fn kind_name(kind: BackendKind) -> &'static str {
     match kind {
-        BackendKind::Host => "host",
+        BackendKind::Host => HOST,
         BackendKind::Cuda => "cuda",
     }
-}
-
-fn counted(names: impl Iterator<Item = String>) -> Vec<Devices> {
-    let names: Vec<_> = names.collect();
-    let devices = distinct(&names).into_iter().map(|name| Devices {
-        name: name.clone(),
-        count: names.iter().filter(|other| *other == name).count(),
-    });
-    devices.collect()
-}
-
-fn processor(cpuinfo: &str) -> Option<String> {
-    let fields = cpuinfo.lines().filter_map(|line| line.split_once(':'));
-    let mut models = fields.filter(|(field, _)| field.trim() == "model name");
-    models.next().map(|(_, model)| model.trim().to_owned())
 }
 
 fn driver() -> Option<String> {
@@ -218,70 +69,17 @@ fn cublaslt() -> Option<String> {
     Some(format!("{major}.{minor}.{patch}"))
 }
 
-impl fmt::Display for Provenance {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.devices())?;
-        for (name, version) in self.software().into_iter().skip(1).take(4) {
-            if version != "none" {
-                write!(f, ", {name} {version}")?;
-            }
-        }
-        let HostMachine {
-            system,
-            processor,
-            cores,
-        } = &self.host;
-        if let Some(processor) = processor {
-            write!(f, ", {processor}")?;
-        }
-        write!(
-            f,
-            ", {cores} cores, {system}, warpweave {} ({})",
-            self.version, self.commit
-        )
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn the_driver_names_its_version_in_its_first_line() {
-        let open = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build\nGCC version: 12.2.0";
-        let closed = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.12  Wed Sep 20 09:35:17 UTC 2023";
+        let open = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build\n\
+                    GCC version: 12.2.0";
+        let closed = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.12  Wed Sep 20 2023";
         assert_eq!(driver_version(open).as_deref(), Some("580.95.05"));
         assert_eq!(driver_version(closed).as_deref(), Some("535.104.12"));
         assert_eq!(driver_version("GCC version:\n"), None);
-    }
-
-    #[test]
-    fn devices_of_different_names_are_all_told() {
-        let names = ["H200", "H100", "H200"].map(String::from);
-        let devices = counted(names.into_iter());
-        let of = |name: &str, count| Devices {
-            name: name.into(),
-            count,
-        };
-        assert_eq!(devices, [of("H200", 2), of("H100", 1)]);
-        let text = Provenance {
-            devices,
-            cuda: Some("13.0".into()),
-            ..Provenance::sample()
-        };
-        let text = text.to_string();
-        assert!(
-            text.starts_with("2 × H200 + 1 × H100, CUDA 13.0, "),
-            "{text}"
-        );
-        assert!(text.ends_with("warpweave 0.0.0 (unknown)"), "{text}");
-    }
-
-    #[test]
-    fn the_processor_is_the_first_one() {
-        let text =
-            "processor\t: 0\nmodel name\t: AMD EPYC 9654\nprocessor\t: 1\nmodel name\t: other\n";
-        assert_eq!(processor(text).as_deref(), Some("AMD EPYC 9654"));
-        assert_eq!(processor("Hardware : BCM2711"), None);
     }
 }

@@ -166,6 +166,15 @@ impl<B: ExecuteBackend> Session<B> {
         }
     }
 
+    /// As [`Session::agree`] of whether all ranks can do something: the first reason why some rank cannot.
+    ///
+    /// # Errors
+    /// As [`Session::agree`].
+    pub fn refusal(&self, step: &str, mine: Result<Option<String>>) -> Result<Option<String>> {
+        let word = |reason: Option<String>| reason.unwrap_or_default().into_bytes();
+        Ok(first_reason(&self.agree(step, mine.map(word))?))
+    }
+
     /// As [`Session::agree`], for times and other numbers.
     ///
     /// # Errors
@@ -204,6 +213,12 @@ impl<B: ExecuteBackend> Session<B> {
         let _ = self.store.abort(&error.to_string());
         self.store.close();
     }
+}
+
+/// The first reason that a rank gave.
+pub(crate) fn first_reason(all: &[Vec<u8>]) -> Option<String> {
+    let reason = all.iter().find(|word| !word.is_empty())?;
+    Some(String::from_utf8_lossy(reason).into_owned())
 }
 
 /// What a failed exchange says about the other ranks.

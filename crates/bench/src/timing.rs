@@ -1,19 +1,17 @@
 //! Times of candidates, taken in interleaved rounds: A B C A B C, never one after another, because long GEMMs
 //! throttle.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
+use warpweave_report::statistics::slowest;
+use warpweave_report::{Metric, Times};
 use warpweave_symm_mem::BackendKind;
 
 use crate::candidate::{Call, Candidate, Set};
 use crate::clock::Clock;
 use crate::error::{BenchError, Result};
 use crate::inputs::Numbers;
-use crate::report::Metric;
 use crate::session::{ExecuteBackend, Session};
-use crate::statistics::{Spread, slowest};
 
 /// How much is measured.
 #[derive(Clone, Copy, Debug)]
@@ -82,31 +80,6 @@ fn fitting(time: Duration, call: Duration) -> usize {
     (time.as_secs_f64() / call.as_secs_f64().max(1e-6)) as usize
 }
 
-/// The times of a candidate: for each sample the slowest rank's, in milliseconds.
-///
-/// In JSON files, where it stands as `samples` of a row, those without a time are left out.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Times(BTreeMap<Metric, Vec<f64>>);
-
-impl Times {
-    #[cfg(test)]
-    pub(crate) fn sample(taken: &[(Metric, &[f64])]) -> Self {
-        let all = taken.iter();
-        Self(all.map(|(of, samples)| (*of, samples.to_vec())).collect())
-    }
-
-    /// All of a kind, in the order in which they were taken.
-    pub fn of(&self, metric: Metric) -> &[f64] {
-        self.0.get(&metric).map_or(&[], Vec::as_slice)
-    }
-
-    /// The middle of a kind and its spread.
-    pub fn spread(&self, metric: Metric) -> Option<Spread> {
-        Spread::of(self.of(metric))
-    }
-}
-
 /// Calls by which a candidate's time is guessed before the rounds.
 const PROBES: usize = 3;
 
@@ -172,7 +145,7 @@ impl<B: ExecuteBackend> Timing<'_, B> {
             for (times, schedule) in times.iter_mut().zip(&schedules) {
                 for &metric in schedule.metrics {
                     let own = samples.by_ref().take(schedule.count(metric));
-                    times.0.entry(metric).or_default().extend(own);
+                    times.extend(metric, own);
                 }
             }
         }
@@ -191,7 +164,7 @@ impl<B: ExecuteBackend> Timing<'_, B> {
         for metric in Metric::ALL {
             let all = candidates.iter().zip(schedules).zip(&mut blocks);
             for ((&candidate, schedule), block) in all {
-                let (count, how) = (schedule.count(metric), metric.call());
+                let (count, how) = (schedule.count(metric), Call::of(metric));
                 if count == 0 {
                     continue;
                 }

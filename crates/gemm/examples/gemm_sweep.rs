@@ -292,7 +292,8 @@ impl Sweep {
             }
         }
         println!(
-            "geometric mean over the bf16 shapes, cuBLASLt time / CUTLASS time: best {:.4}, model's choice {:.4}",
+            "geometric mean over the bf16 shapes, cuBLASLt time / CUTLASS time: \
+             best {:.4}, model's choice {:.4}",
             geometric_mean(&best_ratios),
             geometric_mean(&model_ratios)
         );

@@ -73,7 +73,8 @@ pub enum Error {
     },
     /// No shared library of that name anywhere.
     #[error(
-        "cuBLASLt was not found; set WARPWEAVE_CUBLASLT to the path of libcublasLt.so.13, or run `cargo xtask setup --runtime`. Tried:\n  {}",
+        "cuBLASLt was not found; set WARPWEAVE_CUBLASLT to the path of libcublasLt.so.13, \
+         or run `cargo xtask setup --runtime`. Tried:\n  {}",
         .tried.join("\n  ")
     )]
     LibraryNotFound {

@@ -66,7 +66,8 @@ pub enum PlanError {
     },
     /// A schedule of more steps than a plan, or the plans of all ranks, may have.
     #[error(
-        "`{plan}` has {steps} steps in a call, {most} at most: take fewer chunks, groups of more rows, or fewer ranks"
+        "`{plan}` has {steps} steps in a call, {most} at most: take fewer chunks, groups of more rows, \
+         or fewer ranks"
     )]
     TooManySteps {
         /// Name of the plan.

@@ -286,8 +286,8 @@ impl SignalFault {
                 }
             }
             FaultCause::OtherCall => format!(
-                "found rank {peer} at another call on `{pad}`, in epoch {expected}: it skipped or repeated one, or \
-                 the operation, the size or the element type differs"
+                "found rank {peer} at another call on `{pad}`, in epoch {expected}: \
+                 it skipped or repeated one, or the operation, the size or the element type differs"
             ),
             FaultCause::PeerGaveUp { reporter } if peer == rank => format!(
                 "came too late, skipped or repeated a call: rank {reporter} had given up waiting for it \

@@ -1,7 +1,8 @@
 //! A project with its own cudarc, which links CUDA. Its ranks read each other's slices.
 //!
-//! `cargo xtask ci` compiles it with the bindings of CUDA 12.8 and of 13.0, to show that Warpweave leaves both
-//! the link mode and the version to the project. `crates/symm-mem/examples/adopt.rs` says more about the calls.
+//! `cargo xtask ci` compiles it with the bindings of CUDA 12.8 and of 13.0, to show that Warpweave leaves
+//! both the link mode and the version to the project. `crates/symm-mem/examples/adopt.rs` says more about the
+//! calls.
 
 use std::error::Error;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Commands of the program `warpweave`: `plan`, `report` and `compare` in one process, the others on every
-//! rank.
+//! Commands of other programs: `warpweave plan` in one process, what measures on every rank;
+//! `warpweave-report report` and `compare`.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -64,18 +64,26 @@ impl Compare {
     }
 }
 
-/// Becomes `warpweave COMMAND` with the same arguments.
-pub fn run(command: &str, options: &Arguments) -> Result<()> {
-    become_program(command, |_| options.args.clone())
+/// Becomes `warpweave plan` with the same arguments. No device is touched, so no device code is built.
+pub fn plan(options: &Arguments) -> Result<()> {
+    let program = Place::find()?.warpweave(false)?;
+    become_program(program, "plan", options.args.clone())
 }
 
-/// Becomes `warpweave compare`. A comparison that cannot be made is an error in usage, since status 1 is a
-/// verdict.
+/// Becomes `warpweave-report report` with the same arguments.
+pub fn report(options: &Arguments) -> Result<()> {
+    become_program(Place::find()?.report()?, "report", options.args.clone())
+}
+
+/// Becomes `warpweave-report compare`. A comparison that cannot be made is an error in usage, since status 1
+/// is a verdict.
 pub fn compare(options: &Compare) -> Result<()> {
-    become_program("compare", |place| {
-        options.arguments(place.results("baselines"))
-    })
-    .map_err(|error| Error::usage(error.to_string()))
+    let place = Place::find()?;
+    let args = options.arguments(place.results("baselines"));
+    let started = place
+        .report()
+        .and_then(|program| become_program(program, "compare", args));
+    started.map_err(|error| Error::usage(error.to_string()))
 }
 
 /// Starts `warpweave timeline` on every rank.
@@ -119,11 +127,8 @@ pub fn launch(
     })
 }
 
-/// No device is touched, so no device code is built. Returns only if the program cannot be started.
-fn become_program(command: &str, args: impl FnOnce(&Place) -> Vec<OsString>) -> Result<()> {
-    let place = Place::find()?;
-    let program = place.warpweave(false)?;
-    let mut command_line = Command::new(&program);
-    let source = command_line.arg(command).args(args(&place)).exec();
+/// Returns only if the program cannot be started.
+fn become_program(program: PathBuf, command: &str, args: Vec<OsString>) -> Result<()> {
+    let source = Command::new(&program).arg(command).args(args).exec();
     Err(Error::not_started(program)(source))
 }

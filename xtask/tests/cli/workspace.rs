@@ -39,7 +39,7 @@ fn works() { assert_eq!(std::env::var("WARPWEAVE_TEST_DEVICE").unwrap(), "cuda")
 "#;
 
 /// The packages: folder, name, features.
-const PACKAGES: [(&str, &str, &str); 9] = [
+const PACKAGES: [(&str, &str, &str); 10] = [
     ("xtask", "xtask", ""),
     ("crates/symm-mem", "warpweave-symm-mem", "nvcc"),
     ("crates/comm", "warpweave-comm", ""),
@@ -48,10 +48,11 @@ const PACKAGES: [(&str, &str, &str); 9] = [
     ("crates/overlap", "warpweave-overlap", "nvcc"),
     ("crates/warpweave", "warpweave", "nvcc"),
     ("crates/bench", "warpweave-bench", "nvcc cutlass"),
+    ("crates/report", "warpweave-report", ""),
     ("examples/rotate", "warpweave-example-rotate", "nvcc"),
 ];
 
-const FILES: [(&str, &str); 9] = [
+const FILES: [(&str, &str); 10] = [
     (
         "Cargo.toml",
         "[workspace]\nresolver = \"3\"\nmembers = [\"crates/*\", \"examples/*\", \"xtask\"]\n",
@@ -62,6 +63,7 @@ const FILES: [(&str, &str); 9] = [
     ("crates/gemm/examples/gemm_sweep.rs", "fn main() {}\n"),
     ("crates/bench/src/bin/warpweave.rs", RANK_PROGRAM),
     ("crates/bench/benches/layers.rs", ""),
+    ("crates/report/src/bin/warpweave-report.rs", RANK_PROGRAM),
     ("target/toolchain/cuda-13.0/bin/nvcc", ""),
     ("target/toolchain/cutlass-4.2/include/cutlass.h", ""),
 ];

@@ -7,6 +7,7 @@
 use std::fs;
 
 use serde_json::Value;
+use warpweave_report::compact;
 
 use crate::metadata::root;
 
@@ -63,39 +64,9 @@ fn files(text: &str) -> Vec<Value> {
             .join(file)
             .with_extension("json");
         let file: Value = serde_json::from_str(&fs::read_to_string(path).ok()?).unwrap();
-        Some(unpacked(file))
+        Some(compact::unpack(file))
     });
     links.collect()
-}
-
-/// Expands objects that are stored as columns: each field is a list of values, or one value for all.
-fn unpacked(value: Value) -> Value {
-    match value {
-        Value::Object(fields) => {
-            let fields = fields.into_iter();
-            fields
-                .map(|(name, value)| (name, unpacked(value)))
-                .collect()
-        }
-        Value::Array(values) => {
-            let objects = values.into_iter().flat_map(|value| {
-                let Some(columns) = value["columns"].as_object() else {
-                    return vec![unpacked(value)];
-                };
-                let lengths = columns.values().filter_map(Value::as_array).map(Vec::len);
-                let object = |at: usize| {
-                    let cell = |value: &Value| value.get(at).unwrap_or(value).clone();
-                    columns
-                        .iter()
-                        .map(|(name, value)| (name.clone(), cell(value)))
-                        .collect()
-                };
-                (0..lengths.max().unwrap_or(0)).map(object).collect()
-            });
-            objects.collect()
-        }
-        other => other,
-    }
 }
 
 /// The median of a spread, which is the first number of a list, or a number alone.

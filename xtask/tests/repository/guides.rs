@@ -5,7 +5,7 @@ use std::fs;
 use crate::metadata::{files, root};
 
 /// The error types that users meet, and where they are.
-const ERRORS: [(&str, &str); 14] = [
+const ERRORS: [(&str, &str); 15] = [
     ("symm-mem/src/error.rs", "Error"),
     ("symm-mem/src/exchange.rs", "ExchangeError"),
     ("comm/src/error.rs", "CommError"),
@@ -20,6 +20,7 @@ const ERRORS: [(&str, &str); 14] = [
     ("overlap/src/select/mod.rs", "SelectError"),
     ("nvcc/src/error.rs", "Error"),
     ("bench/src/error.rs", "BenchError"),
+    ("report/src/error.rs", "ReportError"),
 ];
 
 /// The variants of an enum: names at one level of indentation, as rustfmt writes them.

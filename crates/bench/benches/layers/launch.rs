@@ -107,7 +107,7 @@ pub fn is_follower() -> bool {
 /// # Errors
 /// It has ended already.
 pub fn die_with_parent() -> Result<()> {
-    let system = |error: rustix::io::Errno| BenchError::Output(error.into());
+    let system = |error: rustix::io::Errno| BenchError::from(std::io::Error::from(error));
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(system)?;
     let parent = std::env::var(PARENT).ok().and_then(|pid| pid.parse().ok());
     let now = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get());

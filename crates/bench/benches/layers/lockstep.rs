@@ -12,8 +12,8 @@ use criterion::{Criterion, SamplingMode};
 use serde::{Deserialize, Serialize};
 use warpweave_bench::job;
 use warpweave_bench::session::{ExecuteBackend, Session};
-use warpweave_bench::statistics::slowest;
 use warpweave_bench::{BenchError, Result};
+use warpweave_report::statistics::slowest;
 
 use crate::timed::Timed;
 

@@ -6,6 +6,7 @@ use warpweave_comm::Collectives;
 use warpweave_comm::collective::{
     Call as Collective, CollectiveOptions, Operand, Operation, Variant,
 };
+use warpweave_report::Metric;
 use warpweave_symm_mem::{DType, DevicePtr, Memory};
 
 use super::decode::Layers;
@@ -14,10 +15,9 @@ use super::memory::{Arena, Place, SETS};
 use super::method::{Method, wants};
 use super::nccl::NcclBackend;
 use super::operation::count;
-use crate::candidate::{Call, Candidate, Output, Set, first_reason};
+use crate::candidate::{Call, Candidate, Output, Set};
 use crate::error::{BenchError, Result};
 use crate::inputs::Numbers;
-use crate::report::Metric;
 use crate::session::Session;
 use crate::verification::comparison::Comparison;
 
@@ -55,12 +55,12 @@ impl<'a, B: NcclBackend> Libraries<'a, B> {
                 return Ok(Err("it was not asked for".into()));
             }
             let (mine, comm) = match session.backend.nccl(&session.exchange) {
-                Ok(comm) => (Ok(Vec::new()), Some(comm)),
-                Err(error) if error.is_unavailable() => (Ok(error.to_string().into()), None),
+                Ok(comm) => (Ok(None), Some(comm)),
+                Err(error) if error.is_unavailable() => (Ok(Some(error.to_string())), None),
                 Err(error) => (Err(error), None),
             };
-            let all = session.agree(&format!("start of {}", method.name()), mine)?;
-            Ok(match (comm, first_reason(&all)) {
+            let refusal = session.refusal(&format!("start of {}", method.name()), mine)?;
+            Ok(match (comm, refusal) {
                 (Some(comm), None) => Ok(comm),
                 (_, reason) => Err(reason.unwrap_or_default()),
             })

@@ -3,7 +3,7 @@
 use warpweave_comm::collective::{Call, Operation};
 
 use super::numbers::{BLOCK, Stream};
-use crate::inputs::{Numbers, on_threads};
+use crate::inputs::on_threads;
 use crate::verification::comparison::{Comparison, Expectation};
 use warpweave_symm_mem::host::encode;
 
@@ -60,15 +60,7 @@ impl Expected {
     pub fn of(call: &Call, (rank, world): (usize, usize), set: usize) -> Self {
         let streams = (0..world).map(|rank| Stream::new(rank, set, world));
         Self {
-            // Every sum is exact, as copies are.
-            expectation: Expectation {
-                numbers: Numbers::Integers,
-                dtype: call.dtype,
-                narrow: false,
-                terms: 0,
-                summands: 1,
-                further: 0,
-            },
+            expectation: Expectation::exact(call.dtype),
             streams: streams.collect(),
             parts: output(call.operation, (rank, world), call.count, call.root),
         }
@@ -81,9 +73,7 @@ impl Expected {
         let shares = on_threads(got.chunks(share * size).enumerate(), |(i, got)| {
             self.compare_share(first + i * share, got)
         });
-        shares
-            .into_iter()
-            .fold(Comparison::default(), Comparison::and)
+        shares.into_iter().sum()
     }
 
     fn compare_share(&self, first: usize, got: &[u8]) -> Comparison {

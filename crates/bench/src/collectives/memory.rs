@@ -12,7 +12,6 @@ use warpweave_symm_mem::{DType, Exchange, Memory, Support, SymmetricBuffer};
 use super::candidate::bytes_of;
 use super::nccl::NcclBackend;
 use super::numbers::Stream;
-use crate::candidate::first_reason;
 use crate::error::Result;
 use crate::session::Session;
 
@@ -96,10 +95,8 @@ impl<B: NcclBackend> Arena<B> {
         };
         // A lost peer is found by the step that follows.
         let opened = open(self.bytes[0]).and_then(|input| Ok([input, open(self.bytes[1])?]));
-        let mine = opened.as_ref().err().map(|error| error.to_string());
-        let mine = mine.unwrap_or_default().into_bytes();
-        let refusal = first_reason(&session.agree("windows of NCCL", Ok(mine))?);
-        self.windows = match (opened, refusal) {
+        let mine = opened.as_ref().err().map(ToString::to_string);
+        self.windows = match (opened, session.refusal("windows of NCCL", Ok(mine))?) {
             (Ok(windows), None) => Ok(windows),
             (_, reason) => Err(reason.unwrap_or_default()),
         };
@@ -182,12 +179,11 @@ fn multicast<B: NcclBackend>(
     buffers: &[SymmetricBuffer<B>; 2],
 ) -> Result<Result<[MulticastBuffer<B>; 2], String>> {
     let mine = match &session.backend.device().multicast {
-        _ if session.world() == 1 => "there is one rank alone".into(),
-        Support::Yes => String::new(),
-        Support::No(why) => why.clone(),
+        _ if session.world() == 1 => Some("there is one rank alone".into()),
+        Support::Yes => None,
+        Support::No(why) => Some(why.clone()),
     };
-    let all = session.agree("multicast of all ranks", Ok(mine.into_bytes()))?;
-    if let Some(reason) = first_reason(&all) {
+    if let Some(reason) = session.refusal("multicast of all ranks", Ok(mine))? {
         return Ok(Err(reason));
     }
     let made = |buffer| MulticastBuffer::new(&session.backend, &session.exchange, buffer);

@@ -1,8 +1,7 @@
 //! The rows: variants of ours, NCCL, and what is chosen.
 
 use warpweave_comm::collective::{Operation, Variant};
-
-use crate::report::table::SELECT;
+use warpweave_report::SELECT;
 
 /// An implementation of a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,6 +6,7 @@
 //! world`; the tensor of an all-reduce or a broadcast.
 
 mod candidate;
+mod costs;
 pub mod decode;
 mod expected;
 mod memory;
@@ -16,7 +17,8 @@ mod operation;
 mod run;
 
 pub use candidate::alone;
+pub use costs::costs;
 pub use method::catalogue;
 pub use nccl::NcclBackend;
-pub use operation::{DEFAULT_OPERATIONS, operation};
+pub use operation::{DEFAULT_OPERATIONS, operation, sizes};
 pub(crate) use run::measure;

@@ -1,7 +1,8 @@
 //! The operations that are measured, and what a size means for each.
 
 use warpweave_comm::collective::Operation;
-use warpweave_symm_mem::DType;
+use warpweave_report::Bytes;
+use warpweave_symm_mem::{BackendKind, DType};
 
 /// What is measured where the command line names nothing, in the order of the report.
 pub const DEFAULT_OPERATIONS: [Operation; 5] = [
@@ -19,6 +20,15 @@ pub fn operation(name: &str) -> Result<Operation, String> {
         let names = DEFAULT_OPERATIONS.map(Operation::name).join(", ");
         format!("there is no operation `{name}` to measure; known are {names}")
     })
+}
+
+/// What the suite measures where the command line names nothing.
+pub fn sizes(kind: BackendKind) -> Vec<Bytes> {
+    let sizes: &[usize] = match kind {
+        BackendKind::Cuda => &[12, 14, 16, 18, 20, 22, 24, 26, 28],
+        BackendKind::Host => &[12, 16, 20],
+    };
+    sizes.iter().map(|&log| Bytes(1 << log)).collect()
 }
 
 /// The place in the order of the report.
@@ -84,11 +94,24 @@ mod tests {
     fn the_limit_is_bytes_over_bandwidth() {
         let limit = |operation| {
             let bytes = least_bytes(operation, 400_000_000, 4);
-            let limit = crate::report::Limit::of_transfer(bytes, 400.0);
+            let limit = warpweave_report::Limit::of_transfer(bytes, 400.0);
             (limit.bytes, limit.ms)
         };
         assert_eq!(limit(AllGather), (1_200_000_000, 3.0));
         assert_eq!(limit(AllReduce).1, 1.5);
+    }
+
+    #[test]
+    fn gpus_measure_from_4k_to_256m_in_steps_of_four() {
+        let text = |kind| {
+            let sizes = sizes(kind).into_iter();
+            sizes.map(|size| size.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            text(BackendKind::Cuda),
+            ["4K", "16K", "64K", "256K", "1M", "4M", "16M", "64M", "256M"]
+        );
+        assert_eq!(text(BackendKind::Host), ["4K", "64K", "1M"]);
     }
 
     #[test]

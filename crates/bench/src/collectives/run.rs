@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use warpweave_comm::collective::Call as Collective;
+use warpweave_report::{Bytes, Kind, Limit, Operands, Outcome, Report, Row, SELECT};
 
 use super::candidate::{Libraries, Row as Entry, bytes_of, call_of};
 use super::memory::{Arena, SETS};
@@ -12,9 +13,6 @@ use super::operation::{least_bytes, place};
 use crate::candidate::{Call, Candidate, Entrant};
 use crate::error::Result;
 use crate::inputs::Numbers;
-use crate::report::table::SELECT;
-use crate::report::{Kind, Limit, Operands, Outcome, Report, Row};
-use crate::size::Bytes;
 use crate::suite::{Run, Stage};
 use crate::verification::{Batch, Verifier, batch};
 
@@ -146,7 +144,7 @@ fn of_call<'a, B: NcclBackend>(
     }
     let mut outcome = outcome_of(stage, entrants, (operation.name(), call, size), verifier)?;
     if let Some(peers) = &settings.peers {
-        let figures = peers.of_size(operation, size, world, call.dtype);
+        let figures = peers.of_size(operation.name(), size, world, call.dtype.name());
         let figures = figures.map(|(name, ms)| Row::of_peer(name, ms));
         outcome.rows.extend(figures);
     }
@@ -183,7 +181,7 @@ pub(super) fn outcome_of<B: NcclBackend>(
     Ok(Outcome {
         limit: links.map(|links| Limit::of_transfer(least, links.bandwidth_gb_s)),
         rows: rows.map(|(one, times)| one.row(times.as_ref())).collect(),
-        ..Outcome::new(Some(name.to_owned().into()), on, dtype, world)
+        ..Outcome::new(Some(name.to_owned()), on, dtype, world)
     })
 }
 

@@ -4,19 +4,17 @@ use std::io::Write;
 
 use warpweave_comm::{Job, Measured};
 use warpweave_overlap::Operation;
+use warpweave_report::baseline::Baselines;
+use warpweave_report::file::{self, check_place};
+use warpweave_report::peers::{self, Peers, torch_name};
+use warpweave_report::{Document, Report, Source, markdown, page, print, width};
 use warpweave_symm_mem::{BackendKind, DType};
 
 use super::measure::keep_costs;
-use super::report::{check_place, file_name, write_file};
-use crate::baseline::Baselines;
 use crate::cli::BenchArgs;
-use crate::collectives::NcclBackend;
+use crate::collectives::{self, NcclBackend};
 use crate::error::{BenchError, Result};
-use crate::inputs::element::torch_name;
 use crate::job::{self, Part};
-use crate::peers::Peers;
-use crate::report::page::{Source, page};
-use crate::report::{self, Document, Report};
 use crate::session::Session;
 use crate::suite::{self, GEMM, Settings};
 
@@ -43,7 +41,7 @@ pub(super) fn peer_problems(args: &BenchArgs, world: usize, out: &mut impl Write
             writeln!(
                 out,
                 "collectives {size} {}",
-                torch_name(settings.message_dtype())
+                torch_name(settings.message_dtype().name())
             )?;
         }
         return Ok(true);
@@ -51,7 +49,12 @@ pub(super) fn peer_problems(args: &BenchArgs, world: usize, out: &mut impl Write
     let cases = settings.suite.cases(&settings.implementations)?;
     for operation in cases.iter().filter_map(|case| case.operation) {
         for (shape, dtype) in settings.problems_on(kind, world) {
-            writeln!(out, "{} {shape} {}", operation.name(), torch_name(dtype))?;
+            writeln!(
+                out,
+                "{} {shape} {}",
+                operation.name(),
+                torch_name(dtype.name())
+            )?;
         }
     }
     Ok(true)
@@ -116,13 +119,15 @@ fn settings(args: &BenchArgs) -> Result<Settings> {
         return Err(BenchError::Usage(why));
     }
     suite.cases(&args.settings.implementations)?;
-    let read_peers = match of_collectives {
-        true => Peers::of_collectives,
-        false => Peers::read,
+    let kinds = match of_collectives {
+        true => vec![peers::COLLECTIVES],
+        false => Operation::ALL.map(Operation::name).into(),
     };
+    let peers = args.peers.as_deref();
+    let peers = peers.map(|path| Peers::read(path, &kinds)).transpose()?;
     Ok(Settings {
         problems: args.shapes.iter().map(|&shape| (shape, dtype)).collect(),
-        peers: args.peers.as_deref().map(read_peers).transpose()?,
+        peers,
         ..args.settings.clone()
     })
 }
@@ -143,7 +148,7 @@ impl Part for Bench<'_> {
             false => None,
         };
         let each = |report: &Report| match &args.json {
-            Some(path) if first => write_file(path, json(report)?),
+            Some(path) if first => Ok(file::write(path, json(report)?)?),
             _ => Ok(()),
         };
         let report = suite::run(session, &settings, each)?;
@@ -154,7 +159,7 @@ impl Part for Bench<'_> {
         // What was left out would never be selected again.
         let is_whole = settings.implementations.is_empty() && settings.sizes.is_empty();
         if let Some(kept) = kept.filter(|_| first && is_whole && report.is_right()) {
-            keep_costs(&kept, report.costs())?;
+            keep_costs(&kept, collectives::costs(&report.results))?;
         }
         Ok(report.is_right())
     }
@@ -182,29 +187,29 @@ fn save(report: &Report, args: &BenchArgs) -> Result<()> {
 
 fn write(report: &Report, args: &BenchArgs) -> Result<()> {
     if let Some(path) = &args.json {
-        write_file(path, json(report)?)?;
+        file::write(path, json(report)?)?;
     }
     if let Some(path) = &args.markdown {
         let mut text = Vec::new();
-        report::markdown(report, &mut text)?;
-        write_file(path, text)?;
+        markdown(report, &mut text)?;
+        file::write(path, text)?;
     }
     if let Some(path) = &args.report {
         let source = Source {
-            name: args.json.as_deref().map_or("none".into(), file_name),
+            name: args.json.as_deref().map_or("none".into(), file::name),
             document: Document::Report(Box::new(report.clone())),
         };
-        write_file(path, page(&[source]))?;
+        file::write(path, page(&[source]))?;
     }
     if let (Some(path), Some(drawing)) = (&args.plot, report.plot()) {
-        write_file(path, drawing)?;
+        file::write(path, drawing)?;
     }
     if let Some(path) = &args.costs {
         let by = "operation, ranks, variant, bytes=microseconds; single calls, medians of the slowest rank";
-        let (provenance, costs) = (&report.provenance, report.costs());
-        write_file(path, format!("# {by}\n# {provenance}\n{costs}"))?;
+        let (provenance, costs) = (&report.provenance, collectives::costs(&report.results));
+        file::write(path, format!("# {by}\n# {provenance}\n{costs}"))?;
     }
     let mut out = std::io::stdout();
-    report::print(report, report::width(), &mut out)?;
+    print(report, width(), &mut out)?;
     Ok(out.flush()?)
 }

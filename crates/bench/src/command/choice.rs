@@ -8,16 +8,15 @@ use warpweave_overlap::algorithms::{self, Capabilities};
 use warpweave_overlap::plan::{Plan, Problem, Provider};
 use warpweave_overlap::select::{self, Evaluation, Measurement, Measurements, Request, select};
 use warpweave_overlap::{Operation, simulate};
+use warpweave_report::statistics::Spread;
+use warpweave_report::{Document, Operands, Outcome, Shape, Status, file};
 
 use super::measure::machine_or_measured;
 use super::plan::machine;
 use crate::alone::gemm_alone;
 use crate::cli::{ChoiceArgs, CompareArgs};
-use crate::error::{BenchError, Result, read_file};
+use crate::error::{BenchError, Result};
 use crate::plans::of_ranks;
-use crate::report::{Document, Operands, Outcome, Status};
-use crate::shape::Shape;
-use crate::statistics::Spread;
 
 /// Prints the ranking of all that can run, and why the first stands first.
 pub(super) fn explain(
@@ -200,7 +199,7 @@ fn measured(paths: &[PathBuf]) -> Result<Measured> {
         gemms: Vec::new(),
     };
     for path in paths {
-        let text = read_file(path)?;
+        let text = file::read(path)?;
         if text.trim_start().starts_with('{') {
             of_report(&text, path, &mut all)?;
         } else {

@@ -8,10 +8,10 @@ use warpweave_comm::collective::Costs;
 use warpweave_comm::measured::Figures;
 use warpweave_comm::{Job, Measured};
 use warpweave_overlap::Machine;
+use warpweave_report::file::{self, check_place};
 use warpweave_symm_mem::{BackendKind, Cuda};
 
 use super::plan::machine;
-use super::report::{check_place, write_file};
 use crate::cli::MeasureArgs;
 use crate::collectives::NcclBackend;
 use crate::error::Result;
@@ -39,7 +39,7 @@ impl Part for Measure<'_> {
             return Ok(true);
         }
         match &self.0.out {
-            Some(path) => write_file(path, &found.machine)?,
+            Some(path) => file::write(path, &found.machine)?,
             None => std::io::stdout().write_all(found.machine.as_bytes())?,
         }
         if let Some(kept) = kept {

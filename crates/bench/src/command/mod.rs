@@ -4,7 +4,6 @@ mod bench;
 mod choice;
 mod measure;
 mod plan;
-mod report;
 
 use std::process::ExitCode;
 
@@ -28,8 +27,7 @@ pub fn main() -> ExitCode {
         },
         Command::Measure(args) => measure::measure(args),
         Command::Timeline(args) => plan::timeline(args),
-        Command::Compare(args) => report::compare(args, out),
-        Command::Report(args) => report::report(args, out),
+        Command::Recorded(command) => command.run(out).map_err(Into::into),
         Command::Plan(command) => plan::plan(command, out),
     };
     logging::finish();

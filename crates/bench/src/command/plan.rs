@@ -12,14 +12,14 @@ use warpweave_overlap::algorithms::{self, Configuration};
 use warpweave_overlap::plan::Problem;
 use warpweave_overlap::simulate::simulate_configuration;
 use warpweave_overlap::{Machine, Timeline, check, show, simulate, trace};
+use warpweave_report::file::{self, check_place};
 
 use super::choice;
 use super::measure::machine_or_measured;
-use super::report::{check_place, write_file};
 use crate::candidate::Candidate;
 use crate::cli::{PlanCommand, ProblemArgs, SimulateArgs, TimelineArgs};
 use crate::collectives::NcclBackend;
-use crate::error::{BenchError, Result, read_file};
+use crate::error::{BenchError, Result};
 use crate::job::{self, Part};
 use crate::plans::PlanCandidate;
 use crate::progress::{Progress, aside};
@@ -100,7 +100,7 @@ fn simulated(args: &SimulateArgs) -> Result<Timeline> {
 }
 
 fn write_trace(path: &Path, text: &str, out: &mut impl Write) -> Result<()> {
-    write_file(path, text)?;
+    file::write(path, text)?;
     let path = path.display();
     Ok(writeln!(out, "{path}: open it in ui.perfetto.dev")?)
 }
@@ -111,7 +111,7 @@ pub(super) fn machine(name: &str) -> Result<Machine> {
     if Machine::names().contains(&name) || !path.exists() {
         return Ok(Machine::named(name)?);
     }
-    Ok(Machine::from_toml(&read_file(path)?)?)
+    Ok(Machine::from_toml(&file::read(path)?)?)
 }
 
 /// Checks on all cores, and prints in the order of the algorithms.
@@ -214,5 +214,38 @@ impl Part for Traced<'_> {
         let timelines: Vec<_> = timelines.iter().collect();
         write_trace(&self.args.out, &trace(&timelines), &mut out)?;
         Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use warpweave_report::timeline::Trace;
+    use warpweave_symm_mem::DType;
+
+    use super::*;
+
+    #[test]
+    fn two_timelines_of_one_file_are_told_apart() {
+        let plans = algorithms::find("rowParallelLinear").unwrap();
+        let plans = plans
+            .plans(2, &Problem::new(64, 48, 40, DType::Bf16))
+            .unwrap();
+        let machine = Machine::named("h200x4").unwrap();
+        let mut first = simulate(&plans, &machine, 1).unwrap();
+        first.machine = "another".into();
+        let second = simulate(&plans, &machine, 1).unwrap();
+        let read: Trace = serde_json::from_str(&trace(&[&first, &second])).unwrap();
+        assert_eq!(read.timelines.len(), 2);
+        for (read, written) in read.timelines.iter().zip([&first, &second]) {
+            assert_eq!(read.about.plan, written.plan);
+            assert_eq!(read.about.machine, written.machine);
+            assert!(
+                (read.end() - written.total()).abs() < 0.01,
+                "{}",
+                read.end()
+            );
+            let of_rank_1 = read.lanes.iter().filter(|lane| lane.process == "rank 1");
+            assert!(of_rank_1.flat_map(|lane| &lane.slices).count() > 1);
+        }
     }
 }

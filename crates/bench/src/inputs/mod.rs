@@ -1,7 +1,6 @@
 //! The numbers that go in: every element a function of its matrix, its input set and its place, so that each
 //! rank makes the parts that it needs and no other.
 
-pub(crate) mod element;
 mod sets;
 mod source;
 
@@ -15,8 +14,6 @@ use warpweave_symm_mem::DType;
 pub use sets::{InputSets, Stored};
 pub use source::Source;
 pub(crate) use source::mix;
-
-use element::largest_exact;
 
 /// What kind of numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -132,7 +129,8 @@ impl Matrices {
                 false => 1,
             };
         }
-        let exact = largest_exact(self.problem.dtype);
+        // The integer up to which all are elements: 2 to the number of digits.
+        let exact = (2.0 / self.problem.dtype.epsilon()) as usize;
         self.problem.k.div_ceil(exact / LARGEST_PRODUCT)
     }
 

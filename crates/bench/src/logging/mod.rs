@@ -20,9 +20,10 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer};
 use warpweave_comm::Job;
+use warpweave_report::file;
 
 use crate::cli::LoggingArgs;
-use crate::error::{BenchError, Result};
+use crate::error::Result;
 use crate::progress::aside;
 
 pub use filter::LogFilter;
@@ -44,7 +45,7 @@ pub fn start(args: &LoggingArgs) -> Result<()> {
         Some(path) => {
             let path = spans::path_of(path, rank);
             let spans = Spans::create(&path, rank.unwrap_or(0));
-            let spans = spans.map_err(|source| BenchError::File { path, source })?;
+            let spans = spans.map_err(file::at(&path))?;
             Some(SPANS.get_or_init(|| spans))
         }
         None => None,

@@ -13,12 +13,12 @@ pub use warpweave_overlap::execute::{
 use warpweave_overlap::operation::{Matrix, Operand};
 use warpweave_overlap::plan::{Buffer, Plan, Problem, Role};
 use warpweave_overlap::{Checked, Configuration, PlanError, Timeline};
+use warpweave_report::{Kind, Metric, Row};
 use warpweave_symm_mem::{DevicePtr, Memory};
 
 use crate::candidate::{Call, Candidate, Entrant, Output, Set};
 use crate::error::{BenchError, Result};
 use crate::inputs::{InputSets, Numbers, Stored, with_role};
-use crate::report::{Kind, Metric, Row};
 use crate::session::Session;
 use crate::transport;
 use crate::verification::comparison::{Comparison, WrongElement};
@@ -100,77 +100,88 @@ impl From<Scheduled> for Implementation {
     }
 }
 
-/// What runs the calls of a candidate, and has its operands.
-enum Runs<'a, B: ExecuteBackend> {
-    /// A bound plan, whose operands are its own.
-    Bound(Box<Bound<B>>),
-    /// A schedule, with operands of the candidate's.
-    Prepared(Box<Calls<'a, B>>),
+/// What runs the calls of a candidate, and has its operands. Errors are what the executor reports.
+trait Runs<B: ExecuteBackend> {
+    /// The plan of its calls.
+    fn plan(&self) -> &Plan;
+
+    /// What the executor has of the buffer of this name, and where it is.
+    fn buffer(&self, name: &str) -> Result<(&Buffer, DevicePtr)>;
+
+    /// Enqueues a call at M = `m`, which for a bound plan is its own.
+    fn run(&self, m: usize) -> Result<()>;
+
+    /// Does the host work of first calls at these M. False where there is one M alone.
+    fn warm(&self, _ms: &[usize]) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// Chooses the algorithm of each GEMM.
+    fn tune(&mut self, executor: &Executor<B>) -> Result<()>;
+
+    /// Captures a call in a graph.
+    fn capture(&mut self) -> Result<()>;
+
+    /// Launches the graph.
+    fn replay(&self) -> Result<()>;
+
+    /// Waits until all that was enqueued has ended.
+    fn synchronize(&self) -> Result<()>;
+
+    /// Makes it usable again after a failed call. Collective.
+    fn recover(&mut self) -> Result<()>;
+
+    /// The algorithms of the GEMMs.
+    fn algorithms(&self) -> Vec<String>;
+
+    /// When each operation of a call ran, on all ranks. Collective.
+    fn timeline(&self, _executor: &Executor<B>) -> Result<Timeline> {
+        let name = &self.plan().name;
+        let why = format!("{name}: only bound plans have timelines");
+        Err(BenchError::Usage(why))
+    }
 }
 
-impl<B: ExecuteBackend> Runs<'_, B> {
+/// A bound plan, whose operands are its own.
+impl<B: ExecuteBackend> Runs<B> for Bound<B> {
     fn plan(&self) -> &Plan {
-        match self {
-            Runs::Bound(bound) => bound.plan(),
-            Runs::Prepared(calls) => calls.plan(),
-        }
+        Bound::plan(self)
     }
 
     fn buffer(&self, name: &str) -> Result<(&Buffer, DevicePtr)> {
-        match self {
-            Runs::Bound(bound) => Ok(bound.buffer(name)?),
-            Runs::Prepared(calls) => calls.buffer(name),
-        }
+        Ok(Bound::buffer(self, name)?)
     }
 
-    /// A call at M = `m`, which for a bound plan is its own.
-    fn run(&self, m: usize) -> Result<()> {
-        match self {
-            Runs::Bound(bound) => Ok(bound.run()?),
-            Runs::Prepared(calls) => calls.run(m),
-        }
+    fn run(&self, _m: usize) -> Result<()> {
+        Ok(Bound::run(self)?)
     }
 
     fn tune(&mut self, executor: &Executor<B>) -> Result<()> {
-        match self {
-            Runs::Bound(bound) => Ok(bound.tune(executor)?),
-            Runs::Prepared(calls) => calls.tune(),
-        }
+        Ok(Bound::tune(self, executor)?)
     }
 
     fn capture(&mut self) -> Result<()> {
-        match self {
-            Runs::Bound(bound) => Ok(bound.capture()?),
-            Runs::Prepared(calls) => calls.capture(),
-        }
+        Ok(Bound::capture(self)?)
     }
 
     fn replay(&self) -> Result<()> {
-        match self {
-            Runs::Bound(bound) => Ok(bound.replay()?),
-            Runs::Prepared(calls) => calls.replay(),
-        }
+        Ok(Bound::replay(self)?)
     }
 
     fn synchronize(&self) -> Result<()> {
-        match self {
-            Runs::Bound(bound) => Ok(bound.synchronize()?),
-            Runs::Prepared(calls) => calls.synchronize(),
-        }
+        Ok(Bound::synchronize(self)?)
     }
 
     fn recover(&mut self) -> Result<()> {
-        match self {
-            Runs::Bound(bound) => Ok(bound.recover()?),
-            Runs::Prepared(calls) => calls.recover(),
-        }
+        Ok(Bound::recover(self)?)
     }
 
     fn algorithms(&self) -> Vec<String> {
-        match self {
-            Runs::Bound(bound) => bound.algorithms(),
-            Runs::Prepared(calls) => calls.algorithms(),
-        }
+        Bound::algorithms(self)
+    }
+
+    fn timeline(&self, executor: &Executor<B>) -> Result<Timeline> {
+        Ok(executor.timeline(self)?)
     }
 }
 
@@ -179,7 +190,7 @@ pub struct PlanCandidate<'a, B: ExecuteBackend> {
     session: &'a Session<B>,
     name: String,
     operands: Vec<Operand>,
-    runs: Runs<'a, B>,
+    runs: Box<dyn Runs<B> + 'a>,
     m: usize,
     /// Those of each operand that goes in, for each kind of numbers.
     inputs: BTreeMap<(Numbers, &'static str), Rc<Stored<B>>>,
@@ -237,12 +248,7 @@ impl<'a, B: ExecuteBackend> PlanCandidate<'a, B> {
     /// Calls at M = `m`, with operands that are allocated for them. Collective.
     fn of_schedule(session: &'a Session<B>, prepared: Rc<Prepared<B>>, m: usize) -> Result<Self> {
         let calls = Calls::new(session, prepared, m)?;
-        let name = calls.plan().name.clone();
-        Ok(Self::of_runs(
-            session,
-            name,
-            Runs::Prepared(Box::new(calls)),
-        ))
+        Ok(Self::of_runs(session, Box::new(calls)))
     }
 
     /// Proves the plans of all ranks and binds that of this one. Their inputs do not matter, and only single
@@ -253,8 +259,7 @@ impl<'a, B: ExecuteBackend> PlanCandidate<'a, B> {
     pub fn of_plans(session: &'a Session<B>, plans: Vec<Plan>) -> Result<Self> {
         let checked = Checked::prove(plans)?;
         let bound = session.executor.bind(&checked, &session.stream)?;
-        let name = bound.plan().name.clone();
-        Ok(Self::of_runs(session, name, Runs::Bound(Box::new(bound))))
+        Ok(Self::of_runs(session, Box::new(bound)))
     }
 
     /// Binds a plan that is not proved, as [`PlanCandidate::of_plans`] does. Collective.
@@ -267,14 +272,13 @@ impl<'a, B: ExecuteBackend> PlanCandidate<'a, B> {
     pub unsafe fn of_unproved(session: &'a Session<B>, plan: Plan) -> Result<Self> {
         // SAFETY: the caller's obligation.
         let bound = unsafe { session.executor.bind_unchecked(plan, &session.stream)? };
-        let name = bound.plan().name.clone();
-        Ok(Self::of_runs(session, name, Runs::Bound(Box::new(bound))))
+        Ok(Self::of_runs(session, Box::new(bound)))
     }
 
-    fn of_runs(session: &'a Session<B>, name: String, runs: Runs<'a, B>) -> Self {
+    fn of_runs(session: &'a Session<B>, runs: Box<dyn Runs<B> + 'a>) -> Self {
         Self {
             session,
-            name,
+            name: runs.plan().name.clone(),
             operands: Vec::new(),
             runs,
             m: 0,
@@ -349,13 +353,7 @@ impl<'a, B: ExecuteBackend> PlanCandidate<'a, B> {
     /// # Errors
     /// What the executor reports.
     pub fn timeline(&self) -> Result<Timeline> {
-        match &self.runs {
-            Runs::Bound(bound) => Ok(self.session.executor.timeline(bound)?),
-            Runs::Prepared(_) => Err(BenchError::Usage(format!(
-                "{}: only bound plans have timelines",
-                self.name
-            ))),
-        }
+        self.runs.timeline(&self.session.executor)
     }
 
     /// Makes the first call and lets the plan choose its algorithms. Collective.
@@ -482,17 +480,14 @@ impl<B: ExecuteBackend> Candidate for PlanCandidate<'_, B> {
             self.runs.run(m)?;
             Ok(start.elapsed().as_secs_f64() * 1e6)
         };
-        let mut ms = vec![self.m];
-        if let Runs::Prepared(calls) = &self.runs {
-            // The operands are large enough for fewer rows.
-            ms.extend([self.m - self.m / 4, self.m / 2, self.m / 4]);
-            ms.retain(|&m| m > 0);
-            ms.dedup();
-            calls.warm(&ms)?;
-        }
+        // The operands are large enough for fewer rows.
+        let mut ms = vec![self.m, self.m - self.m / 4, self.m / 2, self.m / 4];
+        ms.retain(|&m| m > 0);
+        ms.dedup();
+        let changes = self.runs.warm(&ms)?;
         let alike = (0..calls).map(|_| time(self.m)).collect::<Result<_>>()?;
         let changing = match ms.len() {
-            1 => Vec::new(),
+            some if some == 1 || !changes => Vec::new(),
             some => (0..calls)
                 .map(|call| time(ms[call % some]))
                 .collect::<Result<_>>()?,

@@ -4,12 +4,13 @@
 use std::rc::Rc;
 
 use warpweave_overlap::execute::{
-    DeviceSlice, ExecuteBackend, ExecuteError, NormOperands, Operands, Prepared,
+    DeviceSlice, ExecuteBackend, ExecuteError, Executor, NormOperands, Operands, Prepared,
 };
 use warpweave_overlap::plan::{Buffer, Placement, Plan, Problem, Role};
 use warpweave_overlap::{Configuration, Schedule};
 use warpweave_symm_mem::{DType, DevicePtr, SymmetricBuffer};
 
+use super::Runs;
 use crate::error::Result;
 use crate::session::Session;
 use crate::suite::Sizes;
@@ -199,116 +200,6 @@ impl<'a, B: ExecuteBackend> Calls<'a, B> {
         })
     }
 
-    /// The plan at the candidate's M.
-    pub fn plan(&self) -> &Plan {
-        &self.plan
-    }
-
-    /// What the executor has of the buffer of this name, and where it is.
-    ///
-    /// # Errors
-    /// [`ExecuteError::Buffer`]: the schedule has no such operand.
-    pub fn buffer(&self, name: &str) -> Result<(&Buffer, DevicePtr)> {
-        let buffer = self.plan.buffers.iter().find(|buffer| buffer.name == name);
-        match (buffer, self.slice(name)) {
-            (Some(buffer), Some(slice)) => Ok((buffer, slice.address(self.prepared.node().rank()))),
-            _ => Err(ExecuteError::Buffer {
-                plan: self.plan.name.clone(),
-                buffer: name.into(),
-                why: "the schedule has no such operand".into(),
-            }
-            .into()),
-        }
-    }
-
-    /// Enqueues a call at an M that its operands are large enough for.
-    ///
-    /// # Errors
-    /// What the schedule reports.
-    pub fn run(&self, m: usize) -> Result<()> {
-        let (prepared, stream) = (&self.prepared, &self.session.stream);
-        Ok(prepared.run(stream, &self.operands()?, m)?)
-    }
-
-    /// Does the host work of first calls at these M.
-    ///
-    /// # Errors
-    /// What the schedule reports.
-    pub fn warm(&self, ms: &[usize]) -> Result<()> {
-        let ms = ms.iter().copied();
-        Ok(self.prepared.warm(&self.session.stream, ms)?)
-    }
-
-    /// Chooses the algorithm of each GEMM.
-    ///
-    /// # Errors
-    /// What the schedule reports.
-    pub fn tune(&self) -> Result<()> {
-        let (prepared, stream) = (&self.prepared, &self.session.stream);
-        Ok(prepared.tune(stream, &self.operands()?, self.m)?)
-    }
-
-    /// Captures a call in a graph of the candidate's.
-    ///
-    /// # Errors
-    /// What the backend reports; a former graph is gone then.
-    pub fn capture(&mut self) -> Result<()> {
-        self.graph = None;
-        let Session {
-            backend, stream, ..
-        } = self.session;
-        self.graph = Some(backend.capture(stream, || self.run(self.m))?);
-        Ok(())
-    }
-
-    /// Launches the graph.
-    ///
-    /// # Errors
-    /// [`ExecuteError::NotCaptured`]; [`ExecuteError::Stopped`], as peers have not given their memory for a
-    /// call after a failed wait; what the backend reports.
-    pub fn replay(&self) -> Result<()> {
-        let plan = || self.plan.name.clone();
-        if self.prepared.executor().is_stopped() {
-            return Err(ExecuteError::Stopped { plan: plan() }.into());
-        }
-        let graph = self.graph.as_ref();
-        let graph = graph.ok_or_else(|| ExecuteError::NotCaptured { plan: plan() })?;
-        let Session {
-            backend, stream, ..
-        } = self.session;
-        // SAFETY: this device captured the graph, which holds one call. Its operands and its schedule are
-        // fields of this candidate, and the operands are dropped first, which waits for the launch; the
-        // executor, which the session has, keeps the arena of captured calls. All ranks launch theirs in the
-        // same place among calls on this one stream, as they do calls that are not captured.
-        unsafe { backend.launch_graph(graph, stream)? };
-        Ok(())
-    }
-
-    /// Waits until all that was enqueued has ended.
-    ///
-    /// # Errors
-    /// What went wrong in it.
-    pub fn synchronize(&self) -> Result<()> {
-        let executor = self.prepared.executor();
-        Ok(executor.synchronize(&self.session.stream)?)
-    }
-
-    /// Makes everything that was prepared usable again. Collective.
-    ///
-    /// # Errors
-    /// What the executor reports.
-    pub fn recover(&self) -> Result<()> {
-        let executor = self.prepared.executor();
-        Ok(executor.recover(&self.session.stream)?)
-    }
-
-    /// The algorithms of the GEMMs.
-    pub fn algorithms(&self) -> Vec<String> {
-        let algorithms = self.prepared.algorithms(&self.session.stream, self.m);
-        // Those of an M that has run are known.
-        algorithms.unwrap_or_default()
-    }
-
     fn slice(&self, name: &str) -> Option<DeviceSlice<'_>> {
         let (_, held) = self.held.iter().find(|(own, _)| own == name)?;
         Some(match held {
@@ -340,6 +231,85 @@ impl<'a, B: ExecuteBackend> Calls<'a, B> {
             scales: (self.slice("scales_a").zip(self.slice("scales_b"))).map(Into::into),
             ..Operands::new(slice("a")?, slice("b")?, slice("c")?)
         })
+    }
+}
+
+impl<B: ExecuteBackend> Runs<B> for Calls<'_, B> {
+    fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    fn buffer(&self, name: &str) -> Result<(&Buffer, DevicePtr)> {
+        let buffer = self.plan.buffers.iter().find(|buffer| buffer.name == name);
+        match (buffer, self.slice(name)) {
+            (Some(buffer), Some(slice)) => Ok((buffer, slice.address(self.prepared.node().rank()))),
+            _ => Err(ExecuteError::Buffer {
+                plan: self.plan.name.clone(),
+                buffer: name.into(),
+                why: "the schedule has no such operand".into(),
+            }
+            .into()),
+        }
+    }
+
+    fn run(&self, m: usize) -> Result<()> {
+        let (prepared, stream) = (&self.prepared, &self.session.stream);
+        Ok(prepared.run(stream, &self.operands()?, m)?)
+    }
+
+    fn warm(&self, ms: &[usize]) -> Result<bool> {
+        let ms = ms.iter().copied();
+        self.prepared.warm(&self.session.stream, ms)?;
+        Ok(true)
+    }
+
+    fn tune(&mut self, _executor: &Executor<B>) -> Result<()> {
+        let (prepared, stream) = (&self.prepared, &self.session.stream);
+        Ok(prepared.tune(stream, &self.operands()?, self.m)?)
+    }
+
+    fn capture(&mut self) -> Result<()> {
+        self.graph = None;
+        let Session {
+            backend, stream, ..
+        } = self.session;
+        self.graph = Some(backend.capture(stream, || self.run(self.m))?);
+        Ok(())
+    }
+
+    fn replay(&self) -> Result<()> {
+        let plan = || self.plan.name.clone();
+        // Peers have not given their memory for a call after a failed wait.
+        if self.prepared.executor().is_stopped() {
+            return Err(ExecuteError::Stopped { plan: plan() }.into());
+        }
+        let graph = self.graph.as_ref();
+        let graph = graph.ok_or_else(|| ExecuteError::NotCaptured { plan: plan() })?;
+        let Session {
+            backend, stream, ..
+        } = self.session;
+        // SAFETY: this device captured the graph, which holds one call. Its operands and its schedule are
+        // fields of this candidate, and the operands are dropped first, which waits for the launch; the
+        // executor, which the session has, keeps the arena of captured calls. All ranks launch theirs in the
+        // same place among calls on this one stream, as they do calls that are not captured.
+        unsafe { backend.launch_graph(graph, stream)? };
+        Ok(())
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        let executor = self.prepared.executor();
+        Ok(executor.synchronize(&self.session.stream)?)
+    }
+
+    fn recover(&mut self) -> Result<()> {
+        let executor = self.prepared.executor();
+        Ok(executor.recover(&self.session.stream)?)
+    }
+
+    fn algorithms(&self) -> Vec<String> {
+        let algorithms = self.prepared.algorithms(&self.session.stream, self.m);
+        // Those of an M that has run are known.
+        algorithms.unwrap_or_default()
     }
 }
 

@@ -3,18 +3,17 @@
 
 use warpweave_overlap::Operation;
 use warpweave_overlap::algorithms;
+use warpweave_report::Shape;
 use warpweave_symm_mem::{BackendKind, DType};
 
 use super::{Entry, Sizes, Suite};
 use crate::plans::Scheduled;
-use crate::report::{Metric, Outcome};
-use crate::shape::Shape;
-use crate::statistics::distinct;
 
 pub(super) const LAYERS: Suite = Suite {
     name: "layers",
-    reproduces: "linear layers of Llama 8B and 70B at every batch size: NAME with operands in symmetric memory, \
-                 NAME/local as an engine has them, NAME/local/invariant; NAME/bound owns its operands",
+    reproduces: "linear layers of Llama 8B and 70B at every batch size: \
+                 NAME with operands in symmetric memory, NAME/local as an engine has them, \
+                 NAME/local/invariant; NAME/bound owns its operands",
     operations: &[
         Operation::ColumnParallelLinear,
         Operation::RowParallelLinear,
@@ -127,39 +126,6 @@ pub(super) fn has(operation: Operation, shape: Shape) -> bool {
     };
     let is_row_parallel = hidden(shape.n) && shape.k >= shape.n;
     (operation == Operation::RowParallelLinear) == is_row_parallel
-}
-
-/// What calls with operands of the caller's cost over bound plans: for each configuration that ran as both,
-/// the geometric mean over problems of one time over the other.
-pub(super) fn notes(results: &[Outcome]) -> Vec<String> {
-    let names = results.iter().flat_map(|outcome| &outcome.rows);
-    let names = distinct(names.map(|row| row.implementation.clone()));
-    let mut notes = Vec::new();
-    for bound in names {
-        let Some(name) = bound.strip_suffix("/bound") else {
-            continue;
-        };
-        for called in [name.to_owned(), format!("{name}/local")] {
-            let mean = |metric: Metric| {
-                let ratio = |outcome: &Outcome| {
-                    let time = |name: &str| outcome.row(name)?.median(metric);
-                    Some((time(&called)? / time(&bound)?).ln())
-                };
-                let logs: Vec<f64> = results.iter().filter_map(ratio).collect();
-                let sum: f64 = logs.iter().sum();
-                (!logs.is_empty()).then(|| ((sum / logs.len() as f64).exp(), logs.len()))
-            };
-            if let (Some((single, problems)), Some((graph, _))) =
-                (mean(Metric::Single), mean(Metric::Graph))
-            {
-                notes.push(format!(
-                    "{called} over {bound}, geometric mean of {problems} problems: {single:.3} for one call, \
-                     {graph:.3} for graph launches back to back."
-                ));
-            }
-        }
-    }
-    notes
 }
 
 #[cfg(test)]

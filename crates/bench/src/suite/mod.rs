@@ -1,23 +1,20 @@
 //! What can be measured: suites of implementations of the same problems.
 
-use serde::{Deserialize, Serialize};
 use warpweave_overlap::Operation;
 use warpweave_overlap::algorithms::{self, Algorithm, Configuration};
 use warpweave_overlap::plan::{Problem, Provider};
+use warpweave_report::statistics::distinct;
+use warpweave_report::{Published, Shape};
 use warpweave_symm_mem::{BackendKind, DType};
 
 use crate::alone::gemm_alone;
 use crate::collectives::{self, decode};
 use crate::error::{BenchError, Result};
 use crate::plans::{Implementation, Scheduled};
-use crate::report::Name;
 use crate::session::ExecuteBackend;
-use crate::shape::Shape;
-use crate::statistics::distinct;
 
 mod groups;
 mod layers;
-mod means;
 mod problem;
 mod run;
 mod stage;
@@ -276,38 +273,30 @@ impl Suite {
     /// What others published of a problem.
     pub fn published(&self, (shape, dtype): Sizes) -> Vec<Figure> {
         let mut figures = (self.figures)();
-        figures.retain(|figure| figure.shape == shape && figure.dtype == dtype.name());
+        figures.retain(|Figure { published, .. }| {
+            published.shape == shape && published.dtype == dtype.name()
+        });
         figures
     }
 }
 
 /// A time that others published.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug)]
 pub struct Figure {
-    /// The problem.
-    pub shape: Shape,
-    /// Its element type.
-    pub dtype: Name,
-    /// What was measured.
-    pub what: Name,
-    /// Milliseconds.
-    pub ms: f64,
-    /// On what, and by whom.
-    pub source: Name,
+    /// As it stands in reports.
+    pub published: Published,
     /// What of ours it is compared with.
-    #[serde(skip)]
     pub against: Against,
 }
 
 /// What of ours a published time is compared with.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Against {
     /// The configuration of this name.
     Row(&'static str),
     /// The GEMM alone.
     Gemm,
-    /// Nothing that we have, or that a file tells.
-    #[default]
+    /// Nothing that we have.
     Nothing,
 }
 
@@ -319,11 +308,13 @@ impl Figure {
         figures: [(&'static str, f64, Against); N],
     ) -> [Self; N] {
         figures.map(|(what, ms, against)| Self {
-            shape,
-            dtype: dtype.name().into(),
-            what: what.into(),
-            ms,
-            source: source.into(),
+            published: Published {
+                shape,
+                dtype: dtype.name().into(),
+                what: what.into(),
+                ms,
+                source: source.into(),
+            },
             against,
         })
     }

@@ -5,21 +5,20 @@ use std::rc::Rc;
 use warpweave_overlap::Operation;
 use warpweave_overlap::operation::Matrix;
 use warpweave_overlap::plan::{Problem, Provider, Role, Scaling};
+use warpweave_report::statistics::Spread;
+use warpweave_report::{Group, Metric, Operands, Outcome, Row, Times};
 use warpweave_symm_mem::BackendKind;
 
 use super::groups::{budget, divide};
 use super::stage::{Run, Stage};
-use super::{Case, Sizes};
+use super::{Case, Figure, Sizes};
 use crate::alone::{breakdown, breakdown_parts, gemm_alone, gemm_of};
 use crate::candidate::{Call, Entrant};
 use crate::error::Result;
 use crate::inputs::{InputSets, Matrices, Numbers, with_role};
 use crate::limit::{limit, tflops};
 use crate::plans::{Implementation, PlanCandidate};
-use crate::report::{Group, Metric, Operands, Outcome, Row};
 use crate::session::ExecuteBackend;
-use crate::statistics::Spread;
-use crate::timing::Times;
 use crate::verification::reference::References;
 use crate::verification::{Batch, Verifier, batch};
 
@@ -91,12 +90,14 @@ pub(super) fn measure<'a, B: ExecuteBackend>(
     let mut report = Outcome::new(
         case.operation.map(|o| o.name().into()),
         Operands::Matrices { shape },
-        dtype.into(),
+        dtype,
         session.world(),
     );
-    report.published = run.settings.suite.published(sizes);
+    let figures = run.settings.suite.published(sizes);
+    let published = figures.iter().map(|figure| figure.published.clone());
+    report.published = published.collect();
     bench.measure(&mut report)?;
-    bench.compare_with_others(sizes, &mut report);
+    bench.compare_with_others(sizes, &figures, &mut report);
     Ok(report)
 }
 
@@ -267,18 +268,18 @@ impl<'a, B: ExecuteBackend> Bench<'a, B> {
     }
 
     /// Adds to each row what others published, and after them the rows of the peers.
-    fn compare_with_others(&self, sizes: Sizes, report: &mut Outcome) {
+    fn compare_with_others(&self, (shape, dtype): Sizes, figures: &[Figure], report: &mut Outcome) {
         for row in &mut report.rows {
-            let mut figures = report.published.iter();
+            let mut figures = figures.iter();
             let figure = figures.find(|figure| figure.is_of(&row.implementation));
-            row.published_ms = figure.map(|figure| figure.ms);
+            row.published_ms = figure.map(|figure| figure.published.ms);
         }
         let peers = self.stage.run.settings.peers.as_ref();
         let (Some(operation), Some(peers)) = (self.case.operation, peers) else {
             return;
         };
         let gemm = gemm_of(Some(operation), report.world, &self.problem);
-        for figure in peers.of(operation, sizes, report.world) {
+        for figure in peers.of(operation.name(), (shape, dtype.name()), report.world) {
             let mut row = Row::of_peer(figure.name, figure.ms);
             row.part = figure.part;
             row.tflops = Some(tflops(gemm, figure.ms.median));

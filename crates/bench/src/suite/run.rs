@@ -4,23 +4,20 @@ use std::cell::RefCell;
 
 use warpweave_comm::collective::Operation;
 use warpweave_overlap::plan::Scaling;
+use warpweave_report::peers::Peers;
+use warpweave_report::{Bytes, COLLECTIVES, PLANS, Report, means, over_bound};
 use warpweave_symm_mem::{BackendKind, DType};
 
-use super::layers;
-use super::means::means;
 use super::stage::Run;
 use super::{Case, GEMM, Sizes, Suite, problem};
 use crate::clock::Clock;
 use crate::collectives::{self, DEFAULT_OPERATIONS, NcclBackend, decode};
 use crate::error::Result;
 use crate::limit::push_bandwidth;
-use crate::peers::Peers;
 use crate::plans::Schedules;
 use crate::progress::Progress;
-use crate::provenance::{Provenance, kind_name};
-use crate::report::{COLLECTIVES, PLANS, Report};
+use crate::provenance::{kind_name, provenance};
 use crate::session::Session;
-use crate::size::Bytes;
 use crate::timing::Effort;
 
 /// What is to be measured.
@@ -92,7 +89,7 @@ impl Settings {
     pub fn sizes_on(&self, kind: BackendKind) -> Vec<Bytes> {
         let mut sizes = match self.sizes.is_empty() {
             true if self.suite.is_of_decode() => decode::sizes(kind),
-            true => Bytes::defaults(kind),
+            true => collectives::sizes(kind),
             false => self.sizes.clone(),
         };
         sizes.sort_unstable();
@@ -167,7 +164,7 @@ pub fn run<B: NcclBackend>(
         schema: schema.into(),
         suite: suite.name.into(),
         reproduces: suite.reproduces.into(),
-        provenance: Provenance::of(session)?,
+        provenance: provenance(session)?,
         clock_ms: run.clock.cost(session)?,
         links: run.links.clone().filter(|_| is_of_collectives),
         peers: None,
@@ -211,7 +208,7 @@ fn measure_plans<B: NcclBackend>(
         report.results.push(outcome);
         each(report)?;
     }
-    report.notes.extend(layers::notes(&report.results));
+    report.notes.extend(over_bound(&report.results));
     if run.settings.suite.name == GEMM.name {
         report.means = means(&report.results);
     }
@@ -253,8 +250,8 @@ fn require_same<B: NcclBackend>(
 /// A finding that no table shows.
 fn host_note(kind: BackendKind) -> Option<String> {
     (kind == BackendKind::Host).then(|| {
-        "Host backend: processes and memory of one machine. The results are verified; the times say nothing about \
-         GPUs, NVLink or NCCL."
+        "Host backend: processes and memory of one machine. The results are verified; \
+         the times say nothing about GPUs, NVLink or NCCL."
             .into()
     })
 }

@@ -2,15 +2,16 @@
 
 use std::cell::RefCell;
 
-use crate::candidate::{Candidate, Entrant, first_reason};
+use warpweave_report::{Links, Times};
+
+use crate::candidate::{Candidate, Entrant};
 use crate::clock::Clock;
 use crate::error::{BenchError, Result};
-use crate::limit::Links;
 use crate::plans::Schedules;
 use crate::progress::Progress;
-use crate::session::{ExecuteBackend, Session};
+use crate::session::{ExecuteBackend, Session, first_reason};
 use crate::suite::Settings;
-use crate::timing::{Effort, Times, Timing};
+use crate::timing::{Effort, Timing};
 use crate::verification::{Batch, Verifier};
 
 /// What a suite is measured with.

@@ -3,13 +3,13 @@
 use warpweave_overlap::Operation;
 use warpweave_overlap::algorithms::{self, Configuration};
 use warpweave_overlap::plan::Provider;
+use warpweave_report::Shape;
 use warpweave_symm_mem::{BackendKind, DType};
 
 use super::layers::LAYERS;
 use super::{Against, Entry, Figure, Sizes, Suite};
 use crate::alone::gather_alone;
 use crate::limit::tflops;
-use crate::shape::Shape;
 
 /// All suites, the one that runs without a name first.
 pub const ALL: [&Suite; 14] = [
@@ -31,7 +31,8 @@ pub const ALL: [&Suite; 14] = [
 
 pub(super) const FUSED_MATMUL: Suite = Suite {
     name: "fused-matmul",
-    reproduces: "all-gather + matmul in seven ways and in one launch; nvFuser PR 6002, 8×H100, M=N=K=1024 f16",
+    reproduces: "all-gather + matmul in seven ways and in one launch; \
+                 nvFuser PR 6002, 8×H100, M=N=K=1024 f16",
     operations: &[Operation::AllGatherMatmul],
     entries: || {
         // In one launch, by each protocol, which is not in nvFuser's table.
@@ -66,7 +67,8 @@ pub(super) const FUSED_MATMUL: Suite = Suite {
 
 pub(super) const RECIPES: Suite = Suite {
     name: "recipes",
-    reproduces: "all-gather + matmul by pipelines at nine shapes; symm-mem-recipes' fused Triton kernel, 8×H100, bf16",
+    reproduces: "all-gather + matmul by pipelines at nine shapes; \
+                 symm-mem-recipes' fused Triton kernel, 8×H100, bf16",
     operations: &[Operation::AllGatherMatmul],
     entries: pipelines,
     problems: |kind, _| on_gpus(kind, &PUBLISHED.map(|(problem, ..)| problem)),
@@ -103,7 +105,8 @@ const PUBLISHED: [(Sizes, f64, f64, f64); 9] = [
 /// A size at which pipelines hide all of the transfer.
 pub(super) const PIPELINE: Suite = Suite {
     name: "pipeline-32k",
-    reproduces: "all-gather + matmul by pipelines at M=32768 N=8192 K=16384 bf16; nvFuser's p2p pipeline, 8×H100",
+    reproduces: "all-gather + matmul by pipelines at M=32768 N=8192 K=16384 bf16; \
+                 nvFuser's p2p pipeline, 8×H100",
     operations: &[Operation::AllGatherMatmul],
     entries: pipelines,
     problems: |kind, _| on_gpus(kind, &[LARGE]),
@@ -134,7 +137,8 @@ const LARGE: Sizes = bf16(32768, 8192, 16384);
 /// The linear layer whose output is reduced over the ranks, in every combination of its parameters.
 pub(super) const ROW_PARALLEL: Suite = Suite {
     name: "row-parallel",
-    reproduces: "x[t, 4h/d] · W[h, 4h/d]ᵀ and its all-reduce, chunks × streams × reduce; nvFuser, 2 GPUs, h=t=8192 bf16",
+    reproduces: "x[t, 4h/d] · W[h, 4h/d]ᵀ and its all-reduce, chunks × streams × reduce; \
+                 nvFuser, 2 GPUs, h=t=8192 bf16",
     operations: &[Operation::RowParallelLinear],
     entries: || all_of(Operation::RowParallelLinear),
     problems: |kind, world| match world {
@@ -205,8 +209,8 @@ pub(super) const COLUMN_PARALLEL: Suite = Suite {
 
 pub(super) const MATMUL_REDUCE_SCATTER: Suite = Suite {
     name: "matmul-reduce-scatter",
-    reproduces: "x[M, K/d] · W[K/d, N], reduce-scatter; PyTorch's fused operator with --peers. ParallelKittens, \
-                 8×H100, 32768²×4096: 11.83 ms where the GEMM alone takes 11.78",
+    reproduces: "x[M, K/d] · W[K/d, N], reduce-scatter; PyTorch's fused operator with --peers. \
+                 ParallelKittens, 8×H100, 32768²×4096: 11.83 ms where the GEMM alone takes 11.78",
     operations: &[Operation::MatmulReduceScatter],
     entries: || all_of(Operation::MatmulReduceScatter),
     problems: |kind, _| on_gpus(kind, &SPLIT_K),
@@ -215,8 +219,8 @@ pub(super) const MATMUL_REDUCE_SCATTER: Suite = Suite {
 
 pub(super) const MATMUL_ALL_REDUCE: Suite = Suite {
     name: "matmul-all-reduce",
-    reproduces: "x[M, K/d] · W[K/d, N], all-reduce; PyTorch with --peers. ParallelKittens, 8×H100: 624 TFLOP/s by \
-                 multicast",
+    reproduces: "x[M, K/d] · W[K/d, N], all-reduce; PyTorch with --peers. \
+                 ParallelKittens, 8×H100: 624 TFLOP/s by multicast",
     operations: &[Operation::MatmulAllReduce],
     entries: || all_of(Operation::MatmulAllReduce),
     problems: |kind, _| on_gpus(kind, &SPLIT_K),
@@ -268,8 +272,8 @@ pub(crate) const WITH_GATHER: Sizes = (Shape::new(8192, 8192, 8192), DType::F16)
 /// ranks at once, and the slowest counts; a job of one rank measures one GPU.
 pub const GEMM: Suite = Suite {
     name: "gemm",
-    reproduces: "the CUTLASS and the hand-written kernels against cuBLASLt, no communication, at symm-mem-recipes' \
-                 nine shapes and two cubes",
+    reproduces: "the CUTLASS and the hand-written kernels against cuBLASLt, no communication, \
+                 at symm-mem-recipes' nine shapes and two cubes",
     operations: &[],
     entries: || {
         let told = "the hand-written SM90 kernel, tile, cluster and order timed";
@@ -306,8 +310,8 @@ pub(super) const COLLECTIVES: Suite = Suite {
 /// No plans either: [`crate::collectives::decode`] measures them.
 pub(super) const DECODE: Suite = Suite {
     name: "decode",
-    reproduces: "all-reduces of 4 KiB to 16 MiB on local memory: alone, before an RMSNorm, and 32 with a GEMM before \
-                 each; ours, fused, and NCCL",
+    reproduces: "all-reduces of 4 KiB to 16 MiB on local memory: alone, before an RMSNorm, \
+                 and 32 with a GEMM before each; ours, fused, and NCCL",
     ..COLLECTIVES
 };
 

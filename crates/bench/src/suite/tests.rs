@@ -119,7 +119,8 @@ fn published_figures_are_of_problems_that_the_suite_has_and_rows_that_exist() {
         let told: usize = problems.iter().map(|&p| suite.published(p).len()).sum();
         assert!(told >= (suite.figures)().len(), "{}", suite.name);
         for figure in (suite.figures)() {
-            assert!(figure.ms > 0.0 && figure.ms < 20.0, "{figure:?}");
+            let ms = figure.published.ms;
+            assert!(ms > 0.0 && ms < 20.0, "{figure:?}");
             if let Against::Row(name) = figure.against {
                 let entries = (suite.entries)();
                 let rows: Vec<_> = entries.iter().map(Entry::name).collect();
@@ -129,7 +130,7 @@ fn published_figures_are_of_problems_that_the_suite_has_and_rows_that_exist() {
         }
     }
     let large = suites::PIPELINE.published((Shape::new(32768, 8192, 16384), DType::Bf16));
-    assert!((large[0].ms - 12.97).abs() < 0.01, "{large:?}");
+    assert!((large[0].published.ms - 12.97).abs() < 0.01, "{large:?}");
 }
 
 /// What others published stands in the row that does the same: the same algorithm over the same transport.
@@ -152,8 +153,8 @@ fn a_published_figure_stands_beside_its_own_row() {
                 continue;
             };
             // nvFuser's seven have the names of our rows.
-            if figure.what != row {
-                found.push((suite.name, figure.what.into_owned(), row));
+            if figure.published.what != row {
+                found.push((suite.name, figure.published.what, row));
             }
         }
     }

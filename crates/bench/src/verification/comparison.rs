@@ -1,13 +1,14 @@
 //! Every element of an output against the reference.
 
-use serde::Serialize;
+use std::iter::Sum;
+
 use warpweave_symm_mem::DType;
 
 use crate::inputs::Numbers;
 use warpweave_symm_mem::host::{decode, encode, rounded};
 
 /// How an output compares with the reference.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Comparison {
     /// Elements compared.
     pub elements: u64,
@@ -17,15 +18,20 @@ pub struct Comparison {
     /// The first wrong element.
     pub first: Option<WrongElement>,
     /// Sum of squared differences from the reference; infinite if an element is not finite.
-    #[serde(skip)]
     pub error_squared: f64,
     /// Sum of squares of the reference.
-    #[serde(skip)]
     pub reference_squared: f64,
 }
 
+impl Sum for Comparison {
+    /// All of them as one, in their order.
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), Self::and)
+    }
+}
+
 /// An element that is not what it must be.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct WrongElement {
     /// Row of the matrix.
     pub row: usize,
@@ -81,10 +87,11 @@ impl Comparison {
 ///    roundings of the p are off by u·P at the most. Whatever the order of the n − 1 additions, each partial
 ///    sum is at most P; all but the last, which is (1), are rounded with at most u·P. That makes u·(n − 1)·P.
 ///    It is a bound and no estimate, to first order in u; the factor 1.001 covers the rest;
-/// 4. **the accumulators of e4m3**: tensor cores add 32 products to a sum that they keep for 128 terms, and cut each of
-///    the 33 off 2⁻¹³ of the largest of them. That is a power of two of at most 4 around √(128/9), the partial sum of
-///    numbers below one; an error is uniform in that, and eight times the random walk of all 33·k/32 errors,
-///    8·√(33·k/32)·4·2⁻¹³/√3, leaves room for 10⁸ elements. Scales are at most one.
+/// 4. **the accumulators of e4m3**: tensor cores add 32 products to a sum that they keep for 128 terms, and
+///    cut each of the 33 off 2⁻¹³ of the largest of them. That is a power of two of at most 4 around
+///    √(128/9), the partial sum of numbers below one; an error is uniform in that, and eight times the
+///    random walk of all 33·k/32 errors, 8·√(33·k/32)·4·2⁻¹³/√3, leaves room for 10⁸ elements. Scales are
+///    at most one.
 ///
 /// ‖out − reference‖ / ‖reference‖ is held to less than such worst cases add up to, for roundings are
 /// independent of each other: the squares of what is rounded are 1/n of the reference's for each of the n
@@ -108,6 +115,18 @@ pub struct Expectation {
 }
 
 impl Expectation {
+    /// Of what is copied, and of sums that are exact: each element has one right value.
+    pub fn exact(dtype: DType) -> Self {
+        Self {
+            numbers: Numbers::Integers,
+            dtype,
+            narrow: false,
+            terms: 0,
+            summands: 1,
+            further: 0,
+        }
+    }
+
     /// The largest ‖out − reference‖ / ‖reference‖ that is right for reals: the roundings to the element
     /// type, and a random walk of roundings along a sum in f32.
     pub fn tolerance(&self) -> f64 {

@@ -4,147 +4,45 @@
 pub mod comparison;
 pub mod reference;
 
-use serde::{Deserialize, Deserializer, Serialize};
 use warpweave_symm_mem::{Backend, DevicePtr, Memory};
 
 use crate::candidate::{Call, Candidate, Output, Set};
 use crate::error::Result;
 use crate::inputs::Numbers;
-use crate::report::Metric;
 use crate::session::{ExecuteBackend, Session};
 use comparison::{Comparison, WrongElement};
+use warpweave_report::{Finding, Metric, Verdict};
 
 /// Not a number in every element type: an element that a call does not write is found.
 const POISON: u8 = 0xff;
 
-/// The outcome over all calls and all ranks.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Verdict {
-    /// Calls verified, on each rank.
-    pub calls: u64,
-    /// Elements compared, over all ranks.
-    pub elements: u64,
-    /// Elements that were wrong, over all ranks.
-    #[serde(default)]
-    pub wrong: u64,
-    /// Elements of calls with integer inputs, which must be equal to the one right value.
-    #[serde(default)]
-    pub exact_elements: u64,
-    /// ‖out − reference‖ / ‖reference‖ of the worst call with real inputs.
-    #[serde(default = "infinite", deserialize_with = "finite_or_infinite")]
-    pub relative_error: f64,
-    /// What `relative_error` may be.
-    #[serde(default)]
-    pub tolerance: f64,
-    /// Where the first rank that has one found its first wrong element.
-    pub first: Option<Finding>,
-}
-
-/// A wrong element and where it was found.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Finding {
-    /// The rank.
-    pub rank: usize,
-    /// The element.
-    pub what: String,
-}
-
-impl Verdict {
-    /// Whether all was right.
-    pub fn is_right(&self) -> bool {
-        self.wrong == 0 && self.relative_error <= self.tolerance
-    }
-
-    /// What was wrong first; `None` where all was right.
-    pub fn reason(&self) -> Option<String> {
-        if self.is_right() {
-            return None;
-        }
-        let Verdict {
-            elements, wrong, ..
-        } = self;
-        Some(match &self.first {
-            Some(Finding { rank, what }) => {
-                format!("{wrong} of {elements} elements; rank {rank}, {what}")
-            }
-            None => format!(
-                "relative error {:.2e}, at most {:.2e} is right",
-                self.relative_error, self.tolerance
-            ),
-        })
-    }
-
-    /// Adds what `rank` found in a call.
-    fn add(
-        &mut self,
-        (rank, numbers): (usize, Numbers),
-        call: Comparison,
-        tolerance: f64,
-        words: impl FnOnce(&WrongElement) -> String,
-    ) {
-        self.calls += 1;
-        self.elements += call.elements;
-        self.wrong += call.wrong;
-        match numbers {
-            Numbers::Integers => self.exact_elements += call.elements,
-            Numbers::Reals => {
-                self.relative_error = worst(self.relative_error, call.relative_error());
-                self.tolerance = self.tolerance.max(tolerance);
-            }
-        }
-        if let (None, Some(first)) = (&self.first, &call.first) {
-            let what = words(first);
-            self.first = Some(Finding { rank, what });
-        }
-    }
-
-    /// The verdict of all ranks, from what each has found, as JSON. What cannot be read is not right.
-    fn of_ranks(all: &[Vec<u8>]) -> Self {
-        all.iter().fold(Verdict::default(), |verdict, found| {
-            let unreadable = || Verdict {
-                relative_error: f64::INFINITY,
-                ..Verdict::default()
-            };
-            let rank: Self = serde_json::from_slice(found).unwrap_or_else(|_| unreadable());
-            // All ranks make the same calls.
-            let calls = rank.calls;
-            Verdict {
-                calls,
-                ..verdict.and(rank)
-            }
-        })
-    }
-
-    /// Both verdicts as one.
-    #[must_use]
-    pub fn and(self, other: Verdict) -> Verdict {
-        Verdict {
-            calls: self.calls + other.calls,
-            elements: self.elements + other.elements,
-            wrong: self.wrong + other.wrong,
-            exact_elements: self.exact_elements + other.exact_elements,
-            relative_error: worst(self.relative_error, other.relative_error),
-            tolerance: self.tolerance.max(other.tolerance),
-            first: self.first.or(other.first),
-        }
-    }
-}
-
-fn infinite() -> f64 {
-    f64::INFINITY
-}
-
-/// JSON has no infinity: it is `null`, or left out.
-fn finite_or_infinite<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
-    Ok(Option::deserialize(from)?.unwrap_or(f64::INFINITY))
-}
-
-/// The larger, with no number the largest.
-fn worst(a: f64, b: f64) -> f64 {
-    if a.is_nan() || b.is_nan() {
-        f64::INFINITY
-    } else {
-        a.max(b)
+/// What `rank` found in a call; `words` name a wrong element.
+fn verdict_of(
+    (rank, numbers): (usize, Numbers),
+    call: Comparison,
+    tolerance: f64,
+    words: impl FnOnce(&WrongElement) -> String,
+) -> Verdict {
+    let found = Verdict {
+        calls: 1,
+        elements: call.elements,
+        wrong: call.wrong,
+        first: call.first.as_ref().map(|first| Finding {
+            rank,
+            what: words(first),
+        }),
+        ..Verdict::default()
+    };
+    match numbers {
+        Numbers::Integers => Verdict {
+            exact_elements: call.elements,
+            ..found
+        },
+        Numbers::Reals => Verdict {
+            relative_error: call.relative_error(),
+            tolerance,
+            ..found
+        },
     }
 }
 
@@ -204,7 +102,7 @@ impl<B: ExecuteBackend> Verifier<B> {
             for batch in batches {
                 let calls = possible(batch, has_graph);
                 self.call_all(session, (candidate, &outputs), &calls)?;
-                self.compare(session, (candidate, &outputs), &calls, &mut found)?;
+                found = self.compare(session, (candidate, &outputs), &calls, found)?;
             }
             Ok(serde_json::to_vec(&found).map_err(std::io::Error::from)?)
         });
@@ -252,10 +150,10 @@ impl<B: ExecuteBackend> Verifier<B> {
         session: &Session<B>,
         (candidate, outputs): (&dyn Candidate, &[Output]),
         calls: &[(Call, Set)],
-        found: &mut Verdict,
-    ) -> Result<()> {
+        mut found: Verdict,
+    ) -> Result<Verdict> {
         let Some(memory) = &self.kept else {
-            return Ok(());
+            return Ok(found);
         };
         let mut from = memory.address();
         for (i, &(how, set)) in calls.iter().enumerate() {
@@ -275,7 +173,7 @@ impl<B: ExecuteBackend> Verifier<B> {
                 (call, tolerance) = (call.and(compared), tolerance.max(allowed));
             }
             let rank = session.rank();
-            found.add((rank, set.numbers), call, tolerance, |first| {
+            let verdict = verdict_of((rank, set.numbers), call, tolerance, |first| {
                 let place = candidate.place(culprit.unwrap_or_default(), first);
                 let (numbers, set) = (set.numbers, set.index);
                 format!(
@@ -283,8 +181,9 @@ impl<B: ExecuteBackend> Verifier<B> {
                     first.got, first.wanted
                 )
             });
+            found = found.and(verdict);
         }
-        Ok(())
+        Ok(found)
     }
 
     /// Memory for outputs, larger than before where that is too small.

@@ -1,7 +1,6 @@
 //! The binary, run as it is by real processes.
 
 mod bench;
-mod browser;
 mod cable;
 mod collectives;
 mod decode;
@@ -11,8 +10,9 @@ mod job;
 mod logging;
 mod measure;
 mod nvtx;
+#[path = "../../../report/tests/cli/page.rs"]
 mod page;
 mod plan;
+mod recorded;
 mod regressions;
-mod report;
 mod suites;

@@ -146,7 +146,8 @@ fn gathered_rows_of_e4m3_are_right() {
 #[test]
 fn layers_are_of_their_operation_and_say_what_calls_take_the_host() {
     let rows_of = "fusedColumnParallelLinear/bound,fusedColumnParallelLinear,\
-                   rowParallelLinear:chunks=1:streams=1/bound,rowParallelLinear:chunks=1:streams=1/local/invariant";
+                   rowParallelLinear:chunks=1:streams=1/bound,\
+                   rowParallelLinear:chunks=1:streams=1/local/invariant";
     let (outcome, report) = measured(2, "layers", &format!("--impl {rows_of}"));
     outcome.succeeded();
     // Four layers of a model at three M, each of one operation.

@@ -103,8 +103,8 @@ pub fn of_collectives<B: CollectiveKernels>(rank: &Rank<B>, replays: usize) -> P
     })
 }
 
-/// `replays` of an all-reduce and of the fused norm of its result, of 8 to 256 KiB together. The residual grows
-/// with each. Rank 0 is late at random.
+/// `replays` of an all-reduce and of the fused norm of its result, of 8 to 256 KiB together. The residual
+/// grows with each. Rank 0 is late at random.
 pub fn of_norms<B: CollectiveKernels>(rank: &Rank<B>, replays: usize) -> Played {
     const HIDDEN: usize = 1024;
     const SIZES: [usize; 6] = [2, 4, 8, 16, 32, 64];

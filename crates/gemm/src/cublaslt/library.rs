@@ -156,7 +156,8 @@ impl Library {
                         path,
                         _library: library,
                     };
-                    tracing::debug!(path = %opened.path.display(), version = opened.version(), "cuBLASLt opened");
+                    let (path, version) = (opened.path.display(), opened.version());
+                    tracing::debug!(%path, version, "cuBLASLt opened");
                     return Ok(opened);
                 }
                 Err(error) => incomplete = incomplete.or(Some(error)),

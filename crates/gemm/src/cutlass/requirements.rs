@@ -74,7 +74,8 @@ pub(crate) fn check_rows(
     for (name, extent, alignment) in extents.chain(rows) {
         if extent % alignment != 0 {
             let why = format!(
-                "{name} = {extent} must be a multiple of {alignment}, because TMA needs rows of whole 16 bytes"
+                "{name} = {extent} must be a multiple of {alignment}, because TMA needs rows of \
+                 whole 16 bytes"
             );
             return unsupported(problem, provider, why);
         }

@@ -48,7 +48,12 @@ mod tests {
     proptest! {
         /// Whatever the grid, persistent blocks that stride through the order compute every tile once.
         #[test]
-        fn every_tile_is_computed_once(rows in 1u32..40, columns in 1u32..40, swizzle in 1u32..12, grid in 1u32..140) {
+        fn every_tile_is_computed_once(
+            rows in 1u32..40,
+            columns in 1u32..40,
+            swizzle in 1u32..12,
+            grid in 1u32..140,
+        ) {
             let raster = Raster { rows, columns, swizzle: swizzle.min(rows) };
             let count = raster.count().unwrap();
             let mut times = vec![0; count as usize];
@@ -66,8 +71,8 @@ mod tests {
         #[test]
         fn a_group_ends_before_the_next_begins(rows in 1u32..40, columns in 1u32..40, swizzle in 1u32..12) {
             let raster = Raster { rows, columns, swizzle };
-            let groups: Vec<_> = (0..raster.count().unwrap()).map(|index| raster.at(index).0 / swizzle).collect();
-            prop_assert!(groups.is_sorted());
+            let group = |index| raster.at(index).0 / swizzle;
+            prop_assert!((0..raster.count().unwrap()).map(group).is_sorted());
         }
     }
 }

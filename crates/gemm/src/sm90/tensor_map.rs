@@ -154,7 +154,8 @@ impl TensorMap {
         match result {
             CUresult::CUDA_SUCCESS => Ok(map),
             failed => Err(NoMap::Refused(format!(
-                "cuTensorMapEncodeTiled answers {failed:?} for {matrix:?}, extents {extents:?}, strides of {strides:?} bytes, boxes of {boxes:?}"
+                "cuTensorMapEncodeTiled answers {failed:?} for {matrix:?}, extents {extents:?}, \
+                 strides of {strides:?} bytes, boxes of {boxes:?}"
             ))),
         }
     }

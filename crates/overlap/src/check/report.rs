@@ -283,7 +283,8 @@ impl fmt::Display for Violation {
             Violation::Disagreement { what } => write!(f, "{what}"),
             Violation::TooManySteps { steps, most } => write!(
                 f,
-                "not proved: {steps} steps, {most} at most: check fewer chunks, groups of more rows, fewer ranks or fewer calls"
+                "not proved: {steps} steps, {most} at most: check fewer chunks, groups of more rows, \
+                 fewer ranks or fewer calls"
             ),
             Violation::Race {
                 first,

@@ -46,7 +46,8 @@ pub enum SimulateError {
     },
     /// More steps than are simulated.
     #[error(
-        "{steps} steps, {most} at most: simulate fewer chunks, groups of more rows, fewer ranks or fewer calls"
+        "{steps} steps, {most} at most: simulate fewer chunks, groups of more rows, \
+         fewer ranks or fewer calls"
     )]
     TooManySteps {
         /// The steps of all ranks and calls.

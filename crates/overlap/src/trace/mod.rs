@@ -170,7 +170,10 @@ impl Threads {
     /// The entries that name processes and threads.
     fn names(&self, label: &str) -> Vec<Value> {
         let pid = |rank| self.first.process + rank;
-        let name = |what: &str, rank: usize, tid: usize, name: String| json!({"name": what, "ph": "M", "pid": pid(rank), "tid": tid, "args": {"name": name}});
+        let name = |what: &str, rank: usize, tid: usize, name: String| {
+            let args = json!({"name": name});
+            json!({"name": what, "ph": "M", "pid": pid(rank), "tid": tid, "args": args})
+        };
         let ranks: BTreeSet<usize> = self.used.iter().map(|u| u.0).collect();
         let processes = ranks
             .iter()

@@ -4,7 +4,7 @@ use crate::fixtures::{has_race, holds, plans, problem};
 use warpweave_overlap::check::{FaultKind, Violation};
 use warpweave_overlap::kernels::AnyKernel;
 use warpweave_overlap::plan::{BufferId, Effect, Op, OpKind, Plan, Region, Role, SlotId, StreamId};
-use warpweave_overlap::{algorithms, check};
+use warpweave_overlap::{Report, algorithms, check};
 
 const FUSED: [&str; 3] = [
     "fusedReduceScatter",
@@ -125,9 +125,13 @@ fn has_its_slots_alone(name: &str) {
             }));
         }
         let report = check(&shared, 3);
-        let is_shared = |v: &Violation| matches!(v, Violation::Fault(fault) if fault.kind == FaultKind::SharedSlot);
-        assert!(report.violations.iter().any(is_shared), "{report}");
+        assert!(has_fault(&report, FaultKind::SharedSlot), "{report}");
     }
+}
+
+fn has_fault(report: &Report, kind: FaultKind) -> bool {
+    let is_it = |v: &Violation| matches!(v, Violation::Fault(fault) if fault.kind == kind);
+    report.violations.iter().any(is_it)
 }
 
 #[test]
@@ -143,8 +147,7 @@ fn is_one_kernels_staging(name: &str) {
     let staging = sound[0].buffers.iter().position(|b| b.alternating).unwrap();
     let is_refused = |plans: &[Plan]| {
         let report = check(plans, 3);
-        let is_turn = |v: &Violation| matches!(v, Violation::Fault(fault) if fault.kind == FaultKind::WrongTurn);
-        assert!(report.violations.iter().any(is_turn), "{report}");
+        assert!(has_fault(&report, FaultKind::WrongTurn), "{report}");
     };
     let mut output = sound.clone();
     output[0].buffers[staging].role = Role::Output;

@@ -3,7 +3,7 @@
 use warpweave_bench::clock::Clock;
 use warpweave_bench::collectives::{DEFAULT_OPERATIONS, NcclBackend, alone};
 use warpweave_bench::session::Session;
-use warpweave_bench::size::Bytes;
+use warpweave_report::Bytes;
 
 use super::sizes;
 use crate::lockstep::Entry;

@@ -6,8 +6,8 @@ use warpweave_bench::Result;
 use warpweave_bench::clock::Clock;
 use warpweave_bench::collectives::NcclBackend;
 use warpweave_bench::session::Session;
-use warpweave_bench::size::Bytes;
 use warpweave_comm::p2p::{MemoryRange, Options, PointToPoint, TransferMethod};
+use warpweave_report::Bytes;
 use warpweave_symm_mem::SymmetricBuffer;
 
 use super::{end, sizes};

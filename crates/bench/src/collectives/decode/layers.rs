@@ -5,6 +5,7 @@ use std::rc::Rc;
 use warpweave_comm::collective::norm::arithmetic::add_rms_norm;
 use warpweave_comm::collective::{AddRmsNorm, Call as Collective, Operand};
 use warpweave_gemm::{Gemm, GemmOperands, GemmProblem, PreparedGemm, Provider};
+use warpweave_report::{Bytes, Kind};
 use warpweave_symm_mem::{BackendKind, DType, DeviceSlice, Memory};
 
 use super::super::candidate::Row;
@@ -14,10 +15,8 @@ use super::super::numbers::Stream;
 use super::{HIDDEN, LAYERS};
 use crate::candidate::Output;
 use crate::error::{BenchError, Result};
-use crate::inputs::{Numbers, on_threads};
-use crate::report::Kind;
+use crate::inputs::on_threads;
 use crate::session::Session;
-use crate::size::Bytes;
 use crate::verification::comparison::{Comparison, Expectation};
 
 /// The operands that are no message: see [`constant`].
@@ -175,10 +174,9 @@ impl<B: NcclBackend> Local<B> {
         })
     }
 
-    /// Why there is no GEMM, or nothing.
-    pub fn no_gemm(&self) -> String {
-        let reason = self.prepared.as_ref().err();
-        reason.cloned().unwrap_or_default()
+    /// Why there is no GEMM, where there is none.
+    pub fn no_gemm(&self) -> Option<String> {
+        self.prepared.as_ref().err().cloned()
     }
 }
 
@@ -220,9 +218,8 @@ impl<B: NcclBackend> Layers<B> {
 
     fn multiply(&self, row: &Row<'_, B>) -> Result<()> {
         let local = &self.local;
-        let Ok(prepared) = &local.prepared else {
-            return Err(BenchError::Usage(local.no_gemm()));
-        };
+        let prepared = local.prepared.as_ref();
+        let prepared = prepared.map_err(|reason| BenchError::Usage(reason.clone()))?;
         let [a, b, c] = local.matrices.each_ref().map(Memory::address);
         let (stream, operands) = (&row.session().stream, GemmOperands::new(a, b, c));
         // SAFETY: the operands are as long as the problem says and outlive the row, as the prepared GEMM
@@ -281,30 +278,23 @@ impl<B: NcclBackend> Layers<B> {
         let ranks: Vec<_> = (0..world).map(|r| Stream::new(r, set, world)).collect();
         let [residual, weight] = [RESIDUAL, WEIGHT].map(|which| [constant(which, world)]);
         let weight = sums(&weight, 0, hidden);
-        let expectation = Expectation {
-            numbers: Numbers::Integers,
-            dtype,
-            narrow: false,
-            terms: 0,
-            summands: 1,
-            further: 0,
-        };
+        let expectation = Expectation::exact(dtype);
         let bytes = hidden * dtype.size();
         let share = (got.len() / bytes)
             .div_ceil(session.threads().max(1))
             .max(1);
         let shares = on_threads(got.chunks(share * bytes).enumerate(), |(i, got)| {
             let rows = (i * share..).zip(got.chunks(bytes));
-            rows.fold(Comparison::default(), |all, (row, got)| {
+            let rows = rows.map(|(row, got)| {
                 let at = row * hidden;
                 let (x, residual) = (sums(&ranks, at, hidden), sums(&residual, at, hidden));
                 let rows = add_rms_norm(dtype, [&x, &residual, &weight], EPSILON);
                 let wanted = &rows[1 - output];
-                all.and(expectation.compare_stored((0, at), got, (wanted, &[])))
-            })
+                expectation.compare_stored((0, at), got, (wanted, &[]))
+            });
+            rows.sum::<Comparison>()
         });
-        let all = shares.into_iter();
-        Some(all.fold(Comparison::default(), Comparison::and))
+        Some(shares.into_iter().sum())
     }
 }
 

@@ -9,6 +9,7 @@ use std::rc::Rc;
 
 use warpweave_comm::collective::{Call as Collective, CollectiveOptions, Operation, Variant};
 use warpweave_gemm::Gemm;
+use warpweave_report::{Bytes, Outcome, Report};
 use warpweave_symm_mem::BackendKind;
 
 pub(super) use self::layers::Layers;
@@ -18,10 +19,8 @@ use super::memory::{Arena, Place};
 use super::method::{Method, wants};
 use super::nccl::NcclBackend;
 use super::run::{measure_sizes, outcome_of};
-use crate::candidate::{Candidate, Entrant, first_reason};
+use crate::candidate::{Candidate, Entrant};
 use crate::error::Result;
-use crate::report::{Outcome, Report};
-use crate::size::Bytes;
 use crate::suite::{Run, Stage};
 use crate::verification::Verifier;
 
@@ -142,10 +141,10 @@ fn of_size<'a, B: NcclBackend>(
     let call = call_of(Operation::AllReduce, dtype, bytes, session.world());
     let arena = Rc::new(libraries.arena([bytes; 2], dtype, true)?);
     let (mine, local) = match Local::new(session, gemm, matrix) {
-        Ok(local) => (Ok(local.no_gemm().into_bytes()), Some(Rc::new(local))),
+        Ok(local) => (Ok(local.no_gemm()), Some(Rc::new(local))),
         Err(error) => (Err(error), None),
     };
-    let no_gemm = first_reason(&session.agree("memory and GEMM of a layer", mine)?);
+    let no_gemm = session.refusal("memory and GEMM of a layer", mine)?;
     let Some(local) = local else {
         return Ok(Vec::new());
     };

@@ -241,11 +241,9 @@ impl Reference {
                 );
                 self.compare_row(part, row, &got)
             });
-            each.fold(Comparison::default(), Comparison::and)
+            each.sum::<Comparison>()
         });
-        compared
-            .into_iter()
-            .fold(Comparison::default(), Comparison::and)
+        compared.into_iter().sum()
     }
 
     /// Compares a row of the matrix.

@@ -44,7 +44,8 @@ pub const ALGORITHM: Algorithm = Algorithm::new(
         },
         Parameter {
             key: "protocol",
-            summary: "rendezvous: peers pull a shard once its owner has signalled; eager: the owner pushes it at once",
+            summary: "rendezvous: peers pull a shard once its owner has signalled; \
+                      eager: the owner pushes it at once",
             values: Values::Choices(&["rendezvous", "eager"]),
         },
     ])

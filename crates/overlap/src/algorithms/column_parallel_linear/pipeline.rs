@@ -40,32 +40,33 @@ pub const ALGORITHM: Algorithm = Algorithm::new(
     build,
 )
 .parameters(&[
-        Parameter {
-            key: "chunks",
-            summary: "chunks of A",
-            values: Values::Counts(&[4, 1, 2, 8]),
-        },
-        Parameter {
-            key: "streams",
-            summary: "streams of the pool",
-            values: Values::Counts(&[2, 1, 4]),
-        },
-        Parameter {
-            key: "sharding",
-            summary: "a block of rows for each rank, or a part of each chunk",
-            values: Values::Choices(&["blocked", "cyclic"]),
-        },
-        Parameter {
-            key: "gemms",
-            summary: "GEMMs of the blocks' pieces of a chunk one by one, or in a batch where they lie equally far apart",
-            values: Values::Choices(&["separate", "batched"]),
-        },
-        Parameter {
-            key: "gather",
-            summary: "by NCCL, by collectives over symmetric memory, or by copy engine",
-            values: Values::Choices(&["nccl", "symmetric", "push"]),
-        },
-    ])
+    Parameter {
+        key: "chunks",
+        summary: "chunks of A",
+        values: Values::Counts(&[4, 1, 2, 8]),
+    },
+    Parameter {
+        key: "streams",
+        summary: "streams of the pool",
+        values: Values::Counts(&[2, 1, 4]),
+    },
+    Parameter {
+        key: "sharding",
+        summary: "a block of rows for each rank, or a part of each chunk",
+        values: Values::Choices(&["blocked", "cyclic"]),
+    },
+    Parameter {
+        key: "gemms",
+        summary: "GEMMs of the blocks' pieces of a chunk one by one, \
+                  or in a batch where they lie equally far apart",
+        values: Values::Choices(&["separate", "batched"]),
+    },
+    Parameter {
+        key: "gather",
+        summary: "by NCCL, by collectives over symmetric memory, or by copy engine",
+        values: Values::Choices(&["nccl", "symmetric", "push"]),
+    },
+])
 .rows(rows)
 .redundant(redundant)
 .batch_invariant(|_| true);

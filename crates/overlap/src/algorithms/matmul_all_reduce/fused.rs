@@ -17,7 +17,8 @@ use crate::plan::{Plan, Problem};
 pub const ALGORITHM: Algorithm = Algorithm::new(
     "fusedAllReduce",
     Operation::MatmulAllReduce,
-    "one SM90 GEMM + all-reduce: owners pull and reduce partial tiles, then all pull the results; or partials are pushed to all",
+    "one SM90 GEMM + all-reduce: owners pull and reduce partial tiles, then all pull the results; \
+     or partials are pushed to all",
     build,
 )
 .needs(Capabilities::SM90)

@@ -10,7 +10,8 @@ use crate::plan::{Placement, Plan, Problem, StreamId};
 /// Whether everyone gets the result by [`fused()`](super::fused()) or by [`one_shot()`].
 pub(in crate::algorithms) const SHOTS: Parameter = Parameter {
     key: "shots",
-    summary: "2: owners pull and reduce partials, and the others pull the results; 1: partials are pushed to everyone, who reduces them",
+    summary: "2: owners pull and reduce partials, and the others pull the results; \
+              1: partials are pushed to everyone, who reduces them",
     values: Values::Choices(&["2", "1"]),
 };
 

@@ -16,7 +16,8 @@ use crate::plan::{Plan, Problem};
 pub const ALGORITHM: Algorithm = Algorithm::new(
     "fusedRowParallelLinear",
     Operation::RowParallelLinear,
-    "one SM90 GEMM + all-reduce: owners pull and reduce partial tiles, then all pull the results; or partials are pushed to all",
+    "one SM90 GEMM + all-reduce: owners pull and reduce partial tiles, then all pull the results; \
+     or partials are pushed to all",
     build,
 )
 .needs(Capabilities::SM90)

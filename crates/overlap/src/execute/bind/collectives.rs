@@ -218,7 +218,9 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                         "a reduce-scatter of {rows} rows among {} ranks over symmetric memory",
                         ranks.len()
                     ),
-                    why: "shards must be equal there: use a number of rows that the ranks divide, or NCCL".into(),
+                    why: "shards must be equal there: use a number of rows that the ranks divide, \
+                          or NCCL"
+                        .into(),
                 }
                 .into());
             }

@@ -19,13 +19,18 @@ impl Driver {
         let modules = self.modules.values().filter(|m| m.context == name).count();
         let graphs = self.graphs.values().filter(|g| g.context == name).count()
             + self.execs.values().filter(|g| g.context == name).count();
-        let of_context = |by: By| matches!(by, By::Alloc { context } | By::Pool { context } | By::Open { context, .. } if context == name);
+        let of_context = |by: By| match by {
+            By::Alloc { context } | By::Pool { context } | By::Open { context, .. } => {
+                context == name
+            }
+            _ => false,
+        };
         let regions = self.space.regions.values();
         let memory = regions.filter(|r| of_context(r.by)).count();
         if streams + events + modules + graphs + memory > 0 {
             fault(format!(
-                "a context ends with {streams} streams, {events} events, {modules} modules, {graphs} graphs and {memory} \
-                 allocations in it"
+                "a context ends with {streams} streams, {events} events, {modules} modules, \
+                 {graphs} graphs and {memory} allocations in it"
             ));
         }
         if self.queues.keys().any(|(_, context)| *context == name) {

@@ -133,7 +133,10 @@ calls! {
                 *times -= 1;
                 (*times == 0).then_some(bytes)
             }
-            _ => return refuse(R::CUDA_ERROR_INVALID_VALUE, "nothing was opened there, or it was closed before"),
+            _ => {
+                let why = "nothing was opened there, or it was closed before";
+                return refuse(R::CUDA_ERROR_INVALID_VALUE, why);
+            }
         };
         if let Some(bytes) = left {
             driver.space.regions.remove(&address);

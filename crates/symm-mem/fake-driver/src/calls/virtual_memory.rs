@@ -230,7 +230,8 @@ calls! {
     fn cuMemMap(address: CUdeviceptr, bytes: usize, offset: usize, handle: Handle, flags: c_ulonglong) {
         let mut driver = lock();
         let object = driver.handle(handle)?.object.clone();
-        require(flags == 0 && offset == 0 && bytes > 0, R::CUDA_ERROR_INVALID_VALUE, "size, offset or flags")?;
+        let is_whole = flags == 0 && offset == 0 && bytes > 0;
+        require(is_whole, R::CUDA_ERROR_INVALID_VALUE, "size, offset or flags")?;
         driver.whole_units("the address", address)?;
         driver.whole_units("the size", bytes as u64)?;
         require(bytes <= object.label.bytes, R::CUDA_ERROR_INVALID_VALUE, "more than there is")?;
@@ -305,7 +306,9 @@ calls! {
         // SAFETY: as above.
         let device = driver.on_device(&unsafe { read(location)? })?;
         let bits = match driver.space.find(address).map(|r| r.by) {
-            Some(By::Map { access, .. }) if access & (1 << device) != 0 => F::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+            Some(By::Map { access, .. }) if access & (1 << device) != 0 => {
+                F::CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+            }
             Some(By::Map { .. }) => F::CU_MEM_ACCESS_FLAGS_PROT_NONE,
             _ => return refuse(R::CUDA_ERROR_INVALID_VALUE, "nothing is mapped there"),
         };

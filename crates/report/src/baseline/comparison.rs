@@ -1,0 +1,186 @@
+//! Two runs of a suite, time by time.
+
+use super::ratio::{Ratio, ratio};
+use super::saved::{Saved, Time};
+use crate::error::{ReportError, Result};
+use crate::provenance::{Fact, HOST};
+
+/// What became of a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The median and the lower bound of the ratio are above the threshold.
+    Slower,
+    /// The median and the upper bound are below its inverse.
+    Faster,
+    /// The median is within the threshold.
+    Same,
+    /// The median is beyond the threshold and the bound is not: noise, or too few samples to tell.
+    Unclear,
+}
+
+impl Verdict {
+    /// The verdict on a ratio, for a threshold as a part of one.
+    pub fn of(ratio: &Ratio, threshold: f64) -> Self {
+        let most = 1.0 + threshold;
+        // Where there is no interval, nothing is sure.
+        let (low, high) = ratio.interval.unwrap_or((0.0, f64::INFINITY));
+        match ratio.medians {
+            median if median > most && low > most => Verdict::Slower,
+            median if median * most < 1.0 && high * most < 1.0 => Verdict::Faster,
+            median if median > most || median * most < 1.0 => Verdict::Unclear,
+            _ => Verdict::Same,
+        }
+    }
+
+    /// In tables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Verdict::Slower => "SLOWER",
+            Verdict::Faster => "faster",
+            Verdict::Same => "same",
+            Verdict::Unclear => "unclear",
+        }
+    }
+}
+
+/// A time of both runs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Line {
+    /// Name of the suite.
+    pub suite: String,
+    /// The old time; its samples are the old ones.
+    pub old: Time,
+    /// The samples of the new run.
+    pub new: Vec<f64>,
+    /// New over old.
+    pub ratio: Ratio,
+    /// What became of it.
+    pub verdict: Verdict,
+}
+
+/// Two baselines against each other.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Comparison {
+    /// What they are called.
+    pub names: [String; 2],
+    /// How much slower a time may be, as a part of one.
+    pub threshold: f64,
+    /// The suites of each, with machine and software.
+    pub runs: Vec<String>,
+    /// What was compared, in the order of the old runs.
+    pub lines: Vec<Line>,
+    /// What else the reader must know: what only one of them has, and what is not the same of the software.
+    pub notes: Vec<String>,
+}
+
+impl Comparison {
+    /// Whether nothing is slower.
+    pub fn holds(&self) -> bool {
+        self.count(Verdict::Slower) == 0
+    }
+
+    /// How many times have this verdict.
+    pub fn count(&self, verdict: Verdict) -> usize {
+        let has = |line: &&Line| line.verdict == verdict;
+        self.lines.iter().filter(has).count()
+    }
+}
+
+/// The threshold where none is asked for, as a part of one. Two runs of the same program are 1 to 3% apart on
+/// GPUs whose clocks follow their power; on the host backend processes share cores with whatever else runs
+/// there.
+pub fn default_threshold(runs: &[Saved]) -> f64 {
+    match runs.iter().any(|run| run.provenance.backend == HOST) {
+        true => 0.25,
+        false => 0.05,
+    }
+}
+
+/// Compares the suites that both have, `new` with `old`; `names` are what they are called.
+///
+/// # Errors
+/// [`ReportError::MachinesDiffer`]; [`ReportError::Usage`] where they have no time in common.
+pub fn compare(
+    (old, new): (&[Saved], &[Saved]),
+    names: [&str; 2],
+    threshold: f64,
+) -> Result<Comparison> {
+    let runs = names.iter().zip([old, new]).flat_map(|(name, runs)| {
+        let line = move |run: &Saved| format!("{name}: {}, {}", run.suite, run.provenance);
+        runs.iter().map(line)
+    });
+    let mut found = Comparison {
+        names: names.map(str::to_owned),
+        threshold,
+        runs: runs.collect(),
+        lines: Vec::new(),
+        notes: Vec::new(),
+    };
+    for (have, others, name) in [(old, new, names[0]), (new, old, names[1])] {
+        let alone = have.iter().flat_map(|run| run.alone_among(others));
+        let alone = alone.map(|what| format!("{what} is in {name} alone"));
+        found.notes.extend(alone);
+    }
+    for old in old {
+        let Some(new) = new.iter().find(|new| new.suite == old.suite) else {
+            continue;
+        };
+        // Times of different machines say nothing about the program.
+        let differences = differing(old.provenance.machine(), new.provenance.machine());
+        if !differences.is_empty() {
+            return Err(ReportError::MachinesDiffer {
+                suite: old.suite.clone(),
+                names: names.map(str::to_owned),
+                differences,
+            });
+        }
+        let suite = &old.suite;
+        // It may be the cause of a difference though the machine is the same.
+        let changed = differing(old.provenance.software(), new.provenance.software());
+        let [first, second] = names;
+        let changed = changed
+            .into_iter()
+            .map(|(what, a, b)| format!("{suite}: {what} {a} in {first}, {b} in {second}"));
+        found.notes.extend(changed);
+        let mut few = 0;
+        for time in &old.times {
+            let Some(other) = new.times.iter().find(|other| other.is_same(time)) else {
+                continue;
+            };
+            match ratio(&time.samples, &other.samples) {
+                Some(ratio) if ratio.interval.is_some() => found.lines.push(Line {
+                    suite: suite.clone(),
+                    old: time.clone(),
+                    new: other.samples.clone(),
+                    ratio,
+                    verdict: Verdict::of(&ratio, threshold),
+                }),
+                _ => few += 1,
+            }
+        }
+        if few > 0 {
+            found.notes.push(format!(
+                "{suite}: {few} times of too few samples for an interval are left out; \
+                 --iterations takes more"
+            ));
+        }
+    }
+    if found.lines.is_empty() {
+        let notes = found.notes.iter().map(|note| format!("; {note}"));
+        let (notes, [a, b]) = (notes.collect::<String>(), names);
+        let why = format!("{a} and {b} have no time in common{notes}");
+        return Err(ReportError::Usage(why));
+    }
+    Ok(found)
+}
+
+/// What differs between two lists of the same facts, with both values.
+fn differing(old: Vec<Fact>, new: Vec<Fact>) -> Vec<(&'static str, String, String)> {
+    let both = old.into_iter().zip(new);
+    both.filter(|(old, new)| old != new)
+        .map(|((name, old), (_, new))| (name, old, new))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,128 @@
+//! The commands that touch no device, as `warpweave-report` and `warpweave` have them.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use crate::baseline::{self, Baselines, default_threshold};
+use crate::error::{ReportError, Result};
+use crate::file::{self, check_place};
+use crate::{Document, Source, compact, page, summary};
+
+/// Where baselines are kept by default; `cargo xtask` names a folder of its own.
+pub const BASELINES: &str = "baselines";
+
+/// What can be done with recorded results.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Compare two baselines; ends with status 1 if a time of the second is slower, 3 if the machines differ.
+    Compare(Compare),
+    /// Put measured reports and timelines into one HTML page; no device is touched.
+    Report(Report),
+}
+
+/// Arguments of `compare`.
+#[derive(Debug, Args)]
+pub struct Compare {
+    /// The old baseline: a name, or the path of a JSON file or of a folder of them.
+    pub old: String,
+    /// The new one.
+    pub new: String,
+    /// How much slower a time may be, in percent [default: 5 on GPUs, 25 on the host backend].
+    #[arg(long, value_name = "PERCENT", value_parser = percent)]
+    pub threshold: Option<f64>,
+    /// The folder of the baselines.
+    #[arg(long, value_name = "DIR", default_value = BASELINES)]
+    pub baselines: PathBuf,
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    match text.strip_suffix('%').unwrap_or(text).parse::<f64>() {
+        Ok(percent) if (0.0..=10_000.0).contains(&percent) => Ok(percent),
+        _ => Err("not a percentage from 0 to 10000".into()),
+    }
+}
+
+/// Arguments of `report`.
+#[derive(Debug, Args)]
+pub struct Report {
+    /// What `bench --json`, `timeline` and `plan trace` wrote.
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// The page.
+    #[arg(long, value_name = "FILE", default_value = "report.html")]
+    pub out: PathBuf,
+    /// Also draw the collectives' times over sizes to this file as SVG, as `bench --plot` does.
+    #[arg(long, value_name = "FILE")]
+    pub plot: Option<PathBuf>,
+    /// Also write each report without samples, as JSON and as one Markdown table, into this folder.
+    #[arg(long, value_name = "DIR")]
+    pub summaries: Option<PathBuf>,
+}
+
+impl Command {
+    /// Does it, and says on `out` what was found or written. False if something is slower.
+    ///
+    /// # Errors
+    /// Files that cannot be read, written or compared.
+    pub fn run(&self, out: &mut dyn Write) -> Result<bool> {
+        match self {
+            Command::Compare(args) => args.run(out),
+            Command::Report(args) => args.run(out).map(|()| true),
+        }
+    }
+}
+
+impl Compare {
+    /// Prints what has changed from one baseline to another.
+    fn run(&self, out: &mut dyn Write) -> Result<bool> {
+        let baselines = Baselines::new(&self.baselines);
+        let (old, new) = (baselines.read(&self.old)?, baselines.read(&self.new)?);
+        let names = [self.old.as_str(), self.new.as_str()];
+        let threshold = match self.threshold {
+            Some(percent) => percent / 100.0,
+            None => default_threshold(&old),
+        };
+        let found = baseline::compare((&old, &new), names, threshold)?;
+        found.print(out)?;
+        Ok(found.holds())
+    }
+}
+
+impl Report {
+    /// Writes the page of all files, the drawing of the first that has one, and their summaries.
+    fn run(&self, out: &mut dyn Write) -> Result<()> {
+        check_place("--out", &self.out)?;
+        if let Some(path) = &self.plot {
+            check_place("--plot", path)?;
+        }
+        let sources = self.files.iter().map(|path| Source::read(path));
+        let sources = sources.collect::<Result<Vec<_>>>()?;
+        file::write(&self.out, page(&sources))?;
+        writeln!(out, "{}: open it in a browser", self.out.display())?;
+        let reports = sources.iter().filter_map(|source| match &source.document {
+            Document::Report(report) => Some((&source.name, report)),
+            Document::Timelines(_) => None,
+        });
+        if let Some(path) = &self.plot {
+            let Some(drawing) = reports.clone().find_map(|(_, report)| report.plot()) else {
+                let why = "--plot: none of the files is of the suite collectives".into();
+                return Err(ReportError::Usage(why));
+            };
+            file::write(path, drawing)?;
+            writeln!(out, "{}: times over sizes", path.display())?;
+        }
+        if let Some(folder) = &self.summaries {
+            for (name, report) in reports {
+                let path = folder.join(name);
+                let mut table = Vec::new();
+                summary(report, &mut table)?;
+                file::write(&path, format!("{}\n", compact::pack(report)))?;
+                file::write(&path.with_extension("md"), table)?;
+                writeln!(out, "{}: without samples, and as a table", path.display())?;
+            }
+        }
+        Ok(())
+    }
+}

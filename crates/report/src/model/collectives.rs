@@ -1,0 +1,97 @@
+//! What follows from the times of collectives: ratios to NCCL, the fastest variant.
+
+use super::{Kind, Limit, Metric, Outcome, Ratios, Report, Row, Status};
+
+/// The row that others are compared with.
+pub const BASELINE: &str = "nccl";
+
+impl Limit {
+    /// So many bytes into a GPU at the bandwidth of the links.
+    pub fn of_transfer(bytes: usize, bandwidth_gb_s: f64) -> Self {
+        Self {
+            ms: bytes as f64 / bandwidth_gb_s / 1e6,
+            bytes,
+            ..Self::default()
+        }
+    }
+}
+
+impl Outcome {
+    /// The fastest of ours that was right.
+    pub fn fastest(&self, metric: Metric) -> Option<&Row> {
+        let ours = self.rows.iter().filter(|row| row.kind == Kind::Ours);
+        Row::fastest(ours, metric)
+    }
+
+    /// NCCL's median over `ms`.
+    pub fn times_nccl(&self, metric: Metric, ms: Option<f64>) -> Option<f64> {
+        let nccl = self.row(BASELINE).filter(|row| row.status == Status::Ok)?;
+        Some(nccl.median(metric)? / ms?)
+    }
+
+    /// Fills in what follows from the times.
+    #[must_use]
+    pub fn compared(mut self) -> Self {
+        let ratios = self.rows.iter().map(|row| {
+            let of = |metric| self.times_nccl(metric, row.median(metric));
+            let [single, graph_single, back_to_back, graph] = Metric::ALL.map(of);
+            Ratios {
+                single,
+                graph_single,
+                back_to_back,
+                graph,
+            }
+        });
+        let ratios: Vec<_> = ratios.collect();
+        let limit = self.limit.as_ref().map(|limit| limit.ms);
+        for (row, ratios) in self.rows.iter_mut().zip(ratios) {
+            row.times_nccl = ratios;
+            row.efficiency = limit.zip(row.ms()).map(|(limit, ms)| limit / ms);
+        }
+        let best = self.fastest(Metric::Single);
+        self.best = best.map(|row| row.implementation.clone());
+        self
+    }
+}
+
+impl Report {
+    /// The results of each operation, in order.
+    pub fn operations(&self) -> Vec<&[Outcome]> {
+        self.results
+            .chunk_by(|a, b| a.operation == b.operation)
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_compared_with_nccl_and_with_the_limit() {
+        let report = Report::sample_of_collectives();
+        let [small, large] = report.results.as_slice() else {
+            panic!("two sizes");
+        };
+        assert_eq!(small.best.as_deref(), Some("packets"));
+        assert_eq!(large.best.as_deref(), Some("push"));
+        let ratio = small.row("packets").unwrap().times_nccl;
+        assert!((ratio.single.unwrap() - 4.0).abs() < 1e-9, "{ratio:?}");
+        assert!((ratio.graph_single.unwrap() - 4.0).abs() < 1e-9 && ratio.graph.is_none());
+        let efficiency = large.row("push").unwrap().efficiency.unwrap();
+        assert!((efficiency - 132.1 / 163.8).abs() < 1e-3, "{efficiency}");
+        assert!(large.row("packets").unwrap().times_nccl.single.is_none());
+        assert_eq!(report.operations().len(), 1);
+    }
+
+    #[test]
+    fn a_wrong_row_is_never_the_best_and_no_baseline() {
+        let mut outcome = Report::sample_of_collectives().results.remove(0);
+        outcome.rows[0].status = Status::Wrong;
+        outcome.rows[1].status = Status::Wrong;
+        let outcome = outcome.compared();
+        assert_eq!(outcome.best.as_deref(), Some("push"));
+        let none = |row: &Row| row.times_nccl == Ratios::default();
+        assert!(outcome.rows.iter().all(none));
+    }
+}
