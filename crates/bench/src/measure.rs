@@ -126,8 +126,10 @@ impl Found {
             "gemm.cutlass",
             "gemm.launch_us",
             "gemm.scalar_columns",
+            "gemm.scalar_loads",
             "gemm.tiles",
             "latency.during_gemm_us",
+            "latency.during_gemm_waves",
             "network.gbs",
             "network.latency_us",
             "collectives.nccl.sms",
@@ -385,6 +387,7 @@ impl Found {
         ] {
             if times.values().all(|times| !times.is_empty()) {
                 (library.ranks, library.times) = (world, times);
+                library.pairs.clear();
             } else {
                 missing.push(key);
             }

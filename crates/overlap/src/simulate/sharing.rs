@@ -74,6 +74,9 @@ pub(super) fn speeds(jobs: &[&Loads], capacity: impl Fn(Resource) -> f64) -> Vec
     speeds
 }
 
+/// The part of the SMs that it needs with which a GEMM begins.
+const LEAST: f64 = 0.3;
+
 /// A job among others that are granted SMs one after the other.
 pub(super) struct InTurn<'a> {
     /// What it takes at full speed.
@@ -85,13 +88,12 @@ pub(super) struct InTurn<'a> {
 }
 
 impl InTurn<'_> {
-    /// Of what is left, the SMs that a job takes without going on, for they are fewer than half of what it
-    /// needs.
+    /// Of what is left, the SMs that a job takes without going on, for they are too few of what it needs.
     fn stands_on(&self, left: impl Fn(Resource) -> f64) -> Option<(Resource, f64)> {
         let places = |r: &Resource| matches!(r, Resource::Sms(_));
         let (resource, load) = *self.loads.iter().find(|(r, _)| places(r))?;
         let left = left(resource);
-        (self.together && left < load / 2.0).then_some((resource, left))
+        (self.together && left < load * LEAST).then_some((resource, left))
     }
 }
 
