@@ -148,9 +148,9 @@ mod tests {
     }
 
     #[test]
-    fn a_gemm_begins_when_most_of_its_blocks_have_places() {
-        let half = |together| {
-            let (first, second) = (vec![(Sms(0), 0.6)], vec![(Sms(0), 1.0)]);
+    fn a_gemm_begins_when_enough_of_its_blocks_have_places() {
+        let begun = |together| {
+            let (first, second) = (vec![(Sms(0), 0.75)], vec![(Sms(0), 1.0)]);
             let job = |loads, place| InTurn {
                 loads,
                 place,
@@ -158,7 +158,7 @@ mod tests {
             };
             speeds_in_turn(&[job(&first, 0), job(&second, 1)], |_| 1.0)
         };
-        assert_eq!(half(true), [1.0, 0.0]);
-        assert_eq!(half(false), [1.0, 0.4]);
+        assert_eq!(begun(true), [1.0, 0.0]);
+        assert_eq!(begun(false), [1.0, 0.25]);
     }
 }
