@@ -394,8 +394,9 @@ impl Found {
         }
         for key in missing {
             for operation in MODELLED.map(Operation::name) {
-                let key = format!("collectives.{key}.times.{operation}");
-                self.keep(&[&key], "it is not here");
+                let [times, pairs] =
+                    ["times", "pairs"].map(|of| format!("collectives.{key}.{of}.{operation}"));
+                self.keep(&[&times, &pairs], "it is not here");
             }
         }
         Ok(report.costs())
