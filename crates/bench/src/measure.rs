@@ -124,8 +124,10 @@ impl Found {
             "gemm.cutlass",
             "gemm.launch_us",
             "gemm.scalar_columns",
+            "gemm.scalar_loads",
             "gemm.tiles",
             "latency.during_gemm_us",
+            "latency.during_gemm_waves",
             "network.gbs",
             "network.latency_us",
             "collectives.nccl.sms",
@@ -383,14 +385,16 @@ impl Found {
         ] {
             if times.values().all(|times| !times.is_empty()) {
                 (library.ranks, library.times) = (world, times);
+                library.pairs.clear();
             } else {
                 missing.push(key);
             }
         }
         for key in missing {
             for operation in MODELLED.map(Operation::name) {
-                let key = format!("collectives.{key}.times.{operation}");
-                self.keep(&[&key], "it is not here");
+                let [times, pairs] =
+                    ["times", "pairs"].map(|of| format!("collectives.{key}.{of}.{operation}"));
+                self.keep(&[&times, &pairs], "it is not here");
             }
         }
         Ok(collectives::costs(&report.results))

@@ -174,12 +174,13 @@ pub(super) fn compare(args: &CompareArgs, out: &mut impl Write) -> Result<()> {
         ]
     };
     table(&headings, cases.iter().take(args.rows).map(cells), out)?;
-    // Of two in the middle the upper one.
-    let median = cases[(cases.len() - 1) / 2].error();
+    // The largest errors are first: of two in the middle the larger one.
+    let at_most = |part: f64| cases[((cases.len() - 1) as f64 * (1.0 - part)) as usize].error();
+    let (median, p95) = (at_most(0.5), at_most(0.95));
     let (count, name) = (cases.len(), &machine.name);
     writeln!(
         out,
-        "{count} figures on {name}: median error {median:.3}, worst {worst:.3}"
+        "{count} figures on {name}: median error {median:.3}, p95 {p95:.3}, worst {worst:.3}"
     )?;
     Ok(())
 }

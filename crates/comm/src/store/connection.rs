@@ -90,7 +90,8 @@ impl Connection {
 
     pub(super) fn read(&mut self) -> Result<(), String> {
         let mut chunk = [0; 1 << 16];
-        // At most one frame, so that a flooding rank neither fills memory nor starves the others.
+        // Up to the first message, and at most one frame, so that a flooding rank neither fills memory nor
+        // starves the others.
         for _ in 0..REQUEST_LIMIT / chunk.len() + 1 {
             if matches!(self.phase, Phase::Closing { .. }) {
                 return Ok(());
@@ -107,7 +108,7 @@ impl Connection {
                 Err(e) if e.kind() == ErrorKind::Interrupted => continue,
                 Err(e) => return Err(format!("its connection to the store broke: {e}")),
             }
-            if matches!(self.phase, Phase::Greeting { .. }) {
+            if matches!(self.phase, Phase::Greeting { .. }) || self.incoming.has_message() {
                 return Ok(());
             }
         }

@@ -289,6 +289,15 @@ impl FrameBuffer {
         self.bytes.extend_from_slice(bytes);
     }
 
+    /// Whether all bytes of a message are there, which may still be refused.
+    pub(crate) fn has_message(&self) -> bool {
+        let rest = &self.bytes[self.taken..];
+        rest.first_chunk::<HEADER>()
+            .is_some_and(|&[.., l0, l1, l2, l3]| {
+                rest.len() - HEADER >= u32::from_le_bytes([l0, l1, l2, l3]) as usize
+            })
+    }
+
     /// Bytes of an incomplete message.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn held(&self) -> usize {

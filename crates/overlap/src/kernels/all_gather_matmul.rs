@@ -12,7 +12,7 @@ use super::owner_lane::OwnerLane;
 use super::{Kernel, KernelBuffer, KernelShape, on_both_backends, slots_from};
 use crate::execute::{Addresses, Binding, BoxedLaunch, ExecuteBackend, Launch, Result};
 use crate::plan::{BufferId, Effect, Placement, Region, SlotId, Transport, layout_of, shard};
-use crate::simulate::{Cost, Costs, Resource, micros};
+use crate::simulate::{Cost, Costs, Resource, Waves, micros};
 
 /// Gathers the rows of the others in staging, chunk after chunk, and computes C meanwhile: from this rank's
 /// rows where they lie and from the others' in staging, each chunk once it is there. The protocol says how
@@ -365,6 +365,10 @@ impl AllGatherMatmul {
     }
 }
 
+/// The part of the GEMM's time from which pulling takes so long that small tiles are better: as in the
+/// kernel's choice (`sm90/config.rs`).
+const LATE: f64 = 0.75;
+
 /// The cost.
 impl AllGatherMatmul {
     /// Of a peer's shard, read in chunks, the first: it precedes the GEMM, the others overlap with it.
@@ -382,19 +386,30 @@ impl AllGatherMatmul {
             .arriving()
     }
 
+    /// The waves of the GEMM. Tiles are small where rows come late, or all at once.
+    fn waves(&self, costs: &Costs<'_>) -> Waves {
+        let KernelShape { m, n, k, dtype } = self.shape;
+        let world = costs.plan.world;
+        let whole = costs.machine.waves((m, n, k), dtype);
+        let bytes = (world - 1) * m.div_ceil(world) * k * dtype.size();
+        let pulling = micros(bytes as f64, costs.machine.link.sm_pull_gbs);
+        let is_late = pulling > LATE * whole.time();
+        match self.counts_calls() || is_late {
+            true => costs.machine.late_waves((m, n, k), dtype),
+            false => costs.machine.large_waves((m, n, k), dtype),
+        }
+    }
+
     /// The GEMM on one rank's rows, which takes its part of the whole: no measurement shows that pulling
     /// slows it. Rows of others, but what is pushed of each shard, end no earlier than a wave after the last
     /// of them. Of those that are pulled, one chunk is there at the begin; the others share a link, and each
     /// is counted before the next is loaded.
     fn gemm_cost(&self, costs: &Costs<'_>, result: &Region) -> Cost {
         let (own, world) = (costs.plan.rank, costs.plan.world);
-        let KernelShape { m, n, k, dtype } = self.shape;
-        let waves = match self.counts_calls() {
-            true => costs.machine.late_waves((m, n, k), dtype),
-            false => costs.machine.fast_waves((m, n, k), dtype),
-        };
+        let KernelShape { m, k, dtype, .. } = self.shape;
+        let waves = self.waves(costs);
         let rows = result.rows.len();
-        let time = rows as f64 / m as f64 * waves.count() * waves.wave_us;
+        let time = rows as f64 / m as f64 * waves.time();
         let first = result.rows.start;
         let owner = (0..world).find(|&rank| shard(m, rank, world).contains(&first));
         let arrival = match (owner.filter(|&owner| owner != own), self.protocol) {

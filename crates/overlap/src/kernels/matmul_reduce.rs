@@ -12,7 +12,7 @@ use warpweave_symm_mem::DevicePtr;
 use super::{Kernel, KernelBuffer, KernelShape, on_both_backends, slots_from};
 use crate::execute::{Addresses, Binding, BoxedLaunch, ExecuteBackend, Launch, Result};
 use crate::plan::{BufferId, Effect, Placement, Region, SlotId, Transport, layout_of, shard};
-use crate::simulate::{Cost, Costs, Resource};
+use crate::simulate::{Cost, Costs, Resource, micros};
 
 /// Computes this rank's partial result of all of C, and reduces the partial tiles of its own rows, for itself
 /// or for all.
@@ -222,9 +222,21 @@ impl MatmulReduce {
         let (from, to) = (wave_of(before), wave_of(before + padded(region.rows.len())));
         // Groups that share a wave begin and end with it.
         let (took, held) = ((to - from).max(1.0), (to - from).min(1.0));
+        // Tiles of own rows also add what the others have computed.
+        let world = costs.plan.world;
+        let rows = shard(shape.m, own, world);
+        let adding = match rows.contains(&region.rows.start) {
+            true => {
+                let partials = (world - 1) * region.rows.len() * shape.n * shape.dtype.size();
+                micros(partials as f64, costs.machine.gpu.memory_gbs)
+            }
+            false => 0.0,
+        };
         Cost {
             latency: (to.ceil() - took) * waves.wave_us,
-            ..costs.gemm(took * waves.wave_us, held).with_power(own, held)
+            ..costs
+                .gemm(took * waves.wave_us + adding, held)
+                .with_power(own, held)
         }
     }
 

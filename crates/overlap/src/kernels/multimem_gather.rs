@@ -96,7 +96,7 @@ impl Kernel for MultimemGatherMatmul {
     }
 
     fn cost(&self, costs: &Costs<'_>, rest: &[Effect]) -> Option<Cost> {
-        scalar_gemm(self.c, self.shape.k, costs, rest)
+        scalar_gemm(self.c, self.shape, costs, rest)
     }
 
     on_both_backends!();

@@ -81,7 +81,7 @@ impl Kernel for NaiveRemoteRead {
         match rest.first() {
             Some(Effect::Write(region)) if costs.is_own(region, self.c) => {
                 let tflops = costs.machine.gemm.naive_tflops;
-                Some(costs.scalar_gemm(region, self.shape.k, (1, tflops)))
+                Some(costs.scalar_gemm(region, self.shape.k, tflops))
             }
             _ => None,
         }

@@ -114,8 +114,8 @@ impl Kernel for OneShotMatmul {
             // All of the GEMM.
             Effect::Read(region) if region.buffer == self.a => {
                 let KernelShape { m, n, dtype, .. } = self.shape;
-                let waves = costs.machine.fast_waves((m, n, region.cols.len()), dtype);
-                let gemm = costs.gemm(waves.count() * waves.wave_us, 1.0);
+                let waves = costs.machine.waves((m, n, region.cols.len()), dtype);
+                let gemm = costs.gemm(waves.time(), 1.0);
                 Some(gemm.with_power(own, waves.tiles.min(1.0)))
             }
             // All partials are read, and their reduction is written.

@@ -96,7 +96,7 @@ impl Kernel for ThreadloadGatherMatmul {
     }
 
     fn cost(&self, costs: &Costs<'_>, rest: &[Effect]) -> Option<Cost> {
-        scalar_gemm(self.c, self.shape.k, costs, rest)
+        scalar_gemm(self.c, self.shape, costs, rest)
     }
 
     on_both_backends!();
@@ -248,20 +248,37 @@ impl<B: ExecuteBackend> Launch<B> for Gather {
     }
 }
 
-/// What the GEMM of a gather costs: that of rows of C.
+/// Rows of a block: the former where the latter would leave SMs without one.
+const BLOCK_ROWS: [usize; 2] = [8, 16];
+
+/// What the GEMM of a gather costs: that of rows of C, as a part of the whole. Blocks take their rows tile
+/// of columns by tile. What their loads take does not become less with rows or columns, and no other block
+/// of the SM hides it.
 pub(super) fn scalar_gemm(
     c: BufferId,
-    k: usize,
+    shape: KernelShape,
     costs: &Costs<'_>,
     rest: &[Effect],
 ) -> Option<Cost> {
-    match rest.first() {
-        Some(Effect::Write(region)) if costs.is_own(region, c) => {
-            let rates = &costs.machine.gemm;
-            // A row of threads computes so many columns, also where C has fewer.
-            let tile = (rates.scalar_columns, rates.scalar_tflops);
-            Some(costs.scalar_gemm(region, k, tile))
-        }
-        _ => None,
+    let Some(Effect::Write(region)) = rest.first() else {
+        return None;
+    };
+    if !costs.is_own(region, c) {
+        return None;
     }
+    let (rates, sms) = (&costs.machine.gemm, costs.machine.gpu.sms);
+    let KernelShape { m, n, k, .. } = shape;
+    let [few, many] = BLOCK_ROWS;
+    let rows = if m >= many * sms { many } else { few };
+    let per_sm = m.div_ceil(rows).div_ceil(sms) as f64;
+    let full = 2.0 * (many * rates.scalar_columns) as f64 * k as f64 * sms as f64;
+    let full_us = full / (rates.scalar_tflops * 1e6);
+    let loads = rates.scalar_loads * n.div_ceil(rates.scalar_columns) as f64;
+    let columns = n.next_multiple_of(WARP_COLUMNS) as f64 / rates.scalar_columns as f64;
+    let multiplying = (1.0 - rates.scalar_loads) * columns * rows as f64 / many as f64;
+    let part = region.rows.len() as f64 / m as f64;
+    Some(costs.on_sms(part * per_sm * (loads + multiplying) * full_us, 1.0))
 }
+
+/// Columns of a warp.
+const WARP_COLUMNS: usize = 128;

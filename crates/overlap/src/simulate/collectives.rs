@@ -43,8 +43,18 @@ pub struct CollectiveTimes {
     /// By the collective's name, `all-gather` at least: pairs of bytes and µs, without the cost of the clock,
     /// bytes rising. Bytes are those of an all-gather's input, a reduce-scatter's input and an all-reduce's
     /// message.
-    pub times: BTreeMap<String, Vec<(f64, f64)>>,
+    pub times: Times,
+    /// The same among two ranks, where that was measured: a library then takes other algorithms and fewer
+    /// channels.
+    #[serde(default, skip_serializing_if = "Times::is_empty")]
+    pub pairs: Times,
+    /// By a collective's name the bytes from which copy engines do it, which take no SMs.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub by_engine: BTreeMap<String, f64>,
 }
+
+/// By a collective's name pairs of bytes and µs.
+type Times = BTreeMap<String, Vec<(f64, f64)>>;
 
 impl CollectiveTimes {
     /// The time of a collective of `ranks` whose larger side has `whole` bytes, from the last rank's entry,
@@ -54,17 +64,33 @@ impl CollectiveTimes {
     /// measured it is the time of the size with as many bytes into a rank; what was not measured is taken for
     /// such an all-gather.
     pub fn time(&self, collective: Collective, whole: f64, ranks: usize) -> f64 {
+        let (times, size) = self.measured(collective, whole, ranks);
+        interpolate(times, size)
+    }
+
+    /// The part of the SMs that such a collective takes from GEMMs; none where copy engines do it.
+    pub(super) fn sms(&self, collective: Collective, whole: f64, ranks: usize) -> Option<f64> {
+        let (_, size) = self.measured(collective, whole, ranks);
+        let from = self.by_engine.get(&collective.to_string());
+        from.is_none_or(|&from| size < from).then_some(self.sms)
+    }
+
+    /// The times that stand for such a collective, and its bytes among them.
+    fn measured(&self, collective: Collective, whole: f64, ranks: usize) -> (&[(f64, f64)], f64) {
         let incoming = incoming(collective, whole, ranks);
-        let (collective, times) = match self.times.get(&collective.to_string()) {
-            Some(times) => (collective, times),
-            None => (Collective::AllGather, &self.times[ALL_GATHER]),
+        let name = collective.to_string();
+        let pair = self.pairs.get(&name).filter(|_| ranks == 2);
+        let (collective, among, times) = match (pair, self.times.get(&name)) {
+            (Some(times), _) => (collective, 2, times),
+            (None, Some(times)) => (collective, self.ranks, times),
+            (None, None) => (Collective::AllGather, self.ranks, &self.times[ALL_GATHER]),
         };
-        let measured = incoming / self::incoming(collective, 1.0, self.ranks);
+        let measured = incoming / self::incoming(collective, 1.0, among);
         let size = match collective {
-            Collective::AllGather => measured / self.ranks as f64,
+            Collective::AllGather => measured / among as f64,
             _ => measured,
         };
-        interpolate(times, size.max(1.0))
+        (times, size.max(1.0))
     }
 
     fn validate(&self, library: &str) -> Result<(), SimulateError> {
@@ -82,7 +108,7 @@ impl CollectiveTimes {
         if !self.times.contains_key(ALL_GATHER) {
             return refuse("there are no times of the all-gather");
         }
-        for (name, times) in &self.times {
+        for (name, times) in self.times.iter().chain(&self.pairs) {
             let figures = times.iter().flat_map(|&(bytes, us)| [bytes, us]);
             let rises = times.windows(2).all(|pair| pair[0].0 < pair[1].0);
             if times.is_empty() || !rises || !figures.clone().all(|f| f.is_finite() && f > 0.0) {

@@ -2,7 +2,7 @@
 
 use super::cost::Cost;
 use super::machine::Machine;
-use super::sharing::Resource;
+use super::sharing::{Loads, Resource};
 use std::collections::BTreeSet;
 
 /// What runs on one GPU and its links at a moment.
@@ -33,10 +33,10 @@ impl<'a> Contention<'a> {
     pub(super) fn of<'c>(
         machine: &'a Machine,
         gpus: usize,
-        running: impl Iterator<Item = (usize, &'c Cost)>,
+        running: impl Iterator<Item = (usize, &'c Cost, &'c Loads)>,
     ) -> Self {
         let mut loads = vec![Load::default(); gpus];
-        for (rank, cost) in running {
+        for (rank, cost, taken) in running {
             if let Some(peer) = cost.engine.filter(|&peer| peer != rank) {
                 loads[rank].peers.insert(peer);
                 if cost.pulls {
@@ -44,7 +44,7 @@ impl<'a> Contention<'a> {
                     loads[peer].serves = true;
                 }
             }
-            for (resource, load) in &cost.loads {
+            for (resource, load) in taken {
                 match *resource {
                     Resource::LinkOut(gpu) | Resource::LinkIn(gpu) => {
                         loads[gpu].engines |= cost.engine.is_some();

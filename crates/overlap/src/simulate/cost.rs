@@ -24,8 +24,19 @@ pub struct Cost {
     pub(crate) pulls: bool,
     /// Whether it is a GEMM of the tensor cores, which draws power.
     pub(crate) gemm: bool,
+    /// Of a GEMM its last wave.
+    pub(crate) last_wave: LastWave,
     /// Whether it is a signal or a wait that is an operation of a stream: a kernel of one block.
     pub(crate) handshake: bool,
+}
+
+/// The last wave of a GEMM's tiles.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LastWave {
+    /// How long it takes, like every other, µs.
+    pub(crate) us: f64,
+    /// The part of the SMs that have a tile.
+    pub(crate) sms: f64,
 }
 
 impl Cost {
@@ -113,13 +124,14 @@ impl Costs<'_> {
                 let kind = &self.plan.ops[op].kind;
                 Cost {
                     handshake: matches!(kind, OpKind::Signal { .. } | OpKind::Wait { .. }),
-                    ..self.op(kind)
+                    ..self.op(op)
                 }
             }
         }
     }
 
-    fn op(&self, kind: &OpKind) -> Cost {
+    fn op(&self, op: usize) -> Cost {
+        let kind = &self.plan.ops[op].kind;
         let t = &self.machine.latency;
         let link = &self.machine.link;
         match kind {
@@ -156,18 +168,30 @@ impl Costs<'_> {
                 // The tiles of a batch fill the device like those of one GEMM with as many rows.
                 let shape = (c.rows.len() * batch.count, c.cols.len(), a.cols.len());
                 let dtype = self.plan.buffers[a.buffer.0].dtype;
-                let (mut time, busy) = self.machine.gemm_time(shape, dtype);
-                if *provider == Provider::Cutlass {
-                    time /= self.machine.gemm.cutlass;
-                }
+                let (latency, waves) = match provider {
+                    Provider::Cutlass => {
+                        let hidden = match self.follows_kernel(op) {
+                            true => t.launch_us,
+                            false => 0.0,
+                        };
+                        let waves = self.machine.waves(shape, dtype);
+                        (-hidden, waves.slower(1.0 / self.machine.gemm.cutlass))
+                    }
+                    _ => (0.0, self.machine.library_waves(shape, dtype)),
+                };
+                let (latency, busy) = (
+                    (self.machine.gemm.launch_us + latency).max(0.0),
+                    waves.tiles.min(1.0),
+                );
                 Cost {
-                    latency: self.machine.gemm.launch_us,
-                    time,
+                    latency,
+                    time: waves.time(),
                     loads: vec![
                         (Resource::Sms(self.plan.rank), busy),
                         (Resource::Power(self.plan.rank), busy),
                     ],
                     gemm: true,
+                    last_wave: waves.last(),
                     ..Cost::default()
                 }
             }
@@ -213,6 +237,15 @@ impl Costs<'_> {
         }
     }
 
+    /// Whether the operation before this one on its stream is a kernel, of which a CUTLASS GEMM is the
+    /// programmatic dependent: its launch overlaps with the kernel.
+    fn follows_kernel(&self, op: usize) -> bool {
+        let stream = self.plan.ops[op].stream;
+        let mut earlier = self.plan.ops[..op].iter().rev();
+        let before = earlier.find(|before| before.stream == stream);
+        before.is_some_and(|before| matches!(before.kind, OpKind::Kernel { .. }))
+    }
+
     /// Whether the plan pulls from more than one peer. Ranks that pull from one alone, as in a ring, are as
     /// fast as if they pushed. Ranks that go from peer to peer end up at one that serves several.
     fn pulls_from_several(&self) -> bool {
@@ -247,7 +280,11 @@ impl Costs<'_> {
         let near = ranks.iter().filter(|&&rank| machine.same_node(own, rank));
         let near = near.count();
         let nodes = ranks.len().div_ceil(near);
-        let mut loads = vec![(Resource::Sms(own), library.sms)];
+        let sms = library.sms(collective, whole, ranks.len());
+        let mut loads: Loads = sms
+            .map(|sms| (Resource::Sms(own), sms))
+            .into_iter()
+            .collect();
         if nodes > 1 {
             // Rings enter and leave a node by the ports of all its GPUs that take part, in turn.
             let port = micros(bytes / near as f64, machine.network.gbs);
@@ -358,10 +395,9 @@ impl Costs<'_> {
         }
     }
 
-    /// Rows of C at a rate in TFLOP/s without tensor cores, in tiles of so many columns.
-    pub(crate) fn scalar_gemm(&self, c: &Region, k: usize, (tile, tflops): (usize, f64)) -> Cost {
-        let columns = c.cols.len().next_multiple_of(tile);
-        let flops = 2.0 * (c.rows.len() * columns) as f64 * k as f64;
+    /// Rows of C at a rate in TFLOP/s without tensor cores.
+    pub(crate) fn scalar_gemm(&self, c: &Region, k: usize, tflops: f64) -> Cost {
+        let flops = 2.0 * c.len() as f64 * k as f64;
         self.on_sms(flops / (tflops * 1e6), 1.0)
     }
 

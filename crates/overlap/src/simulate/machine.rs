@@ -1,6 +1,7 @@
 //! A machine as figures.
 
 use super::collectives::Collectives;
+use super::cost::{LastWave, micros};
 use super::error::SimulateError;
 use serde::{Deserialize, Serialize};
 use warpweave_comm::measured::{Figures, Measured};
@@ -17,6 +18,9 @@ const KNOWN: [(&str, &str); 5] = [
     ),
     ("nvl72", include_str!("../../machines/nvl72.toml")),
 ];
+
+/// How sharply the bound by memory takes over from that by tensor cores; fitted to GEMMs of few rows.
+const ROOFLINE: f64 = 3.0;
 
 /// Figures of a machine; rank r is GPU r mod [`gpus_per_node`](Machine::gpus_per_node) of its node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -80,8 +84,11 @@ pub struct Gemm {
     pub naive_tflops: f64,
     /// TFLOP/s of a scalar kernel with operands in staging.
     pub scalar_tflops: f64,
-    /// Columns of C that a block of such a kernel computes, also where there are fewer.
+    /// Columns of C that a block of such a kernel computes at a time.
     pub scalar_columns: usize,
+    /// The part of such a block's time that its loads take, however few rows or columns it has.
+    #[serde(default)]
+    pub scalar_loads: f64,
 }
 
 /// TFLOP/s by element type.
@@ -148,6 +155,9 @@ pub struct Latency {
     /// What a signal or a wait that is an operation of a stream costs more while GEMMs run on its GPU.
     #[serde(alias = "beside_products_us")]
     pub during_gemm_us: f64,
+    /// And while their tiles fill it, so many waves of them.
+    #[serde(default)]
+    pub during_gemm_waves: f64,
 }
 
 /// Links of a GPU to other nodes.
@@ -319,6 +329,8 @@ impl Machine {
             ("latency.wait_us", t.wait_us),
             ("latency.event_us", t.event_us),
             ("latency.during_gemm_us", t.during_gemm_us),
+            ("latency.during_gemm_waves", t.during_gemm_waves),
+            ("gemm.scalar_loads", p.scalar_loads),
             ("network.latency_us", self.network.latency_us),
         ];
         match latencies
@@ -336,11 +348,25 @@ impl Machine {
     /// A GEMM takes whole waves of tiles, one on each SM. Its blocks are persistent: one that finds no tile
     /// in the last wave is of no use to other kernels before the GEMM is about to end.
     pub fn gemm_time(&self, shape: (usize, usize, usize), dtype: DType) -> (f64, f64) {
-        let waves = self.waves(shape, dtype);
-        (waves.count() * waves.wave_us, waves.tiles.min(1.0))
+        let waves = self.library_waves(shape, dtype);
+        (waves.time(), waves.tiles.min(1.0))
     }
 
-    /// The waves of tiles of such a GEMM.
+    /// The waves of tiles of such a GEMM of the library. Where tiles fill few SMs, it cuts K into up to four
+    /// parts, which are written in f32, read and added.
+    pub(crate) fn library_waves(&self, shape: (usize, usize, usize), dtype: DType) -> Waves {
+        let (m, n, k) = shape;
+        let cut = |parts: usize| {
+            let waves = self.waves((m, n.saturating_mul(parts), k.div_ceil(parts)), dtype);
+            let partials = 2.0 * 4.0 * m as f64 * n as f64 * parts as f64;
+            let adding = micros(partials, self.gpu.memory_gbs);
+            waves.slower(1.0 + adding / waves.time().max(f64::MIN_POSITIVE))
+        };
+        let cuts = [2, 4].map(cut).into_iter();
+        cuts.fold(self.waves(shape, dtype), Waves::faster)
+    }
+
+    /// The waves of tiles of such a GEMM, none cut along K.
     pub(crate) fn waves(&self, shape: (usize, usize, usize), dtype: DType) -> Waves {
         self.waves_of(|_| true, shape, dtype).unwrap_or_default()
     }
@@ -355,15 +381,21 @@ impl Machine {
         let (m, n, k) = shape;
         let upright = self.waves_of(|t| t.rows == rows, shape, dtype);
         let turned = self.waves_of(|t| t.cols == rows, (n, m, k), dtype);
-        Waves::faster(upright, turned).unwrap_or_else(|| self.waves(shape, dtype))
+        upright
+            .into_iter()
+            .chain(turned)
+            .reduce(Waves::faster)
+            .unwrap_or_else(|| self.waves(shape, dtype))
     }
 
-    /// The same where what would be one wave is computed in smaller tiles, since something comes after each.
-    pub(crate) fn fast_waves(&self, shape: (usize, usize, usize), dtype: DType) -> Waves {
-        let waves = self.waves(shape, dtype);
-        match waves.count() <= 1.0 {
-            true => self.late_waves(shape, dtype),
-            false => waves,
+    /// The same in the largest tiles, but where they would be one wave.
+    pub(crate) fn large_waves(&self, shape: (usize, usize, usize), dtype: DType) -> Waves {
+        let area = |t: &Tile| t.rows * t.cols;
+        let largest = self.gemm.tiles.iter().map(area).max();
+        let waves = self.waves_of(|t| Some(area(t)) == largest, shape, dtype);
+        match waves {
+            Some(waves) if waves.count() > 1.0 => waves,
+            _ => self.late_waves(shape, dtype),
         }
     }
 
@@ -376,12 +408,34 @@ impl Machine {
             .unwrap_or_else(|| self.waves(shape, dtype))
     }
 
+    /// How many times as long a GEMM takes as its multiplications, since it also reads and writes so many
+    /// bytes. Both overlap, but the first loads and the last stores with nothing, which shows where both
+    /// take about as long.
+    fn roofline(&self, multiplying_us: f64, bytes: f64) -> f64 {
+        if multiplying_us <= 0.0 {
+            return 1.0;
+        }
+        let moving = micros(bytes, self.gpu.memory_gbs) / multiplying_us;
+        (1.0 + moving.powf(ROOFLINE)).powf(1.0 / ROOFLINE)
+    }
+
     fn waves_of(
         &self,
         takes: impl Fn(&Tile) -> bool,
-        (m, n, k): (usize, usize, usize),
+        shape: (usize, usize, usize),
         dtype: DType,
     ) -> Option<Waves> {
+        let tiles = self.gemm.tiles.iter().zip(self.tilings(shape, dtype));
+        let taken = tiles.filter(|(tile, _)| takes(tile));
+        taken.map(|(_, waves)| waves).reduce(Waves::faster)
+    }
+
+    /// The waves of such a GEMM in each of the tiles.
+    fn tilings(
+        &self,
+        (m, n, k): (usize, usize, usize),
+        dtype: DType,
+    ) -> impl Iterator<Item = Waves> {
         let rates = &self.gemm.sustained_tflops;
         let tflops = match dtype {
             DType::Bf16 => rates.bf16,
@@ -391,16 +445,19 @@ impl Machine {
             DType::E4m3 => 2.0 * rates.bf16,
         };
         let sms = self.gpu.sms as f64;
-        let of = |t: &Tile| {
-            let tiles = m.div_ceil(t.rows).saturating_mul(n.div_ceil(t.cols));
+        let (rows, cols, depth) = (m as f64, n as f64, k as f64);
+        let bytes = ((rows + cols) * depth + rows * cols) * dtype.size() as f64;
+        let of = move |t: &Tile| {
+            let tiles = m.div_ceil(t.rows).saturating_mul(n.div_ceil(t.cols)) as f64 / sms;
+            // A small tile loads more for each multiplication. Where fewer SMs multiply, each gets more of
+            // what L2 gives all.
+            let efficiency = (t.efficiency / tiles.min(1.0)).min(t.efficiency.max(1.0));
             let flops = 2.0 * t.rows as f64 * t.cols as f64 * k as f64;
-            Waves {
-                tiles: tiles as f64 / sms,
-                wave_us: flops * sms / (tflops * t.efficiency * 1e6),
-            }
+            let wave_us = flops * sms / (tflops * efficiency * 1e6);
+            let waves = Waves { tiles, wave_us };
+            waves.slower(self.roofline(waves.time(), bytes))
         };
-        let tiles = self.gemm.tiles.iter().filter(|t| takes(t)).map(of);
-        tiles.map(Some).fold(None, Waves::faster)
+        self.gemm.tiles.iter().map(of)
     }
 }
 
@@ -419,11 +476,32 @@ impl Waves {
         self.tiles.ceil()
     }
 
+    /// How long all of them take, µs.
+    pub(crate) fn time(self) -> f64 {
+        self.count() * self.wave_us
+    }
+
+    /// The last of them.
+    pub(crate) fn last(self) -> LastWave {
+        LastWave {
+            us: self.wave_us,
+            sms: self.tiles - (self.count() - 1.0).max(0.0),
+        }
+    }
+
+    /// The same, taking so many times as long.
+    pub(crate) fn slower(self, times: f64) -> Waves {
+        Waves {
+            wave_us: self.wave_us * times,
+            ..self
+        }
+    }
+
     /// The first of equals.
-    fn faster(a: Option<Waves>, b: Option<Waves>) -> Option<Waves> {
-        let us = |w: &Waves| w.count() * w.wave_us;
-        a.into_iter()
-            .chain(b)
-            .min_by(|a, b| us(a).total_cmp(&us(b)))
+    fn faster(a: Waves, b: Waves) -> Waves {
+        match b.time() < a.time() {
+            true => b,
+            false => a,
+        }
     }
 }

@@ -91,6 +91,9 @@ pub(super) fn speeds(jobs: &[&Loads], capacity: impl Fn(Resource) -> f64) -> Vec
     speeds
 }
 
+/// The part of the SMs that it needs with which a GEMM begins.
+const LEAST: f64 = 0.3;
+
 /// A job among others that are granted SMs one after the other.
 pub(super) struct InTurn<'a> {
     /// What it takes at full speed.
@@ -102,13 +105,12 @@ pub(super) struct InTurn<'a> {
 }
 
 impl InTurn<'_> {
-    /// Of what is left, the SMs that a job takes without going on, for they are fewer than half of what it
-    /// needs.
+    /// Of what is left, the SMs that a job takes without going on, for they are too few of what it needs.
     fn stands_on(&self, left: impl Fn(Resource) -> f64) -> Option<(Resource, f64)> {
         let places = |r: &Resource| matches!(r, Resource::Sms(_));
         let (resource, load) = *self.loads.iter().find(|(r, _)| places(r))?;
         let left = left(resource);
-        (self.together && left < load / 2.0).then_some((resource, left))
+        (self.together && left < load * LEAST).then_some((resource, left))
     }
 }
 
@@ -163,9 +165,9 @@ mod tests {
     }
 
     #[test]
-    fn a_gemm_begins_when_most_of_its_blocks_have_places() {
-        let half = |together| {
-            let (first, second) = (vec![(Sms(0), 0.6)], vec![(Sms(0), 1.0)]);
+    fn a_gemm_begins_when_enough_of_its_blocks_have_places() {
+        let begun = |together| {
+            let (first, second) = (vec![(Sms(0), 0.75)], vec![(Sms(0), 1.0)]);
             let job = |loads, place| InTurn {
                 loads,
                 place,
@@ -173,7 +175,7 @@ mod tests {
             };
             speeds_in_turn(&[job(&first, 0), job(&second, 1)], |_| 1.0)
         };
-        assert_eq!(half(true), [1.0, 0.0]);
-        assert_eq!(half(false), [1.0, 0.4]);
+        assert_eq!(begun(true), [1.0, 0.0]);
+        assert_eq!(begun(false), [1.0, 0.25]);
     }
 }

@@ -91,15 +91,15 @@ fn hold(evaluations: &[Evaluation], beyond: &[(&str, f64)]) {
 fn on_two_and_four_gpus_what_is_chosen_unseen_is_within_the_goal() {
     let evaluations = evaluated(&last_runs());
     assert_eq!(evaluations.len(), 40);
-    // GEMMs of chunks of 5 ms in all are predicted to take a fifth longer than they do, and the whole is
-    // chosen.
+    // GEMMs of 512 rows are 104 tiles. They are predicted to fill the other SMs with tiles of the next one,
+    // which they did on four GPUs and not on two.
     hold(
         &evaluations,
-        &[("column-parallel-linear 4 16384x6656x16384", 1.2)],
+        &[("all-gather-matmul 2 4096x6656x16384", 1.088)],
     );
     let regrets = evaluations.iter().map(Evaluation::regret);
     let mean = regrets.sum::<f64>() / evaluations.len() as f64;
-    assert!(mean <= 1.014, "{mean}");
+    assert!(mean <= 1.009, "{mean}");
 }
 
 #[test]
@@ -134,9 +134,8 @@ fn what_two_gpus_say_holds_for_four_but_for_what_is_named() {
         &evaluations,
         &[
             ("all-gather-matmul 4 8192x1792x4096", 1.058),
-            ("all-gather-matmul 4 16384x1792x4096", 1.098),
+            ("all-gather-matmul 4 16384x1792x4096", 1.075),
             ("all-gather-matmul 4 4096x6656x16384", 1.058),
-            ("column-parallel-linear 4 16384x6656x16384", 1.296),
         ],
     );
 }

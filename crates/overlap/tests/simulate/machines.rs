@@ -1,11 +1,27 @@
 //! Descriptions of machines.
 
-use warpweave_overlap::simulate::{Machine, SimulateError};
+use warpweave_overlap::simulate::{Gemm, Latency, Machine, SimulateError};
 
-/// `h200x4` with GEMMs that never throttle.
+/// `h200x4` with GEMMs that never throttle, and round figures instead of fitted ones.
 pub fn unthrottled() -> Machine {
     let mut machine = Machine::named("h200x4").unwrap();
-    machine.gemm.boost_us = 1e9;
+    machine.gemm = Gemm {
+        boost_us: 1e9,
+        throttled: 0.87,
+        launch_us: 2.5,
+        during_transfers: 0.95,
+        ..machine.gemm
+    };
+    machine.gemm.sustained_tflops.bf16 = 795.0;
+    machine.latency = Latency {
+        launch_us: 1.5,
+        copy_us: 6.5,
+        signal_us: 2.7,
+        wait_us: 1.0,
+        event_us: 2.5,
+        during_gemm_us: 5.0,
+        during_gemm_waves: 0.25,
+    };
     machine
 }
 
@@ -25,17 +41,17 @@ fn figures_that_are_none_are_refused() {
     for (right, wrong) in [
         ("copy_engine_gbs = 388", "copy_engine_gbs = 0"),
         ("copy_engine_gbs = 388", "copy_engine_gbs = nan"),
-        ("copy_us = 6.5", "copy_us = -1"),
+        ("copy_us = 8.0", "copy_us = -1"),
         ("nodes = 1", "nodes = 0"),
         ("copy_engines = 4", "copy_engines = 0"),
         ("concurrent_copies = 0.6", "concurrent_copies = 1.5"),
         ("mixed = 0.73", "mixed = 0"),
-        ("event_us = 2.5", "event = 2.5"),
+        ("event_us = 3.5", "event = 3.5"),
         ("during_gemm_us = 5.0", "during_gemm_us = -5.0"),
         ("[4096, 8.4]", "[4096, 0]"),
         ("[4096, 8.4]", "[65537, 8.4]"),
         ("ranks = 4", "ranks = 1"),
-        ("sms = 0.18", "sms = 2"),
+        ("sms = 0.37", "sms = 2"),
         ("all-gather = [", "all-gathers = ["),
         ("nodes = 1", "nodes = = 1"),
     ] {

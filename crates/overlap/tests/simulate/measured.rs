@@ -8,17 +8,53 @@ use warpweave_symm_mem::DType;
 /// What the clock of the measurements costs, the empty call, µs.
 const CLOCK: f64 = 3.0;
 
+/// A file of runs of our own.
+struct File {
+    text: &'static str,
+    /// For how long GEMMs ran at full rate, where that is not what the machine says, µs.
+    boost_us: Option<f64>,
+}
+
+const fn file(text: &'static str) -> File {
+    File {
+        text,
+        boost_us: None,
+    }
+}
+
 /// Runs of our own on two and four GPUs, and of GEMMs alone.
-const MEASURED: [&str; 9] = [
-    include_str!("measured/frameworks-4xh200.tsv"),
-    include_str!("measured/fused-matmul-2xh200.tsv"),
-    include_str!("measured/fused-matmul-4xh200.tsv"),
-    include_str!("measured/gemm-1xh200.tsv"),
-    include_str!("measured/pipelines-2xh200.tsv"),
-    include_str!("measured/fused-2xh200.tsv"),
-    include_str!("measured/pipelines-4xh200.tsv"),
-    include_str!("measured/small-2xh200.tsv"),
-    include_str!("measured/small-sums-2xh200.tsv"),
+const MEASURED: [File; 9] = [
+    // Its GEMMs keep 767 to 805 TFLOP/s for 1 to 5 ms, where those of all later runs fall to 675 to 740: as
+    // if the GPUs had rested for some milliseconds between calls (docs/results). Fitted to those GEMMs.
+    File {
+        text: include_str!("measured/frameworks-4xh200.tsv"),
+        boost_us: Some(4000.0),
+    },
+    file(include_str!("measured/fused-matmul-2xh200.tsv")),
+    file(include_str!("measured/fused-matmul-4xh200.tsv")),
+    file(include_str!("measured/gemm-1xh200.tsv")),
+    file(include_str!("measured/pipelines-2xh200.tsv")),
+    file(include_str!("measured/fused-2xh200.tsv")),
+    file(include_str!("measured/pipelines-4xh200.tsv")),
+    file(include_str!("measured/small-2xh200.tsv")),
+    file(include_str!("measured/small-sums-2xh200.tsv")),
+];
+
+/// Shapes to which no figure of the machine was fitted: every fourth by size, and the GEMMs alone of those.
+const HELD_OUT: [&str; 13] = [
+    "64x8192x4096",
+    "64x8192x8192",
+    "128x4096x7168",
+    "128x4096x14336",
+    "256x8192x4096",
+    "256x8192x8192",
+    "512x4096x4096",
+    "512x4096x2048",
+    "1024x4096x2048",
+    "2048x4096x2048",
+    "4096x4096x14336",
+    "8192x6656x16384",
+    "16384x3584x8192",
 ];
 
 /// Of others, on eight GPUs.
@@ -34,7 +70,7 @@ struct Case {
 
 impl Case {
     /// A line of a file: machine, plan, ranks, shape, element type and µs.
-    fn of(line: &str) -> Case {
+    fn of(line: &str, boost_us: Option<f64>) -> Case {
         let flags: Vec<&str> = line.split('\t').collect();
         let [machine, plan, world, shape, dtype, us] = flags[..] else {
             panic!("{line}")
@@ -44,7 +80,8 @@ impl Case {
         let world = world.parse().unwrap();
         let problem = Problem::new(sizes[0], sizes[1], sizes[2], dtype);
         let plans = schedules::plans(plan, world, &problem);
-        let machine = Machine::named(machine).unwrap();
+        let mut machine = Machine::named(machine).unwrap();
+        machine.gemm.boost_us = boost_us.unwrap_or(machine.gemm.boost_us);
         Case {
             plan: plan.into(),
             world,
@@ -54,9 +91,9 @@ impl Case {
         }
     }
 
-    fn all(text: &str) -> Vec<Case> {
-        let lines = text.lines().filter(|line| !line.starts_with('#'));
-        lines.map(Case::of).collect()
+    fn all(file: &File) -> Vec<Case> {
+        let lines = file.text.lines().filter(|line| !line.starts_with('#'));
+        lines.map(|line| Case::of(line, file.boost_us)).collect()
     }
 
     fn ratio(&self) -> f64 {
@@ -97,39 +134,45 @@ fn median_error(cases: &[Case]) -> f64 {
     errors(cases)[0]
 }
 
+/// Holds some figures to what the docs say of them: median, 95th percentile and largest error, in per cent.
+fn hold<'a>(what: &str, cases: impl IntoIterator<Item = &'a Case>, said: [f64; 3]) {
+    print!("{what}: ");
+    let found = errors(cases).map(|error| (1000.0 * error).round() / 10.0);
+    assert_eq!(
+        found, said,
+        "{what}: the README of this crate and docs/results have these"
+    );
+}
+
+/// PyTorch's own fused operators are no plans of ours and stand in no file. Collectives alone are the
+/// machine's tables themselves and would only flatter the errors.
 #[test]
-fn the_median_error_is_within_a_tenth() {
-    let files = MEASURED.map(Case::all);
-    // PyTorch's own fused operators are no plans of ours and stand in no file; collectives alone are the
-    // machine's tables themselves and would only flatter the median. What overlaps has much less: 0.023 and
-    // 0.030 on two GPUs, and 0.038 on four.
-    let most = [0.10, 0.10, 0.10, 0.10, 0.05, 0.05, 0.05, 0.10, 0.10];
-    for (cases, most) in files.iter().zip(most) {
-        assert!(median_error(cases) <= most);
+fn the_errors_are_as_the_docs_have_them() {
+    let files = MEASURED.each_ref().map(Case::all);
+    for cases in &files {
+        median_error(cases);
     }
-    // As the README has them: what overlaps, and what is small.
-    let [median, p95, worst] = errors(files[4..7].iter().flatten());
-    assert!(median < 0.035 && p95 < 0.155 && worst < 0.285);
-    let [median, p95, worst] = errors(files[7..].iter().flatten());
-    assert!(median < 0.075 && p95 < 0.185 && worst < 0.275);
-    let all: Vec<Case> = files.into_iter().flatten().collect();
-    assert!(median_error(&all) <= 0.05);
-    // GEMMs alone are half of the figures: what communicates must not hide after them.
-    let (_, others): (Vec<Case>, Vec<Case>) = all.into_iter().partition(|case| is_gemm(&case.plan));
-    assert!(median_error(&others) <= 0.05);
-    // No figure may be far off. Small scalar kernels are the model's worst: few blocks do not fill a GPU,
-    // which it ignores. Single calls of the direct exchange on two GPUs took one of two times, 0.38 or 0.51
-    // ms; the model has the first. On four GPUs the all-gather over symmetric memory goes by copy engine and
-    // leaves the SMs to the concurrent GEMM.
-    for case in &others {
-        let most = match case.plan.as_str() {
-            plan if plan.contains("Scalar") => 0.45,
-            "directExchangePipeline" if case.world == 2 => 0.30,
-            "overlappedAllGather:transport=symmetric" if case.world == 4 => 0.28,
-            _ => 0.25,
-        };
-        assert!(case.error() <= most, "{}: {:.2}", case.plan, case.ratio());
-    }
+    let held_out = |case: &&Case| HELD_OUT.contains(&case.shape.as_str());
+    let all = || files.iter().flatten();
+    hold("all", all(), [2.8, 11.6, 23.6]);
+    hold(
+        "fitted",
+        all().filter(|case| !held_out(case)),
+        [3.0, 11.9, 22.6],
+    );
+    hold("held out", all().filter(held_out), [2.6, 10.5, 23.6]);
+    let overlapped = || files[4..7].iter().flatten();
+    hold("overlapped", overlapped(), [2.6, 10.1, 23.6]);
+    hold("small", files[7..].iter().flatten(), [3.8, 13.2, 18.8]);
+    // GEMMs alone must not hide what communicates.
+    let communicates = |case: &&Case| !is_gemm(&case.plan);
+    hold(
+        "without GEMMs",
+        all().filter(communicates),
+        [2.8, 11.8, 23.6],
+    );
+    let far = all().filter(|case| case.error() > 0.15);
+    assert_eq!(far.count(), 11, "the README has this");
 }
 
 fn is_gemm(plan: &str) -> bool {
@@ -138,7 +181,7 @@ fn is_gemm(plan: &str) -> bool {
 
 #[test]
 fn the_published_figures_of_eight_gpus_are_near_too() {
-    assert!(median_error(&Case::all(PUBLISHED)) <= 0.10);
+    assert!(median_error(&Case::all(&file(PUBLISHED))) <= 0.10);
 }
 
 /// What was measured more than a tenth apart is predicted in its order; the model does not see finer than

@@ -1,5 +1,5 @@
-//! What pushing in chunks is predicted to cost where GEMMs are long enough to hide the gather: the waves that
-//! chunks leave partly empty.
+//! What pushing in chunks is predicted to cost where GEMMs are long enough to hide the gather: no less than
+//! the whole GEMM, and no more than the waves of its chunks.
 
 use crate::machines::unthrottled;
 use warpweave_overlap::algorithms;
@@ -21,28 +21,22 @@ fn time(machine: &Machine, name: &str, (m, n, k): (usize, usize, usize)) -> f64 
 }
 
 #[test]
-fn the_gemms_of_chunks_cost_their_waves_and_the_gather_is_hidden() {
+fn the_gemms_of_chunks_fill_each_others_last_waves_and_the_gather_is_hidden() {
     let machine = unthrottled();
     for (m, n, k) in SHAPES {
         let gemm = |rows: usize| machine.gemm_time((rows, n, k), DType::Bf16).0;
         for chunks in [1, 2, 4] {
             let gemms = gemm(m / 4) + (3 * chunks) as f64 * gemm(m / 4 / chunks);
+            let whole = gemm(m);
             let name = format!("pushChunks:chunks={chunks}");
             let total = time(&machine, &name, (m, n, k));
             println!("{name} {m}x{n}x{k}: {total:.1} µs, its GEMMs {gemms:.1}");
             // Pushes take power from GEMMs: at most what fills the links both ways does.
             let slowest = gemms / machine.gemm.during_transfers;
-            assert!((gemms..1.02 * slowest + 50.0).contains(&total), "{total}");
+            assert!(
+                (0.97 * whole..1.02 * slowest + 50.0).contains(&total),
+                "{total}"
+            );
         }
-    }
-}
-
-#[test]
-fn more_chunks_leave_more_of_a_wave_empty() {
-    let machine = Machine::named("h200x4").unwrap();
-    for shape in SHAPES {
-        let [one, two, four] =
-            [1, 2, 4].map(|chunks| time(&machine, &format!("pushChunks:chunks={chunks}"), shape));
-        assert!(one < 1.01 * two && two < 1.01 * four, "{one} {two} {four}");
     }
 }

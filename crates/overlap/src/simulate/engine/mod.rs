@@ -1,6 +1,8 @@
-//! Stepping through the program in simulated time; what came of it is put together in `outcome`.
+//! Stepping through the program in simulated time. `places` says who gets SMs; what came of it is put
+//! together in `outcome`.
 
 mod outcome;
+mod places;
 
 use crate::check::Site;
 use crate::check::program::{NodeId, Program};
@@ -9,10 +11,9 @@ use crate::simulate::contention::Contention;
 use crate::simulate::cost::{Cost, Costs};
 use crate::simulate::error::SimulateError;
 use crate::simulate::machine::Machine;
-use crate::simulate::sharing::{InTurn, Resource, speeds_in_turn};
+use crate::simulate::sharing::{InTurn, Loads, speeds_in_turn};
 use crate::timeline::{Cause, Timeline};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use warpweave_symm_mem::Priority;
 
 /// What happens within a picosecond happens at once, µs.
 const INSTANT: f64 = 1e-6;
@@ -116,9 +117,8 @@ impl<'a, 'p> Engine<'a, 'p> {
     fn reach(&mut self, id: NodeId) {
         self.start[id] = Some(self.now);
         let node = &self.program.nodes[id];
-        if self.costs[id].handshake && self.multiplying().contains(&node.rank) {
-            let placed = self.now + self.machine.latency.during_gemm_us;
-            self.held[id] = self.held[id].max(placed);
+        if self.costs[id].handshake {
+            self.place_handshake(id);
         }
         if let Some(wait) = node.wait {
             for &from in wait.from {
@@ -172,7 +172,7 @@ impl<'a, 'p> Engine<'a, 'p> {
         let boost = self.machine.gemm.boost_us;
         let ends = self.running.iter().zip(&speeds);
         let next = ends
-            .map(|((_, left), speed)| self.now + left / speed)
+            .map(|((&id, &left), speed)| self.now + self.until_change(id, left) / speed)
             .chain(self.delayed.values().copied())
             .chain(
                 // When a GPU's GEMMs become slower.
@@ -238,12 +238,18 @@ impl<'a, 'p> Engine<'a, 'p> {
             .keys()
             .map(|&id| (self.program.nodes[id].rank, &self.costs[id]))
             .collect();
-        let contention = Contention::of(self.machine, hot.len(), running.iter().copied());
-        let places = self.places();
-        let jobs = running.iter().zip(places);
+        let loads: Vec<Loads> = self
+            .running
+            .iter()
+            .map(|(&id, &left)| self.takes(id, left))
+            .collect();
+        let with = running.iter().zip(&loads);
+        let with = with.map(|(&(rank, cost), loads)| (rank, cost, loads));
+        let contention = Contention::of(self.machine, hot.len(), with);
+        let jobs = running.iter().zip(&loads).zip(self.places());
         let jobs: Vec<InTurn<'_>> = jobs
-            .map(|((_, cost), place)| InTurn {
-                loads: &cost.loads,
+            .map(|(((_, cost), loads), place)| InTurn {
+                loads,
                 place,
                 together: cost.gemm,
             })
@@ -255,37 +261,6 @@ impl<'a, 'p> Engine<'a, 'p> {
             }
         }
         speeds
-    }
-
-    /// For each step that runs its place in the queue for its GPU's SMs, 0 for the first and for what needs
-    /// none.
-    fn places(&self) -> Vec<usize> {
-        let mut queues: BTreeMap<usize, Vec<(bool, bool, f64, NodeId)>> = BTreeMap::new();
-        for &id in self.running.keys() {
-            let node = &self.program.nodes[id];
-            let needs = |r: Resource| r == Resource::Sms(node.rank);
-            if self.costs[id].loads.iter().any(|&(r, _)| needs(r)) {
-                let plan = self.program.plans[node.rank];
-                let stream = op_of(node.site).map(|op| plan.ops[op].stream.0);
-                let urgent = stream.is_some_and(|s| plan.streams[s] == Priority::High);
-                // Its turn may have come long before what it waited for; the blocks come with the latter.
-                let begun = self.start[id].unwrap_or(self.now).max(self.held[id]);
-                queues.entry(node.rank).or_default().push((
-                    !self.placed.contains(&id),
-                    !urgent,
-                    begun,
-                    id,
-                ));
-            }
-        }
-        let mut places: BTreeMap<NodeId, usize> = BTreeMap::new();
-        for queue in queues.values_mut() {
-            // A stable sort: what begins together goes in the order of the plan.
-            queue.sort_by(|a, b| (a.0, a.1).cmp(&(b.0, b.1)).then(a.2.total_cmp(&b.2)));
-            places.extend(queue.iter().enumerate().map(|(at, &(.., id))| (id, at)));
-        }
-        let of = |id: &NodeId| places.get(id).copied().unwrap_or(0);
-        self.running.keys().map(of).collect()
     }
 
     /// The GPUs on which GEMMs run.

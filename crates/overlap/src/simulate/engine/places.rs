@@ -1,0 +1,92 @@
+//! Places on SMs: what a GEMM holds of them, and who gets those that are free.
+
+use super::{Engine, INSTANT, op_of};
+use crate::check::program::NodeId;
+use crate::simulate::sharing::{Loads, Resource};
+use std::collections::BTreeMap;
+use warpweave_symm_mem::Priority;
+
+/// The part of the SMs of which a kernel finds none free.
+const FULL: f64 = 0.99;
+
+impl Engine<'_, '_> {
+    /// What a step takes at full speed while `left` µs of it are left. In the last wave of a GEMM the SMs
+    /// without a tile are free.
+    pub(super) fn takes(&self, id: NodeId, left: f64) -> Loads {
+        let cost = &self.costs[id];
+        let is_last = cost.gemm && left <= cost.last_wave.us + INSTANT;
+        let take = |&(resource, load): &(Resource, f64)| match resource {
+            Resource::Sms(_) | Resource::Power(_) if is_last => {
+                (resource, load.min(cost.last_wave.sms))
+            }
+            _ => (resource, load),
+        };
+        cost.loads.iter().map(take).collect()
+    }
+
+    /// How long a step runs at full speed before it ends, or before it takes less.
+    pub(super) fn until_change(&self, id: NodeId, left: f64) -> f64 {
+        match left - self.costs[id].last_wave.us {
+            earlier if earlier > INSTANT => earlier,
+            _ => left,
+        }
+    }
+
+    /// For each step that runs its place in the queue for its GPU's SMs, 0 for the first and for what needs
+    /// none.
+    pub(super) fn places(&self) -> Vec<usize> {
+        let mut queues: BTreeMap<usize, Vec<(bool, bool, f64, NodeId)>> = BTreeMap::new();
+        for &id in self.running.keys() {
+            let rank = self.program.nodes[id].rank;
+            let needs = |r: Resource| r == Resource::Sms(rank);
+            if self.costs[id].loads.iter().any(|&(r, _)| needs(r)) {
+                // Its turn may have come long before what it waited for; the blocks come with the latter.
+                let begun = self.start[id].unwrap_or(self.now).max(self.held[id]);
+                queues.entry(rank).or_default().push((
+                    !self.placed.contains(&id),
+                    !self.is_urgent(id),
+                    begun,
+                    id,
+                ));
+            }
+        }
+        let mut places: BTreeMap<NodeId, usize> = BTreeMap::new();
+        for queue in queues.values_mut() {
+            // A stable sort: what begins together goes in the order of the plan.
+            queue.sort_by(|a, b| (a.0, a.1).cmp(&(b.0, b.1)).then(a.2.total_cmp(&b.2)));
+            places.extend(queue.iter().enumerate().map(|(at, &(.., id))| (id, at)));
+        }
+        let of = |id: &NodeId| places.get(id).copied().unwrap_or(0);
+        self.running.keys().map(of).collect()
+    }
+
+    /// A signal or a wait is a kernel of one block, whose turn has come. During GEMMs it begins late, and
+    /// while their tiles fill the GPU, only when the next one ends.
+    pub(super) fn place_handshake(&mut self, id: NodeId) {
+        let rank = self.program.nodes[id].rank;
+        let of_rank =
+            |other: &NodeId| self.costs[*other].gemm && self.program.nodes[*other].rank == rank;
+        let fills =
+            |(resource, load): &(Resource, f64)| *resource == Resource::Sms(rank) && *load > FULL;
+        let waves = self.running.iter().filter(|(other, _)| of_rank(other));
+        let waves = waves.map(
+            |(&other, &left)| match self.takes(other, left).iter().any(fills) {
+                true => left.min(self.costs[other].last_wave.us),
+                false => 0.0,
+            },
+        );
+        if let Some(wave) = waves.max_by(f64::total_cmp) {
+            let latency = &self.machine.latency;
+            let late = latency.during_gemm_us + latency.during_gemm_waves * wave;
+            self.held[id] = self.held[id].max(self.now + late);
+        }
+    }
+
+    /// Whether its stream goes before others.
+    fn is_urgent(&self, id: NodeId) -> bool {
+        let node = &self.program.nodes[id];
+        let plan = self.program.plans[node.rank];
+        let stream = op_of(node.site).map(|op| plan.ops[op].stream.0);
+        stream.is_some_and(|stream| plan.streams[stream] == Priority::High)
+    }
+}
