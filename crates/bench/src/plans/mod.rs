@@ -219,8 +219,8 @@ impl<'a, B: ExecuteBackend> PlanCandidate<'a, B> {
                 Err(reason) => return Ok(Err(reason)),
             },
             None => {
-                let plans = of_ranks(world, |rank| (implementation.plan)(rank, world, problem))?;
-                Self::of_plans(session, plans)
+                let plans = of_ranks(world, |rank| (implementation.plan)(rank, world, problem));
+                plans.and_then(|plans| Self::of_plans(session, plans))
             }
         };
         Self::of_implementation(made, implementation, (rank, world), problem)

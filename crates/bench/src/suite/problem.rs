@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use warpweave_overlap::Operation;
+use warpweave_overlap::PlanError;
 use warpweave_overlap::operation::Matrix;
 use warpweave_overlap::plan::{Problem, Provider, Role, Scaling};
 use warpweave_report::statistics::Spread;
@@ -186,7 +187,11 @@ impl<'a, B: ExecuteBackend> Bench<'a, B> {
     /// Bytes of the buffers of rank 0, which all ranks take for their own, so that they divide alike.
     fn bytes_of(&self, implementation: &Implementation) -> Result<usize> {
         let world = self.stage.run.session.world();
-        let plan = (implementation.plan)(0, world, &self.problem)?;
+        let plan = match (implementation.plan)(0, world, &self.problem) {
+            // A row with the reason, later.
+            Err(PlanError::NarrowOperands { .. }) => return Ok(0),
+            plan => plan?,
+        };
         Ok(plan.buffers.iter().map(|buffer| buffer.bytes()).sum())
     }
 

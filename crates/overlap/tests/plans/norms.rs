@@ -282,7 +282,8 @@ fn operands_of_a_norm_fit_together() {
         let found = faults(change);
         assert!(found.contains(&kind), "{place}, {kind:?}: {found:?}");
     }
-    let quantized: [(FaultKind, fn(&mut Quantized, &Region)); 5] = [
+    type ChangeQuantized = fn(&mut Quantized, &Region);
+    let quantized: [(FaultKind, ChangeQuantized); 5] = [
         (WrongShape, |to, _| to.values.rows = 0..1),
         (WrongShape, |to, _| to.scales.rows = 0..1),
         (WrongShape, |to, partial| to.values = partial.clone()),
