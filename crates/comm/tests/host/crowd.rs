@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
+use std::time::Duration;
 
 use crate::hostile::{CHALLENGE, TOKEN, challenged, frame, server};
 
@@ -117,6 +118,9 @@ fn varint(n: u16) -> Vec<u8> {
 
 fn join(server: &warpweave_comm::StoreServer, rank: usize) -> TcpStream {
     let (mut stream, challenge) = challenged(server.address());
+    // A busy machine takes long to answer so many.
+    let patience = Duration::from_secs(120);
+    stream.set_read_timeout(Some(patience)).expect("a timeout");
     let own = [5; 32];
     let key = blake3::derive_key("warpweave connections", TOKEN.as_bytes());
     let purpose = ((rank as u64) << 32 | RANKS as u64).to_le_bytes();

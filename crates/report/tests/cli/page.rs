@@ -80,7 +80,7 @@ impl Page {
         files
             .iter()
             .map(|file| match file["suite"].as_str() {
-                Some("collectives") => self.agrees_on_collectives(file),
+                Some("collectives" | "decode") => self.agrees_on_collectives(file),
                 Some(_) => self.agrees_on_plans(file),
                 None => self.agrees_on_timelines(file),
             })
