@@ -98,27 +98,17 @@ impl Operation {
                 let weight = operand("b", b, 0..k, 0..n);
                 let c = operand("c", c, 0..m, 0..n);
                 let [of_a, of_b] = Scales::shapes(problem.scaling, (m, n, k));
-                let scales_a = |rows| operand("scales_a", Matrix::ScalesA, rows, 0..of_a.1);
+                // Scales of rows are sharded with them.
+                let rows = match problem.scaling {
+                    Scaling::Row => mine(m),
+                    _ => 0..of_a.0,
+                };
+                let scales_a = operand("scales_a", Matrix::ScalesA, rows, 0..of_a.1);
                 let scales_b = operand("scales_b", Matrix::ScalesB, 0..of_b.0, 0..of_b.1);
                 match problem.scaling {
                     Scaling::None => vec![shard_of_a(), weight, c],
-                    // Tensor cores take e4m3 along K alone. Scales of rows are sharded with them.
-                    Scaling::Row => {
-                        vec![
-                            shard_of_a(),
-                            weight.transposed(),
-                            c,
-                            scales_a(mine(m)),
-                            scales_b,
-                        ]
-                    }
-                    _ => vec![
-                        shard_of_a(),
-                        weight.transposed(),
-                        c,
-                        scales_a(0..of_a.0),
-                        scales_b,
-                    ],
+                    // Tensor cores take e4m3 along K alone.
+                    _ => vec![shard_of_a(), weight.transposed(), c, scales_a, scales_b],
                 }
             }
             Operation::MatmulReduceScatter => vec![

@@ -19,7 +19,7 @@ fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Pl
     let mut plan = Operands::new(ALGORITHM.name, (rank, world), problem, Placement::Local);
     let staging = plan.staging(Placement::Local);
 
-    let all = plan.staged_rows(rank, staging, 0..problem.m);
+    let all = plan.rows_in(rank, staging, 0..problem.m);
     for (src, dst) in plan.own_shard().regions().zip(all.regions()) {
         plan.builder.collective(
             StreamId::MAIN,

@@ -82,13 +82,12 @@ impl Operands {
         let b = local("b", Role::Weight, dtype, stored);
         let bias = is_layer.then(|| local("bias", Role::Weight, dtype, (1, n)));
         let c = local("c", Role::Output, problem.output(), (m, n));
-        let scale = |rows| (rows, 1);
         let [_, of_b] = Scales::shapes(scaling, (m, n, k));
         let whole = (scaling == Scaling::Tensor)
-            .then(|| local("scales_a", Role::Input, DType::F32, scale(1)));
+            .then(|| local("scales_a", Role::Input, DType::F32, (1, 1)));
         let scales_b = is_narrow.then(|| local("scales_b", Role::Weight, DType::F32, of_b));
         let of_rows = (scaling == Scaling::Row).then(|| {
-            let shape = scale(shard_rows);
+            let shape = (shard_rows, 1);
             builder.buffer("scales_a", a_placement, Role::Input, DType::F32, shape)
         });
         Operands {
@@ -137,7 +136,7 @@ impl Operands {
     }
 
     /// These rows of buffers of `rank`.
-    fn rows_in(&self, rank: usize, buffers: RowBuffers, rows: Range<usize>) -> Rows {
+    pub(super) fn rows_in(&self, rank: usize, buffers: RowBuffers, rows: Range<usize>) -> Rows {
         let of = |buffer, cols| self.builder.on(rank, buffer, rows.clone(), 0..cols);
         Rows {
             elements: of(buffers.elements, self.problem.k),
@@ -170,7 +169,7 @@ impl Operands {
 
     /// Where this rank's shard lies in the staging of `rank`.
     pub(super) fn staged_on(&self, rank: usize, staging: RowBuffers) -> Rows {
-        self.staged_rows(rank, staging, self.rows_of(self.rank))
+        self.rows_in(rank, staging, self.rows_of(self.rank))
     }
 
     /// The sizes of a kernel that gathers and multiplies.
@@ -190,18 +189,13 @@ impl Operands {
     /// Multiplies the staged rows.
     pub(super) fn gemm(&mut self, provider: Provider, staging: RowBuffers) {
         let rows = 0..self.problem.m;
-        let src = self.staged_rows(self.rank, staging, rows.clone());
+        let src = self.rows_in(self.rank, staging, rows.clone());
         self.gemm_by(provider, StreamId::MAIN, src, rows);
     }
 
     /// The rows of A that `rank` holds.
     pub(super) fn rows_of(&self, rank: usize) -> Range<usize> {
         self.problem.shard(rank, self.world)
-    }
-
-    /// These rows of A in the staging of `rank`.
-    pub(super) fn staged_rows(&self, rank: usize, staging: RowBuffers, rows: Range<usize>) -> Rows {
-        self.rows_in(rank, staging, rows)
     }
 
     /// Pushes this rank's shard to rank r + 1, then r + 2 and so on, in `count` chunks with a signal after
@@ -221,7 +215,7 @@ impl Operands {
             for (chunk, rows) in chunks(own.clone(), count).enumerate() {
                 let (start, end) = (rows.start - own.start, rows.end - own.start);
                 let src = self.rows_in(self.rank, self.a, start..end);
-                let dst = self.staged_rows(to, staging, rows);
+                let dst = self.rows_in(to, staging, rows);
                 self.put(stream, &src, &dst, ready(step, chunk));
             }
         }
@@ -243,7 +237,7 @@ impl Operands {
         }
         for to in self.builder.peers() {
             let src = self.rows_in(self.rank, self.a, 0..rows.len());
-            let dst = self.staged_rows(to, staging, rows.clone());
+            let dst = self.rows_in(to, staging, rows.clone());
             self.put(stream, &src, &dst, slot);
         }
     }
@@ -261,7 +255,7 @@ impl Operands {
         staging: RowBuffers,
         rows: Range<usize>,
     ) {
-        let src = self.staged_rows(self.rank, staging, rows.clone());
+        let src = self.rows_in(self.rank, staging, rows.clone());
         self.gemm_of(stream, src, rows);
     }
 

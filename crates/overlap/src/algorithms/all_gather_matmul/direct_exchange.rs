@@ -62,7 +62,7 @@ fn build(
         }
         let rows = plan.rows_of(recv_peer);
         let src = plan.shard_on(recv_peer);
-        let dst = plan.staged_rows(rank, staging, rows.clone());
+        let dst = plan.rows_in(rank, staging, rows.clone());
         plan.builder.wait(stream, ready, [recv_peer]);
         plan.copy(stream, &src, &dst);
         plan.builder.signal(stream, done, [recv_peer]);

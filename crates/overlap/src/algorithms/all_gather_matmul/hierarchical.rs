@@ -199,7 +199,7 @@ impl Landing {
         for ((index, size), network) in sizes.into_iter().enumerate().zip(network.iter().cycle()) {
             let rows = start..start + size;
             let own = plan.own_chunk(count, index);
-            let there = plan.staged_rows(plan.rank, landing.buffers, rows.clone());
+            let there = plan.rows_in(plan.rank, landing.buffers, rows.clone());
             for (own, there) in own.regions().zip(there.regions()) {
                 let ranks = nodes.of_place(nodes.place).collect();
                 let operands = (own.clone(), there.clone());
@@ -224,7 +224,7 @@ impl Landing {
                 chunk.rows.start + start..chunk.rows.start + end
             }
         };
-        plan.staged_rows(plan.rank, self.buffers, rows)
+        plan.rows_in(plan.rank, self.buffers, rows)
     }
 }
 
@@ -260,7 +260,7 @@ impl Node {
                 plan.builder.wait_credit(self.pushes, self.free, [to]);
             }
             if !rows.is_empty() {
-                let dst = plan.staged_rows(to, self.staging, rows.clone());
+                let dst = plan.rows_in(to, self.staging, rows.clone());
                 plan.put(self.pushes, src, &dst, self.ready);
             }
         }

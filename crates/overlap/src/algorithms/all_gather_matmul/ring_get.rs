@@ -47,9 +47,9 @@ fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Pl
         let rows = plan.rows_of((rank + world - step) % world);
         let src = match step {
             1 => plan.shard_on(left),
-            _ => plan.staged_rows(left, staging, rows.clone()),
+            _ => plan.rows_in(left, staging, rows.clone()),
         };
-        let dst = plan.staged_rows(rank, staging, rows.clone());
+        let dst = plan.rows_in(rank, staging, rows.clone());
         plan.builder.wait(gets, ready, [left]);
         plan.copy(gets, &src, &dst);
         if step == 1 {

@@ -43,8 +43,8 @@ fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Pl
         let rows = plan.rows_of((rank + world - step) % world);
         plan.builder.wait(puts, ready, [left]).order(puts, main);
         if step + 1 < world {
-            let src = plan.staged_rows(rank, staging, rows.clone());
-            let dst = plan.staged_rows(right, staging, rows.clone());
+            let src = plan.rows_in(rank, staging, rows.clone());
+            let dst = plan.rows_in(right, staging, rows.clone());
             plan.put(puts, &src, &dst, ready);
         }
         plan.gemm_staged(main, staging, rows);
