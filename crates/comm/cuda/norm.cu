@@ -11,6 +11,7 @@
 
 namespace {
 
+using warpweave::Exchanged;
 using warpweave::for_units;
 using warpweave::kLocalThreads;
 using warpweave::kNormThreads;
@@ -19,7 +20,6 @@ using warpweave::norm_row;
 using warpweave::Packets;
 using warpweave::RowCluster;
 using warpweave::RowNorm;
-using warpweave::RowSums;
 using warpweave::Sections;
 using warpweave::Units;
 
@@ -34,6 +34,24 @@ static_assert(sizeof(ReducedNorm) == sizeof(Packets) + 80, "as in Rust");
 
 constexpr uint32_t kUnitPackets = kUnitWords / 3;
 
+// Where the packets of a unit are in a section. The first packets of the units of a segment are neighbours,
+// then come the second ones: what a warp sends or polls by one instruction is contiguous.
+struct Places {
+  uint32_t first;
+  uint32_t stride;
+
+  __device__ __forceinline__ Places(uint32_t units, uint32_t row, uint32_t unit)
+      : first(kUnitPackets * (row * units + unit - unit % 32) + unit % 32),
+        stride(min(32u, units - (unit - unit % 32))) {}
+
+  __device__ __forceinline__ Places after(uint32_t packets) const {
+    Places places = *this;
+    places.first += packets;
+    return places;
+  }
+  __device__ __forceinline__ uint32_t operator[](uint32_t packet) const { return first + packet * stride; }
+};
+
 // Not of the kernel that computes locally.
 template <typename T, int W>
 struct Thread {
@@ -42,32 +60,30 @@ struct Thread {
   const Units<T> units;
   const uint32_t rank;
   const uint32_t world;
-  const bool sound;  // neither this rank nor a peer had given up when the launch began
 
-  __device__ __forceinline__ Thread(const ReducedNorm& p, bool failed)
+  __device__ __forceinline__ explicit Thread(const ReducedNorm& p)
       : p(p),
-        sections(p.packets, epoch_of(p.packets.group)),
+        sections(p.packets),
         units{p.norm},
         rank(p.packets.group.pad.rank),
-        world(p.packets.group.pad.world),
-        sound(!gives_up(p.packets, failed)) {}
+        world(p.packets.group.pad.world) {}
 
   __device__ __forceinline__ uint32_t peer(uint32_t step) const {
     return rank + step < world ? rank + step : rank + step - world;
   }
-  __device__ __forceinline__ void send(uint32_t peer, uint32_t packet,
+  __device__ __forceinline__ void send(uint32_t peer, const Places& places,
                                        const uint32_t (&words)[kUnitWords]) const {
 #pragma unroll
     for (uint32_t k = 0; k < kUnitPackets; ++k)
-      sections.send(peer, packet + k, {words[3 * k], words[3 * k + 1], words[3 * k + 2]});
+      sections.send(peer, places[k], {words[3 * k], words[3 * k + 1], words[3 * k + 2]});
   }
-  __device__ __forceinline__ void send_all(uint32_t packet, const uint32_t (&words)[kUnitWords]) const {
+  __device__ __forceinline__ void send_all(const Places& places, const uint32_t (&words)[kUnitWords]) const {
 #pragma unroll
     for (int step = 1; step < W; ++step)
-      if (step < world) send(peer(step), packet, words);
+      if (step < world) send(peer(step), places, words);
   }
   // Receives a unit of every peer and reduces them in the order of ranks, this rank's `own` in its place.
-  __device__ __forceinline__ bool reduce(uint32_t packet, const uint32_t (&own)[kUnitWords],
+  __device__ __forceinline__ bool reduce(const Places& places, const uint32_t (&own)[kUnitWords],
                                          uint32_t (&sum)[kUnitWords]) const {
     // Polls at once as many packets as registers hold.
     constexpr uint32_t kBatch = W > 4 ? 2 : kUnitPackets;
@@ -78,7 +94,7 @@ struct Thread {
 #pragma unroll
       for (uint32_t i = 0; i < kBatch * W; ++i)
         if (i % W < world && i % W != rank) missing |= 1u << i;
-      const auto place = [&](uint32_t i) { return sections.at(rank, i % W, packet + first + i / W); };
+      const auto place = [&](uint32_t i) { return sections.at(rank, i % W, places[first + i / W]); };
       const auto source_of = [](uint32_t i) { return i % W; };
       if (!sections.template take<kBatch * W>(missing, data, place, source_of)) return false;
 #pragma unroll
@@ -102,10 +118,10 @@ struct Thread {
     return true;
   }
   // Receives a unit from `source`.
-  __device__ __forceinline__ bool receive(uint32_t source, uint32_t packet,
+  __device__ __forceinline__ bool receive(uint32_t source, const Places& places,
                                           uint32_t (&words)[kUnitWords]) const {
     uint32_t data[kUnitPackets][3];
-    const auto place = [&](uint32_t k) { return sections.at(rank, source, packet + k); };
+    const auto place = [&](uint32_t k) { return sections.at(rank, source, places[k]); };
     if (!sections.template take<kUnitPackets>((1u << kUnitPackets) - 1, data, place,
                                               [&](uint32_t) { return source; }))
       return false;
@@ -113,41 +129,38 @@ struct Thread {
     for (uint32_t w = 0; w < kUnitWords; ++w) words[w] = data[w / 3][w % 3];
     return true;
   }
-  // Prepares the next launch, while packets are in flight. No block of the cluster reaches into another
-  // before.
-  __device__ __forceinline__ void prepare_next(const RowCluster& cluster, uint32_t used,
-                                               uint32_t second) const {
+  // Prepares the next launch, while packets are in flight.
+  __device__ __forceinline__ void prepare_next(uint32_t used, uint32_t second) const {
     __syncthreads();
     warpweave::advance_epoch(p.packets.group, sections.epoch);
     sections.scrub(used, second);
-    cluster.sync();
   }
 };
 
 // Every rank sends everything to all, reduces everything and computes all rows.
 template <typename T, int W>
 __device__ __forceinline__ void one_shot(const ReducedNorm& p) {
-  __shared__ RowSums shared;
-  // The loads overlap that of the epoch.
-  const bool failed = warpweave::faulted(p.packets.group.pad);
-  const Thread<T, W> t(p, failed);
-  const RowCluster cluster(shared);
+  __shared__ Exchanged shared;
+  const Thread<T, W> t(p);
+  RowCluster cluster(shared);
   const RowNorm& n = p.norm;
   const uint32_t units = t.units.count();
-  for (uint32_t row = cluster.index; t.sound && row < n.rows; row += cluster.count) {
+  for (uint32_t row = cluster.index; row < n.rows; row += cluster.count) {
     for_units(cluster, units, [&](uint32_t unit) {
       uint32_t own[kUnitWords];
       t.units.load(own, t.units.row(n.input, row), unit);
-      t.send_all(kUnitPackets * (row * units + unit), own);
+      if (t.sections.may_send(own)) t.send_all({units, row, unit}, own);
     });
   }
-  t.prepare_next(cluster, kUnitPackets * n.rows * units, 0);
-  for (uint32_t row = cluster.index, iteration = 0; row < n.rows; row += cluster.count, ++iteration) {
-    norm_row<T>(n, cluster, row, iteration, [&](uint32_t unit, uint32_t (&x)[kUnitWords]) {
-      if (!t.sound) return false;
+  const bool sound = !t.sections.gives_up();
+  t.prepare_next(kUnitPackets * n.rows * units, 0);
+  cluster.begin();
+  for (uint32_t row = cluster.index; row < n.rows; row += cluster.count) {
+    norm_row<T>(n, cluster, row, [&](uint32_t unit, uint32_t (&x)[kUnitWords]) {
+      if (!sound) return false;
       uint32_t own[kUnitWords];
       t.units.load(own, t.units.row(n.input, row), unit);
-      return t.reduce(kUnitPackets * (row * units + unit), own, x);
+      return t.reduce({units, row, unit}, own, x);
     });
   }
 }
@@ -156,10 +169,9 @@ __device__ __forceinline__ void one_shot(const ReducedNorm& p) {
 // compute all rows, their own first: the residual is every rank's.
 template <typename T, int W>
 __device__ __forceinline__ void two_shot(const ReducedNorm& p) {
-  __shared__ RowSums shared;
-  const bool failed = warpweave::faulted(p.packets.group.pad);
-  const Thread<T, W> t(p, failed);
-  const RowCluster cluster(shared);
+  __shared__ Exchanged shared;
+  const Thread<T, W> t(p);
+  RowCluster cluster(shared);
   const RowNorm& n = p.norm;
   const uint32_t units = t.units.count(), middle = p.packets.capacity / 2;
   const uint32_t begin = min(t.rank * p.chunk, n.rows), end = min(begin + p.chunk, n.rows);
@@ -168,49 +180,47 @@ __device__ __forceinline__ void two_shot(const ReducedNorm& p) {
   const auto row_of = [&](uint32_t other) {
     return end + other < n.rows ? end + other : end + other - n.rows;
   };
-  // The first packet of a unit in the section of the rank that reduces it.
-  const auto packet_of = [&](uint32_t row, uint32_t unit) {
-    return kUnitPackets * (row % p.chunk * units + unit);
-  };
-  for (uint32_t i = cluster.index; t.sound && i < others; i += cluster.count) {
+  // In the section of the rank that reduces the unit.
+  const auto places = [&](uint32_t row, uint32_t unit) { return Places(units, row % p.chunk, unit); };
+  for (uint32_t i = cluster.index; i < others; i += cluster.count) {
     const uint32_t row = row_of(i);
     for_units(cluster, units, [&](uint32_t unit) {
       uint32_t own[kUnitWords];
       t.units.load(own, t.units.row(n.input, row), unit);
-      t.send(row / p.chunk, packet_of(row, unit), own);
+      if (t.sections.may_send(own)) t.send(row / p.chunk, places(row, unit), own);
     });
   }
+  const bool sound = !t.sections.gives_up();
   const uint32_t used = kUnitPackets * units * p.chunk;
-  t.prepare_next(cluster, used, used);
-  uint32_t iteration = 0;
-  for (uint32_t row = begin + cluster.index; row < end; row += cluster.count, ++iteration) {
-    norm_row<T>(n, cluster, row, iteration, [&](uint32_t unit, uint32_t (&x)[kUnitWords]) {
-      if (!t.sound) return false;
+  t.prepare_next(used, used);
+  cluster.begin();
+  for (uint32_t row = begin + cluster.index; row < end; row += cluster.count) {
+    norm_row<T>(n, cluster, row, [&](uint32_t unit, uint32_t (&x)[kUnitWords]) {
+      if (!sound) return false;
       uint32_t own[kUnitWords];
       t.units.load(own, t.units.row(n.input, row), unit);
-      const uint32_t packet = packet_of(row, unit);
-      if (!t.reduce(packet, own, x)) return false;
-      t.send_all(middle + packet, x);
+      const Places at = places(row, unit);
+      if (!t.reduce(at, own, x)) return false;
+      t.send_all(at.after(middle), x);
       return true;
     });
   }
-  for (uint32_t i = cluster.index; i < others; i += cluster.count, ++iteration) {
+  for (uint32_t i = cluster.index; i < others; i += cluster.count) {
     const uint32_t row = row_of(i);
-    norm_row<T>(n, cluster, row, iteration, [&](uint32_t unit, uint32_t (&x)[kUnitWords]) {
-      return t.sound && t.receive(row / p.chunk, middle + packet_of(row, unit), x);
+    norm_row<T>(n, cluster, row, [&](uint32_t unit, uint32_t (&x)[kUnitWords]) {
+      return sound && t.receive(row / p.chunk, places(row, unit).after(middle), x);
     });
   }
 }
 
 template <typename T>
 __device__ __forceinline__ void local(const RowNorm& n) {
-  __shared__ RowSums shared;
-  const RowCluster cluster(shared);
+  __shared__ Exchanged shared;
+  RowCluster cluster(shared);
   const Units<T> units{n};
-  // All blocks of the cluster have begun.
-  cluster.sync();
-  for (uint32_t row = cluster.index, iteration = 0; row < n.rows; row += cluster.count, ++iteration) {
-    norm_row<T>(n, cluster, row, iteration, [&](uint32_t unit, uint32_t (&x)[kUnitWords]) {
+  cluster.begin();
+  for (uint32_t row = cluster.index; row < n.rows; row += cluster.count) {
+    norm_row<T>(n, cluster, row, [&](uint32_t unit, uint32_t (&x)[kUnitWords]) {
       units.load(x, units.row(n.input, row), unit);
       return true;
     });

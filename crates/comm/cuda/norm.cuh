@@ -157,9 +157,7 @@ struct Units {
   }
   // round((r * inverse) * weight).
   __device__ __forceinline__ void normalize(uint32_t (&y)[kUnitWords], const uint32_t (&r)[kUnitWords],
-                                            uint32_t unit, float inverse) const {
-    uint32_t weight[kUnitWords];
-    load(weight, n.weight, unit);
+                                            const uint32_t (&weight)[kUnitWords], float inverse) const {
     float values[kElements], weights[kElements];
     widen_to(values, r);
     widen_to(weights, weight);
@@ -195,58 +193,96 @@ struct Units {
   }
 };
 
-// Shared memory of a block: the sums and maxima of a row, of every second row, by segment and by warp.
-struct RowSums {
-  float squares[2][kMaxSegments];
-  float peaks[2][kMaxSegments];
+// Shared memory of a block: the values that the warps of its cluster exchange, of every second exchange, and
+// in a cluster of several blocks the barriers that end exchanges.
+struct Exchanged {
+  float values[2][kMaxSegments];
+  uint64_t arrived[2];
 };
 
-// The blocks that compute a row together. All threads of all of them make the same calls.
-struct RowCluster {
-  RowSums& sums;
-  uint32_t rank;    // of this block
-  uint32_t blocks;  // of the cluster
-  uint32_t index;   // of this cluster
-  uint32_t count;   // of clusters
+// The blocks that compute a row together, in a sequence of exchanges. All threads of all of them make the
+// same calls. In an exchange every block publishes something. So a block that publishes in exchange i + 2 has
+// ended i + 1, to which all have published after the end of i: nothing of i is overwritten too early, and no
+// phase of a barrier counts bytes of the next. Each block waits for all that is stored to it, so any may end.
+//
+// Values are stored with the barrier that counts their bytes. A release to the cluster would also wait for
+// the packets in flight.
+class RowCluster {
+ public:
+  uint32_t index;  // of this cluster
+  uint32_t count;  // of clusters
 
-  __device__ __forceinline__ explicit RowCluster(RowSums& shared) : sums(shared), rank(0), blocks(1) {
+  __device__ __forceinline__ explicit RowCluster(Exchanged& shared) : shared_(shared) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    rank = cluster_rank();
-    asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(blocks));
-#endif
-    index = blockIdx.x / blocks;
-    count = gridDim.x / blocks;
-  }
-  __device__ __forceinline__ uint32_t warp() const { return rank * (blockDim.x / 32) + threadIdx.x / 32; }
-  __device__ __forceinline__ uint32_t warps() const { return blocks * (blockDim.x / 32); }
-
-  // A barrier of the cluster: each thread sees what all published before. After the last one no block reaches
-  // another's shared memory, so it may end.
-  __device__ __forceinline__ void sync() const {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    if (blocks > 1) {
-      sync_cluster();
-      return;
+    rank_ = cluster_rank();
+    asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(blocks_));
+    if (blocks_ > 1) {
+      if (threadIdx.x == 0) {
+        init_barrier(&shared_.arrived[0], blockDim.x / 32);
+        init_barrier(&shared_.arrived[1], blockDim.x / 32);
+        publish_barriers();
+      }
+      __syncwarp();
+      asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
     }
 #endif
-    __syncthreads();
+    index = blockIdx.x / blocks_;
+    count = gridDim.x / blocks_;
   }
-  // Stores `value` to `place`, of this block's sums, in every block. All lanes of a warp.
-  __device__ __forceinline__ void publish(float* place, float value) const {
-    const uint32_t lane = threadIdx.x % 32;
+  // Ends when all blocks have begun. Once, before the first exchange.
+  __device__ __forceinline__ void begin() const {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    if (blocks > 1) {
-      if (lane < blocks)
+    if (blocks_ > 1) asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+#endif
+  }
+  // Of this thread. Consecutive warps are in different blocks, so that each block has a segment of the row.
+  __device__ __forceinline__ uint32_t warp() const { return threadIdx.x / 32 * blocks_ + rank_; }
+  __device__ __forceinline__ uint32_t warps() const { return blocks_ * (blockDim.x / 32); }
+
+  // Gives every block `value` at `place`. All lanes of a warp.
+  __device__ __forceinline__ void publish(uint32_t place, float value) const {
+    const uint32_t lane = threadIdx.x % 32;
+    float* to = &shared_.values[exchange_ % 2][place];
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    if (blocks_ > 1) {
+      if (lane < blocks_)
         asm volatile(
-            "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
-            "st.shared::cluster.f32 [there], %2;\n}" ::"r"(shared_address(place)),
-            "r"(lane), "f"(value)
+            "{\n.reg .b32 there, arrived;\n"
+            "mapa.shared::cluster.u32 there, %0, %2;\n"
+            "mapa.shared::cluster.u32 arrived, %1, %2;\n"
+            "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [there], %3, [arrived];\n}" ::"r"(
+                shared_address(to)),
+            "r"(shared_address(&shared_.arrived[exchange_ % 2])), "r"(lane), "r"(__float_as_uint(value))
             : "memory");
       return;
     }
 #endif
-    if (lane == 0) *place = value;
+    if (lane == 0) *to = value;
   }
+  // Ends the exchange: gives all of its `number` values.
+  __device__ __forceinline__ const float* collect(uint32_t number) {
+    const uint32_t parity = exchange_ % 2, phase = exchange_ / 2 % 2;
+    ++exchange_;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    if (blocks_ > 1) {
+      uint64_t* arrived = &shared_.arrived[parity];
+      if (threadIdx.x == 0)
+        arrive_expecting(arrived, number * uint32_t(sizeof(float)));
+      else if (threadIdx.x % 32 == 0)
+        arrive(arrived);
+      wait_phase(arrived, phase);
+      return shared_.values[parity];
+    }
+#endif
+    __syncthreads();
+    return shared_.values[parity];
+  }
+
+ private:
+  Exchanged& shared_;
+  uint32_t rank_ = 0;    // of this block
+  uint32_t blocks_ = 1;  // of the cluster
+  uint32_t exchange_ = 0;
 };
 
 // A warp's sum, the same on all lanes.
@@ -269,22 +305,21 @@ __device__ __forceinline__ void for_units(const RowCluster& cluster, uint32_t un
 }
 
 // Computes row `row`. `x(unit, words)` gives a unit of x; where it returns false, nothing is stored of the
-// unit, and the rest of the row becomes NaN. `iteration` grows by one from row to row of a cluster.
+// unit, and the rest of the row becomes NaN.
 template <typename T, typename X>
-__device__ __forceinline__ void norm_row(const RowNorm& n, const RowCluster& cluster, uint32_t row,
-                                         uint32_t iteration, X x) {
+__device__ __forceinline__ void norm_row(const RowNorm& n, RowCluster& cluster, uint32_t row, X x) {
   const Units<T> units{n};
   const uint32_t count = units.count(), segments = (count + 31) / 32, lane = threadIdx.x % 32;
-  float* squares = cluster.sums.squares[iteration % 2];
-  float* peaks = cluster.sums.peaks[iteration % 2];
-  uint32_t r[kUnitWords];
+  uint32_t r[kUnitWords], weight[kUnitWords];
   bool complete = true;
   for (uint32_t segment = cluster.warp(); segment < segments; segment += cluster.warps()) {
     const uint32_t unit = 32 * segment + lane;
     float sum = 0;
     if (unit < count) {
       uint32_t residual[kUnitWords], words[kUnitWords];
+      // These loads overlap what `x` waits for.
       units.load(residual, units.row(n.residual, row), unit);
+      units.load(weight, n.weight, unit);
       if (x(unit, words)) {
         units.add(r, words, residual);
         units.store(units.row(n.residual_out, row), unit, r);
@@ -294,43 +329,44 @@ __device__ __forceinline__ void norm_row(const RowNorm& n, const RowCluster& clu
         sum = __int_as_float(0x7fffffff);
       }
     }
-    cluster.publish(squares + segment, sum_of_warp(sum));
+    cluster.publish(segment, sum_of_warp(sum));
   }
-  cluster.sync();
+  const float* squares = cluster.collect(segments);
   float sum = 0;
   for (uint32_t segment = 0; segment < segments; ++segment) sum = __fadd_rn(sum, squares[segment]);
   const float mean = __fdiv_rn(sum, float(n.hidden));
   const float inverse = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, n.epsilon)));
   // A thread of one unit has it in registers.
   const bool reloads = segments > cluster.warps();
+  const auto normalize = [&](uint32_t unit, uint32_t (&y)[kUnitWords]) {
+    if (reloads) {
+      units.load(r, units.row(n.residual_out, row), unit);
+      units.load(weight, n.weight, unit);
+    }
+    units.normalize(y, r, weight, inverse);
+  };
   float peak = 0;
-  for (uint32_t segment = cluster.warp(); segment < segments; segment += cluster.warps()) {
-    const uint32_t unit = 32 * segment + lane;
-    if (unit >= count || !complete) continue;
-    if (reloads) units.load(r, units.row(n.residual_out, row), unit);
+  for_units(cluster, complete ? count : 0, [&](uint32_t unit) {
     uint32_t y[kUnitWords];
-    units.normalize(y, r, unit, inverse);
+    normalize(unit, y);
     if (n.normalized != 0) units.store(units.row(n.normalized, row), unit, y);
     if (n.quantized != 0) peak = fmaxf(peak, units.peak(y));
-  }
+  });
   if (n.quantized == 0) return;
-  cluster.publish(peaks + cluster.warp(), max_of_warp(peak));
-  cluster.sync();
+  cluster.publish(cluster.warp(), max_of_warp(peak));
+  const float* peaks = cluster.collect(cluster.warps());
   peak = 0;
   for (uint32_t warp = 0; warp < cluster.warps(); ++warp) peak = fmaxf(peak, peaks[warp]);
   // Of the smallest normal number the reciprocal is finite.
   const float scale = fmaxf(__fdiv_rn(peak, 448.0f), __int_as_float(0x00800000));
   const float inverse_scale = __fdiv_rn(1.0f, scale);
   if (cluster.warp() == 0 && lane == 0) reinterpret_cast<float*>(n.scales)[row] = scale;
-  for (uint32_t segment = cluster.warp(); segment < segments; segment += cluster.warps()) {
-    const uint32_t unit = 32 * segment + lane;
-    if (unit >= count || !complete) continue;
-    if (reloads) units.load(r, units.row(n.residual_out, row), unit);
+  for_units(cluster, complete ? count : 0, [&](uint32_t unit) {
     uint32_t y[kUnitWords], q[Units<T>::kQuantizedWords];
-    units.normalize(y, r, unit, inverse);
+    normalize(unit, y);
     units.quantize(q, y, inverse_scale);
     units.store_quantized(row, unit, q);
-  }
+  });
 }
 
 }  // namespace warpweave

@@ -120,25 +120,35 @@ __device__ __forceinline__ void store_payload(uint64_t to, const uint32_t (&data
 // The slot that faults of packets name. It has no flags.
 constexpr uint32_t kPacketSlot = kSliceSlot + kMaxSlices * kMaxBlocks;
 
-// Whether a launch ends at once, because `faulted` was true at its start: a rank that gave up does not know
-// whether its peers have read what it sent before.
-__device__ __forceinline__ bool gives_up(const Packets& p, bool failed) {
-  const PadView& pad = p.group.pad;
-  if (failed && threadIdx.x == 0) record_fault(pad, kPacketSlot, (pad.rank + 1) % pad.world, 0, 0, 0);
-  return failed;
-}
-
 // The packets of one call as a rank sees them.
 struct Sections {
   const Packets& p;
+  bool failed;     // this rank or a peer had given up when the launch began
   uint32_t epoch;  // the group's
   uint32_t flag;   // in packets; repeated only after 2^20 calls
 
-  __device__ __forceinline__ Sections(const Packets& packets, uint32_t epoch)
+  // Two loads, which overlap each other and those of the data until `may_send`.
+  __device__ __forceinline__ explicit Sections(const Packets& packets)
       : p(packets),
-        epoch(epoch),
+        failed(faulted(packets.group.pad)),
+        epoch(epoch_of(packets.group)),
         flag((packets.group.signature & ~kEpochMask) | ((epoch << 1 | 1) & kEpochMask)) {}
 
+  // Whether this rank sends: one that gave up does not know whether its peers have read what it sent before.
+  // The compiler does not branch on that before it loads `data`, so that all loads are in flight together.
+  template <int N>
+  __device__ __forceinline__ bool may_send(uint32_t (&data)[N]) const {
+    uint32_t silent = failed;
+#pragma unroll
+    for (int w = 0; w < N; ++w) asm volatile("" : "+r"(data[w]), "+r"(silent));
+    return silent == 0;
+  }
+  // Whether the launch ends here, because this rank may not send.
+  __device__ __forceinline__ bool gives_up() const {
+    const PadView& pad = p.group.pad;
+    if (failed && threadIdx.x == 0) record_fault(pad, kPacketSlot, (pad.rank + 1) % pad.world, 0, 0, 0);
+    return failed;
+  }
   __device__ __forceinline__ uint64_t at(uint32_t owner, uint32_t source, uint32_t index) const {
     const uint64_t section = (epoch & 1) * p.group.pad.world + source;
     return p.areas.of[owner] + (section * p.capacity + index) * sizeof(Packet);

@@ -29,7 +29,7 @@ struct Thread {
 
   __device__ __forceinline__ explicit Thread(const Packets& p)
       : p(p),
-        sections(p, epoch_of(p.group)),
+        sections(p),
         rank(p.group.pad.rank),
         world(p.group.pad.world),
         first(blockIdx.x * blockDim.x + threadIdx.x),
@@ -60,8 +60,8 @@ struct Thread {
     for (int step = 1; step < W; ++step)
       if (step < world) sections.send(peer(step), index, data);
   }
-  // To every peer its own chunk's packet, if the chunk, of `bytes(peer)`, has one. All loads come before the
-  // first store: a load would wait for an earlier store.
+  // To every peer its own chunk's packet, if the chunk, of `bytes(peer)`, has one, and if this rank may send.
+  // All loads come before the first store: a load would wait for an earlier store.
   template <typename Bytes>
   __device__ __forceinline__ void send_chunks(uint32_t index, Bytes bytes) const {
     uint32_t data[W][3];
@@ -69,6 +69,7 @@ struct Thread {
     for (int step = 1; step < W; ++step)
       if (step < world && index < packets_of(bytes(peer(step))))
         load(data[step], peer(step), index, bytes(peer(step)));
+    if (!sections.may_send(reinterpret_cast<uint32_t (&)[3 * W]>(data))) return;
 #pragma unroll
     for (int step = 1; step < W; ++step)
       if (step < world && index < packets_of(bytes(peer(step)))) sections.send(peer(step), index, data[step]);
@@ -98,17 +99,16 @@ struct Thread {
 
 template <int W, bool kWords>
 __device__ __forceinline__ void all_gather(const Packets& p) {
-  // The loads overlap that of the epoch.
-  const bool failed = warpweave::faulted(p.group.pad);
   const Thread<W, kWords> t(p);
-  if (gives_up(p, failed)) return;
   const uint32_t packets = packets_of(p.bytes);
   for (uint32_t i = t.first; i < packets; i += t.stride) {
     uint32_t own[3];
     t.load(own, 0, i, p.bytes);
+    if (!t.sections.may_send(own)) continue;
     t.send_all(i, own);
     if (p.output + t.rank * p.bytes != p.input) t.store(t.rank, i, p.bytes, own);
   }
+  if (t.sections.gives_up()) return;
   t.prepare_next(packets);
   for (uint32_t i = t.first; i < packets; i += t.stride) {
     uint32_t data[W][3];
@@ -121,18 +121,17 @@ __device__ __forceinline__ void all_gather(const Packets& p) {
 
 template <int W, bool kWords>
 __device__ __forceinline__ void all_to_all(const Packets& p) {
-  const bool failed = warpweave::faulted(p.group.pad);
   const Thread<W, kWords> t(p);
-  if (gives_up(p, failed)) return;
   const uint32_t packets = packets_of(p.bytes);
   for (uint32_t i = t.first; i < packets; i += t.stride) {
     t.send_chunks(i, [&](uint32_t) { return p.bytes; });
     uint32_t own[3];
     if (p.output != p.input) {
       t.load(own, t.rank, i, p.bytes);
-      t.store(t.rank, i, p.bytes, own);
+      if (t.sections.may_send(own)) t.store(t.rank, i, p.bytes, own);
     }
   }
+  if (t.sections.gives_up()) return;
   t.prepare_next(packets);
   for (uint32_t i = t.first; i < packets; i += t.stride) {
     uint32_t data[W][3];
@@ -146,17 +145,17 @@ __device__ __forceinline__ void all_to_all(const Packets& p) {
 // The root sends its data, every other rank one empty packet.
 template <int W, bool kWords>
 __device__ __forceinline__ void broadcast(const Packets& p) {
-  const bool failed = warpweave::faulted(p.group.pad);
   const Thread<W, kWords> t(p);
-  if (gives_up(p, failed)) return;
   const uint32_t packets = packets_of(p.bytes);
   const bool root = t.rank == p.root;
   uint32_t own[3] = {0, 0, 0};
   for (uint32_t i = t.first; i < (root ? packets : 1); i += t.stride) {
     if (root) t.load(own, 0, i, p.bytes);
+    if (!t.sections.may_send(own)) continue;
     t.send_all(i, own);
     if (root && p.output != p.input) t.store(0, i, p.bytes, own);
   }
+  if (t.sections.gives_up()) return;
   t.prepare_next(packets);
   for (uint32_t i = t.first; i < packets; i += t.stride) {
     uint32_t data[W][3];
@@ -181,9 +180,7 @@ static_assert(sizeof(UnevenPackets) == sizeof(Packets) + 2 * 64 + 2 * 32, "as in
 // Chunks of different lengths. Of an empty one, too, a packet is sent: each rank hears from every other.
 template <int W, bool kWords>
 __device__ __forceinline__ void all_to_all_uneven(const UnevenPackets& p) {
-  const bool failed = warpweave::faulted(p.packets.group.pad);
   const Thread<W, kWords> t(p.packets);
-  if (gives_up(p.packets, failed)) return;
   const uint32_t packets = packets_of(p.packets.bytes);
   for (uint32_t i = t.first; i < packets; i += t.stride) {
     const uint32_t at = i * kPayload;
@@ -192,6 +189,7 @@ __device__ __forceinline__ void all_to_all_uneven(const UnevenPackets& p) {
     for (int peer = 0; peer < W; ++peer)
       if (peer < t.world && i < packets_of(p.sent[peer]))
         warpweave::load_payload<kWords>(data[peer], p.from.of[peer] + at, p.sent[peer] - at);
+    if (!t.sections.may_send(reinterpret_cast<uint32_t (&)[3 * W]>(data))) continue;
 #pragma unroll
     for (int peer = 0; peer < W; ++peer) {
       if (peer >= t.world || i >= packets_of(p.sent[peer])) continue;
@@ -201,6 +199,7 @@ __device__ __forceinline__ void all_to_all_uneven(const UnevenPackets& p) {
         t.sections.send(peer, i, data[peer]);
     }
   }
+  if (t.sections.gives_up()) return;
   __syncthreads();
   warpweave::advance_epoch(p.packets.group, t.sections.epoch);
   t.sections.scrub_unless(
@@ -219,13 +218,12 @@ __device__ __forceinline__ void all_to_all_uneven(const UnevenPackets& p) {
 
 template <typename T, int W, bool kWords>
 __device__ __forceinline__ void reduce_scatter(const Packets& p) {
-  const bool failed = warpweave::faulted(p.group.pad);
   const Thread<W, kWords> t(p);
-  if (gives_up(p, failed)) return;
   const uint32_t packets = packets_of(p.bytes);
   for (uint32_t i = t.first; i < packets; i += t.stride) {
     t.send_chunks(i, [&](uint32_t) { return p.bytes; });
   }
+  if (t.sections.gives_up()) return;
   t.prepare_next(packets);
   for (uint32_t i = t.first; i < packets; i += t.stride) {
     uint32_t own[3], data[W][3], result[3];
@@ -239,15 +237,14 @@ __device__ __forceinline__ void reduce_scatter(const Packets& p) {
 // Every rank sends everything to all and reduces everything.
 template <typename T, int W, bool kWords>
 __device__ __forceinline__ void all_reduce_one_shot(const Packets& p) {
-  const bool failed = warpweave::faulted(p.group.pad);
   const Thread<W, kWords> t(p);
-  if (gives_up(p, failed)) return;
   const uint32_t packets = packets_of(p.bytes);
   for (uint32_t i = t.first; i < packets; i += t.stride) {
     uint32_t own[3];
     t.load(own, 0, i, p.bytes);
-    t.send_all(i, own);
+    if (t.sections.may_send(own)) t.send_all(i, own);
   }
+  if (t.sections.gives_up()) return;
   t.prepare_next(packets);
   for (uint32_t i = t.first; i < packets; i += t.stride) {
     uint32_t own[3], data[W][3], result[3];
@@ -261,14 +258,13 @@ __device__ __forceinline__ void all_reduce_one_shot(const Packets& p) {
 // Every rank reduces one chunk and sends the result to all, in the second half of the sections.
 template <typename T, int W, bool kWords>
 __device__ __forceinline__ void all_reduce_two_shot(const Packets& p) {
-  const bool failed = warpweave::faulted(p.group.pad);
   const Thread<W, kWords> t(p);
-  if (gives_up(p, failed)) return;
   const uint32_t packets = packets_of(p.bytes);
   const uint32_t middle = p.capacity / 2;
   for (uint32_t i = t.first; i < packets; i += t.stride) {
     t.send_chunks(i, [&](uint32_t peer) { return t.part(peer); });
   }
+  if (t.sections.gives_up()) return;
   t.prepare_next(packets, packets);
   const uint64_t own_bytes = t.part(t.rank);
   for (uint32_t i = t.first; i < packets_of(own_bytes); i += t.stride) {

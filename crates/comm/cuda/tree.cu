@@ -55,7 +55,7 @@ struct Thread {
   __device__ __forceinline__ explicit Thread(const Tree& t)
       : t(t),
         p(t.packets),
-        sections(p, epoch_of(p.group)),
+        sections(p),
         units(warpweave::packets_of(p.bytes)),
         first(blockIdx.x * blockDim.x + threadIdx.x),
         stride(gridDim.x * blockDim.x),
@@ -148,9 +148,8 @@ struct Thread {
 
 template <typename T>
 __device__ __forceinline__ void all_reduce(const Tree& t) {
-  const bool failed = warpweave::faulted(t.packets.group.pad);
   const Thread<T> thread(t);
-  if (gives_up(t.packets, failed)) return;
+  if (thread.sections.gives_up()) return;
   if (thread.send_up()) thread.receive_down();
   thread.scrub();
   __syncthreads();
