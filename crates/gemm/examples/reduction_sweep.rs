@@ -115,6 +115,7 @@ fn shape(cuda: &Cuda, exchange: &Arc<dyn Exchange>, [m, n, k]: Shape) -> Result<
             a: a.address(),
             b: b.address(),
             bias: DevicePtr::NULL,
+            scales: [DevicePtr::NULL; 2],
             c: match way {
                 Way::Everyone => copies.addresses().into(),
                 Way::Owners | Way::OneShot => copies.local().into(),

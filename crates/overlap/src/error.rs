@@ -45,7 +45,7 @@ pub enum PlanError {
     /// Operands of e4m3 for an algorithm that does not take them, or not with these scales.
     #[error(
         "`{name}` does not take operands of e4m3 with scales by {}: all-gather + matmul by copy engines or NCCL \
-         does, with scales by tensor or row",
+         does, and matmul + reduction, with scales by tensor or row",
         .scaling.name()
     )]
     NarrowOperands {

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use warpweave_comm::{Job, Measured};
-use warpweave_overlap::Operation;
+use warpweave_overlap::{Operation, algorithms};
 use warpweave_report::baseline::Baselines;
 use warpweave_report::file::{self, check_place};
 use warpweave_report::peers::{self, Peers, torch_name};
@@ -113,8 +113,16 @@ fn settings(args: &BenchArgs) -> Result<Settings> {
             return Err(BenchError::Usage(why));
         }
     }
-    let gathers = suite.operations == [Operation::AllGatherMatmul];
-    if dtype == DType::E4m3 && !gathers && suite.name != GEMM.name {
+    // Some algorithm of each operation.
+    let takes_e4m3 = |operation: &Operation| {
+        let mut of = algorithms::algorithms().filter(|a| a.operation == *operation);
+        of.any(|algorithm| algorithm.takes_e4m3)
+    };
+    let takes_e4m3 = match suite.operations {
+        [] => suite.name == GEMM.name,
+        operations => operations.iter().all(takes_e4m3),
+    };
+    if dtype == DType::E4m3 && !takes_e4m3 {
         let why = format!("the suite {} takes no operands of e4m3", suite.name);
         return Err(BenchError::Usage(why));
     }

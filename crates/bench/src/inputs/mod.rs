@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use warpweave_overlap::Operation;
 use warpweave_overlap::operation::{Matrix, Operand};
-use warpweave_overlap::plan::{Problem, Role, Scales, shard};
+use warpweave_overlap::plan::{Problem, Role, Scales, Scaling, shard};
 use warpweave_symm_mem::DType;
 
 pub use sets::{InputSets, Stored};
@@ -30,6 +30,9 @@ pub enum Numbers {
 
 /// The largest product of two of the integers.
 const LARGEST_PRODUCT: usize = 4;
+
+/// The smallest product of two scales of integers is 1 by this.
+const SCALE_PRODUCTS: usize = 4;
 
 /// Multiply-adds of a GEMM whose reference the host computes in a second or so with all of its cores.
 const LARGE: usize = 1 << 38;
@@ -103,12 +106,17 @@ impl Matrices {
         }
     }
 
-    /// Rows and columns of the scales of A and of B.
+    /// Rows and columns of the scales of A and of B; where partial products are summed over the ranks, a
+    /// column for each rank.
     pub fn scales(&self) -> [(usize, usize); 2] {
         let Problem {
             m, n, k, scaling, ..
         } = self.problem;
-        Scales::shapes(scaling, (m, n, k))
+        let shapes = Scales::shapes(scaling, (m, n, k));
+        match self.summands {
+            1 => shapes,
+            ranks => shapes.map(|(rows, _)| (rows, ranks)),
+        }
     }
 
     /// Whether the reference of dense inputs takes the host seconds.
@@ -121,7 +129,7 @@ impl Matrices {
     ///
     /// With T terms of a sum that are not 0, every sum of some of them is an integer of at most 4·T. f16
     /// holds all integers up to 2¹¹, bf16 up to 2⁸, f32 up to 2²⁴: with T a quarter of that, whatever is
-    /// rounded, in whatever order, is exact.
+    /// rounded, in whatever order, is exact. With scales of ½ or 1 sums are multiples of ¼.
     fn stride(&self) -> usize {
         if self.summands == 1 {
             return match self.is_large() {
@@ -130,8 +138,12 @@ impl Matrices {
             };
         }
         // The integer up to which all are elements: 2 to the number of digits.
-        let exact = (2.0 / self.problem.dtype.epsilon()) as usize;
-        self.problem.k.div_ceil(exact / LARGEST_PRODUCT)
+        let exact = (2.0 / self.problem.output().epsilon()) as usize;
+        let largest = match self.problem.scaling {
+            Scaling::None => LARGEST_PRODUCT,
+            _ => LARGEST_PRODUCT * SCALE_PRODUCTS,
+        };
+        self.problem.k.div_ceil(exact / largest)
     }
 
     /// The columns of A and rows of B whose products the `summand`-th rank adds.

@@ -106,15 +106,20 @@ fn sets_and_matrices_differ_and_weights_stay() {
 
 #[test]
 fn partial_sums_of_integers_are_exact_in_the_element_type() {
-    for (dtype, exact) in [(DType::F16, 2048), (DType::Bf16, 256)] {
+    // With scales sums are multiples of ¼.
+    for (dtype, scaling, exact) in [
+        (DType::F16, Scaling::None, 2048),
+        (DType::Bf16, Scaling::None, 256),
+        (DType::E4m3, Scaling::Row, 64),
+    ] {
         for k in [5, 300, 4099] {
-            let problem = Problem::new(40, 3, k, dtype);
+            let problem = Problem::new(100, 3, k, dtype).with_scaling(scaling);
             for world in [2, 3] {
                 let matrices = matrices(Operation::MatmulAllReduce, world, problem);
                 assert_eq!(matrices.summands, world);
                 let a = matrices.source(Matrix::A, Numbers::Integers, 1);
                 let mut used = vec![false; k];
-                for row in 0..40 {
+                for row in 0..100 {
                     let values = a.row(row, 0..k);
                     // Elements of B are at most 2: no sum of some of the products is larger than this.
                     let largest: f32 = values.iter().map(|v| 2.0 * v.abs()).sum();
@@ -158,8 +163,15 @@ fn only_sums_over_ranks_are_sparse() {
 fn the_operands_of_all_ranks_cover_their_matrices() {
     use std::collections::BTreeMap;
     for operation in Operation::ALL {
-        for world in [1, 2, 3, 4] {
-            let problem = Problem::new(7, 5, 10, DType::F16);
+        let worlds = [1, 2, 3, 4].into_iter();
+        let scalings = [Scaling::None, Scaling::Row, Scaling::Tensor];
+        for (world, scaling) in worlds.flat_map(|world| scalings.map(|scaling| (world, scaling))) {
+            let dtype = match scaling {
+                Scaling::None => DType::F16,
+                _ => DType::E4m3,
+            };
+            let problem = Problem::new(7, 5, 10, dtype).with_scaling(scaling);
+            let [of_a, of_b] = matrices(operation, world, problem).scales();
             let mut seen: BTreeMap<Matrix, BTreeMap<(usize, usize), usize>> = BTreeMap::new();
             for rank in 0..world {
                 for operand in operation.operands((rank, world), &problem, None) {
@@ -181,9 +193,10 @@ fn the_operands_of_all_ranks_cover_their_matrices() {
                     Matrix::Bias | Matrix::NormWeight => (1, 5),
                     Matrix::C | Matrix::Residual | Matrix::ResidualOut => (7, 5),
                     Matrix::X | Matrix::Y => (gathered, 10),
-                    Matrix::ScalesA | Matrix::ScalesB => unreachable!("no operation has scales"),
+                    Matrix::ScalesA => of_a,
+                    Matrix::ScalesB => of_b,
                 };
-                let label = format!("{operation}, {world} ranks, {matrix:?}");
+                let label = format!("{operation}, {world} ranks, {problem:?}, {matrix:?}");
                 assert_eq!(seen.len(), rows * cols, "{label}");
                 let last = seen.keys().next_back();
                 assert_eq!(last, Some(&(rows - 1, cols - 1)), "{label}");

@@ -143,6 +143,36 @@ fn gathered_rows_of_e4m3_are_right() {
     }
 }
 
+/// Each rank has scales of its own.
+#[test]
+fn reductions_of_e4m3_are_right() {
+    for (suite, rows_of) in [
+        (
+            "matmul-reduce-scatter",
+            "matmulThenReduceScatter,reduceScatterPipeline,reduceScatterRing,fusedReduceScatter/bound,\
+             fusedReduceScatter/local",
+        ),
+        (
+            "matmul-all-reduce",
+            "matmulThenAllReduce,allReducePipeline,fusedAllReduce,fusedAllReduce:shots=1",
+        ),
+        (
+            "row-parallel",
+            "rowParallelLinear,rowParallelLinearPipeline,fusedRowParallelLinear",
+        ),
+    ] {
+        for scales in ["tensor", "row"] {
+            let line = format!("--dtype e4m3 --scales {scales} --shape 37x24x96 --impl {rows_of}");
+            let (outcome, report) = measured(3, suite, &line);
+            outcome.succeeded();
+            for (_, row) in rows(&report) {
+                assert_eq!(row["status"], "ok", "{row}");
+                assert_eq!(row["verification"]["wrong"], 0, "{row}");
+            }
+        }
+    }
+}
+
 #[test]
 fn layers_are_of_their_operation_and_say_what_calls_take_the_host() {
     let rows_of = "fusedColumnParallelLinear/bound,fusedColumnParallelLinear,\

@@ -62,6 +62,15 @@ __device__ __forceinline__ void round_to_box(char* to, const float (&box)[kBox /
   }
 }
 
+// A warpgroup: applies outer scales, where there are some, to its accumulators of a box of a tile.
+template <class Tile>
+__device__ __forceinline__ void scale_box(const Scales& scales, TileCoord tile, uint32_t consumer,
+                                          uint32_t box, float (&accumulators)[kBox / 2]) {
+  if constexpr (Tile::kScaling == Scaling::kOuter) {
+    scales.apply(tile.row + consumer * 64, tile.column + box * kBox, accumulators);
+  }
+}
+
 // A warpgroup: scales its accumulators, rounds and stores them. `leader` is true in the one thread that
 // stores.
 template <class Tile>
@@ -72,9 +81,7 @@ __device__ __forceinline__ void store_tile(const TensorMap* c, const Scales& sca
   constexpr uint32_t kBuffers = Tile::kBoxesC % Tile::kBuffersC == 0 ? Tile::kBuffersC : 1;
 #pragma unroll
   for (uint32_t box = 0; box < Tile::kBoxesC; ++box) {
-    if constexpr (Tile::kScaling == Scaling::kOuter) {
-      scales.apply(tile.row + consumer * 64, tile.column + box * kBox, accumulators[box]);
-    }
+    scale_box<Tile>(scales, tile, consumer, box, accumulators[box]);
     bias.add<typename Tile::Output>(tile.column + box * kBox, accumulators[box]);
     char* buffer = memory.c[consumer][box % kBuffers];
     // An earlier store has read the buffer.

@@ -73,6 +73,19 @@ __device__ __forceinline__ void run_roles(Load&& load, Aux&& aux, Consume&& cons
   }
 }
 
+// A consumer of a kernel that reduces: multiplies this rank's partial of a tile, and scales it.
+template <class Tile>
+__device__ __forceinline__ void multiply_partial(const Pipeline<Tile>& pipeline,
+                                                 typename Pipeline<Tile>::Cursor& at, uint32_t steps,
+                                                 const Scales& scales, TileCoord tile, uint32_t consumer,
+                                                 Accumulators<Tile>& accumulators) {
+  multiply_tile<Tile>(pipeline, at, steps, scales, tile, consumer, accumulators);
+#pragma unroll
+  for (uint32_t box = 0; box < Tile::kBoxesC; ++box) {
+    scale_box<Tile>(scales, tile, consumer, box, accumulators[box]);
+  }
+}
+
 // A consumer of a kernel that stores its tiles itself. `c(tile)` is the map of the matrix that a tile is
 // stored to.
 template <class Tile, class Schedule, class MapOf>
@@ -83,11 +96,7 @@ __device__ __forceinline__ void multiply_and_store(const Schedule& schedule, con
   typename Pipeline<Tile>::Cursor at;
   Accumulators<Tile> accumulators;
   schedule.template for_each_tile<Tile>([&](TileCoord tile) {
-    if constexpr (Tile::kScaling == Scaling::kNone) {
-      multiply<Tile>(pipeline, at, steps, consumer, accumulators);
-    } else {
-      multiply_promoting<Tile>(pipeline, at, steps, scales, tile, consumer, accumulators);
-    }
+    multiply_tile<Tile>(pipeline, at, steps, scales, tile, consumer, accumulators);
     store_tile<Tile>(&c(tile), scales, bias, pipeline.memory, tile, consumer, leader, accumulators);
   });
   if (leader) bulk_wait<0>();

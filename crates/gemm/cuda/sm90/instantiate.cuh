@@ -21,13 +21,11 @@
   TILES(KERNEL, family##_bf16_nn, __nv_bfloat16, Major::kMN) \
   TILES(KERNEL, family##_bf16_nt, __nv_bfloat16, Major::kK)
 
+// Operands of e4m3, both K-major; the type of C and the scales are named.
+#define WARPWEAVE_E4M3_TYPES(TILES, KERNEL, family, scales, kScaling)                             \
+  TILES(KERNEL, family##_e4m3_f16_##scales##_nt, __nv_fp8_e4m3, Major::kK, __half, kScaling)      \
+  TILES(KERNEL, family##_e4m3_bf16_##scales##_nt, __nv_fp8_e4m3, Major::kK, __nv_bfloat16, kScaling)
+
 // All tiles, or those without clusters.
 #define WARPWEAVE_KERNELS(KERNEL, family) WARPWEAVE_TYPES(WARPWEAVE_TILES, KERNEL, family)
 #define WARPWEAVE_KERNELS_ALONE(KERNEL, family) WARPWEAVE_TYPES(WARPWEAVE_TILES_ALONE, KERNEL, family)
-
-#define WARPWEAVE_E4M3_TO(KERNEL, name, C)                                                          \
-  WARPWEAVE_TILES(KERNEL, name##_outer_nt, __nv_fp8_e4m3, Major::kK, 2, C, Scaling::kOuter) \
-  WARPWEAVE_TILES(KERNEL, name##_block_nt, __nv_fp8_e4m3, Major::kK, 2, C, Scaling::kBlock)
-#define WARPWEAVE_E4M3(KERNEL, family)                         \
-  WARPWEAVE_E4M3_TO(KERNEL, family##_e4m3_f16, __half)         \
-  WARPWEAVE_E4M3_TO(KERNEL, family##_e4m3_bf16, __nv_bfloat16)

@@ -212,4 +212,17 @@ __device__ __forceinline__ void multiply_promoting(const Pipeline<Tile>& pipelin
   }
 }
 
+// A warpgroup: one of the two, by the tile's elements. Outer scales are left to the epilogue.
+template <class Tile>
+__device__ __forceinline__ void multiply_tile(const Pipeline<Tile>& pipeline,
+                                              typename Pipeline<Tile>::Cursor& at, uint32_t steps,
+                                              const Scales& scales, TileCoord tile, uint32_t consumer,
+                                              Accumulators<Tile>& accumulators) {
+  if constexpr (Tile::kScaling == Scaling::kNone) {
+    multiply<Tile>(pipeline, at, steps, consumer, accumulators);
+  } else {
+    multiply_promoting<Tile>(pipeline, at, steps, scales, tile, consumer, accumulators);
+  }
+}
+
 }  // namespace warpweave

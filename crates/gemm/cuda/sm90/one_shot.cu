@@ -33,9 +33,9 @@
 // worthless results. A launch that finds a fault when it begins writes nothing to a peer, which may still be
 // reading what it got two calls before, and signals nothing: its own waits for its own partials fail too.
 //
-// **Bits.** All partials are rounded to the element type, this rank's too, and added in f32 in the order of
-// ranks, from negative zero, then a bias; the result is rounded once. So all ranks have the same bits, in
-// every run, and those of `reduction.cu`.
+// **Bits.** All partials, scaled if operands are e4m3, are rounded to the element type of C, this rank's too,
+// and added in f32 in the order of ranks, from negative zero, then a bias; the result is rounded once. So all
+// ranks have the same bits, in every run, and those of `reduction.cu`.
 //
 // All blocks are resident, since each has partials that others wait for. No cycle of waits: storing partials
 // waits for nothing. The launch is not programmatic: it reads the counter first.
@@ -76,6 +76,8 @@ struct alignas(128) OneShotParams {
   uint32_t slot;
   uint32_t end;
   Bias bias;
+  // Of operands of e4m3: of this rank's columns of A and rows of B.
+  Scales scales;
 
   __device__ __forceinline__ CallCounter calls() const { return call_counter(pad, end); }
 };
@@ -259,8 +261,8 @@ __device__ __forceinline__ void one_shot(const OneShotParams& p) {
         const EpilogueStaging<Tile> staging(pipeline, consumer);
         typename Pipeline<Tile>::Cursor at;
         Accumulators<Tile> accumulators;
-        p.raster.for_each_tile<Tile>([&](TileCoord) {
-          multiply<Tile>(pipeline, at, p.steps, consumer, accumulators);
+        p.raster.for_each_tile<Tile>([&](TileCoord tile) {
+          multiply_partial<Tile>(pipeline, at, p.steps, p.scales, tile, consumer, accumulators);
           staging.put(at, accumulators);
         });
         staging.wait_empty();
@@ -270,7 +272,7 @@ __device__ __forceinline__ void one_shot(const OneShotParams& p) {
           if (lane.has_unit()) wait_epoch(pad, lane.slot(), lane.rank(), call);
           __syncwarp();
           for (uint32_t box = 0; box < Tile::kBoxesC; ++box) {
-            reduce_box<typename Tile::Element>(p, call, row, tile.column + box * kBox);
+            reduce_box<typename Tile::Output>(p, call, row, tile.column + box * kBox);
           }
         });
       });
@@ -283,5 +285,6 @@ __device__ __forceinline__ void one_shot(const OneShotParams& p) {
   }
 
 WARPWEAVE_KERNELS_ALONE(WARPWEAVE_ONE_SHOT, one_shot)
+WARPWEAVE_E4M3_TYPES(WARPWEAVE_TILES_ALONE, WARPWEAVE_ONE_SHOT, one_shot, outer, Scaling::kOuter)
 
 }  // namespace warpweave

@@ -59,7 +59,7 @@ __device__ __forceinline__ void plain_gemm(const PlainParams& p) {
 
 WARPWEAVE_KERNELS(WARPWEAVE_PLAIN, gemm)
 
-// Operands of e4m3, both K-major: `outer` and `block` name the scales, then the type of C.
-WARPWEAVE_E4M3(WARPWEAVE_PLAIN, gemm)
+WARPWEAVE_E4M3_TYPES(WARPWEAVE_TILES, WARPWEAVE_PLAIN, gemm, outer, Scaling::kOuter)
+WARPWEAVE_E4M3_TYPES(WARPWEAVE_TILES, WARPWEAVE_PLAIN, gemm, block, Scaling::kBlock)
 
 }  // namespace warpweave

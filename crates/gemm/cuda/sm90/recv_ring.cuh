@@ -51,8 +51,9 @@ struct RecvRing {
 };
 
 // A tile that leaves room for the ring: one buffer of C for each consumer.
-template <typename T, Major kMajorB, uint32_t kN, Multicast kMulticast>
-using RingTile = Tile<T, kMajorB, kN, kMulticast, 1>;
+template <typename T, Major kMajorB, uint32_t kN, Multicast kMulticast, typename C = T,
+          Scaling kScaling = Scaling::kNone>
+using RingTile = Tile<T, kMajorB, kN, kMulticast, C, kScaling, 1>;
 
 // Dynamic shared memory of a launch with a ring: `FETCHING_BYTES` in `sm90/config.rs`.
 template <class Tile>

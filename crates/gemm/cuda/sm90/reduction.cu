@@ -51,9 +51,10 @@
 // out only after a notice on this pad, which the host then finds: the failed wait of another pad keeps this
 // rank from signalling, not from ending what it can end.
 //
-// **Bits.** All partials are rounded to the element type, the owner's too, and added in f32 in the order of
-// ranks, from negative zero, then a bias; the result is rounded once. That depends neither on time and grid
-// nor on who owns a row: a row has the same bits in every run, at any place and in C of any height.
+// **Bits.** All partials, scaled if operands are e4m3, are rounded to the element type of C, the owner's too,
+// and added in f32 in the order of ranks, from negative zero, then a bias; the result is rounded once. That
+// depends neither on time and grid nor on who owns a row: a row has the same bits in every run, at any place
+// and in C of any height.
 //
 // The launch is not programmatic: where ranks share a GPU, blocks of a rank's next call would take SMs that
 // blocks of this call still need.
@@ -129,6 +130,8 @@ struct alignas(128) ReductionParams {
   // Of the largest shard.
   uint32_t most_rows;
   Bias bias;
+  // Of operands of e4m3: of this rank's columns of A and rows of B.
+  Scales scales;
 
   // The number of the call, which is the epoch of all flags of the kernel's slots: one counter stands for all
   // of them.
@@ -234,7 +237,7 @@ template <class Tile>
 __device__ __forceinline__ void reduce_partials(const PadView& pad, const Pipeline<Tile>& pipeline,
                                                 typename Pipeline<Tile>::Cursor& at, uint32_t consumer,
                                                 float (&accumulators)[kBox / 2]) {
-  using Element = typename Tile::Element;
+  using Output = typename Tile::Output;
   using Stages = PartialStages<Tile>;
   const MatrixLane lane;
   const uint32_t others = pad.world - 1;
@@ -242,14 +245,14 @@ __device__ __forceinline__ void reduce_partials(const PadView& pad, const Pipeli
   uint32_t own[kBox / 4];
 #pragma unroll
   for (uint32_t i = 0; i < kBox / 4; ++i) {
-    own[i] = round_pair<Element>(accumulators[2 * i], accumulators[2 * i + 1]);
+    own[i] = round_pair<Output>(accumulators[2 * i], accumulators[2 * i + 1]);
   }
 #pragma unroll
   for (float& sum : accumulators) sum = -0.0f;
   const auto add_own = [&] {
 #pragma unroll
     for (uint32_t i = 0; i < kBox / 4; ++i) {
-      const float2 pair = widen_pair<Element>(own[i]);
+      const float2 pair = widen_pair<Output>(own[i]);
       accumulators[2 * i] += pair.x;
       accumulators[2 * i + 1] += pair.y;
     }
@@ -269,7 +272,7 @@ __device__ __forceinline__ void reduce_partials(const PadView& pad, const Pipeli
         load_matrices(lane.at(box, column), matrices);
 #pragma unroll
         for (uint32_t i = 0; i < 4; ++i) {
-          const float2 pair = widen_pair<Element>(matrices[i]);
+          const float2 pair = widen_pair<Output>(matrices[i]);
           accumulators[column / 2 + 2 * i] += pair.x;
           accumulators[column / 2 + 2 * i + 1] += pair.y;
         }
@@ -444,12 +447,13 @@ __device__ __forceinline__ void reduce_gemm(const ReductionParams& p) {
         typename Pipeline<Tile>::Cursor at;
         Accumulators<Tile> accumulators;
         p.for_each_tile<Tile>([&](const GroupTile& tile) {
-          multiply<Tile>(pipeline, at, p.steps, consumer, accumulators);
+          const TileCoord place{p.starts[tile.owner] + tile.row, tile.column};
+          multiply_partial<Tile>(pipeline, at, p.steps, p.scales, place, consumer, accumulators);
           const bool own = tile.owner == pad.rank;
 #pragma unroll
           for (uint32_t box = 0; own && box < Tile::kBoxesC; ++box) {
             reduce_partials<Tile>(pad, pipeline, at, consumer, accumulators[box]);
-            p.bias.add<typename Tile::Element>(tile.column + box * kBox, accumulators[box]);
+            p.bias.add<typename Tile::Output>(tile.column + box * kBox, accumulators[box]);
           }
           staging.put(at, accumulators);
         });
@@ -479,5 +483,6 @@ __device__ __forceinline__ void reduce_gemm(const ReductionParams& p) {
   }
 
 WARPWEAVE_KERNELS_ALONE(WARPWEAVE_REDUCTION, reduce)
+WARPWEAVE_E4M3_TYPES(WARPWEAVE_TILES_ALONE, WARPWEAVE_REDUCTION, reduce, outer, Scaling::kOuter)
 
 }  // namespace warpweave

@@ -41,8 +41,8 @@ static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <= 65536 / kT
 // B is stored as rows of K (`Major::kK`, N×K: transposed) or as rows of N (`Major::kMN`, K×N: row-major).
 // With two buffers of C a consumer fills one box while the other is being stored; one buffer leaves shared
 // memory for a receive ring.
-template <typename T, Major kMajorB_, uint32_t kN_, Multicast kMulticast_, uint32_t kBuffersC_ = 2,
-          typename C = T, Scaling kScaling_ = Scaling::kNone>
+template <typename T, Major kMajorB_, uint32_t kN_, Multicast kMulticast_, typename C = T,
+          Scaling kScaling_ = Scaling::kNone, uint32_t kBuffersC_ = 2>
 struct Tile {
   using Element = T;
   using Output = C;

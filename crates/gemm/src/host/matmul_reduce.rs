@@ -28,13 +28,13 @@ impl GemmReduceBackend for Host {
         let call = (prepared, *operands);
         enqueue(self, stream, MatmulReduce::NAME, call, |launch| {
             // SAFETY: the obligations of `reduce` are those of this method, kept until the work has ended.
-            unsafe { with_element!(launch.problem.dtype, T => reduce::<T>(&launch)) }
+            unsafe { with_element!(launch.problem.out, T => reduce::<T>(&launch)) }
         })
     }
 }
 
 /// # Safety
-/// As for [`GemmReduceBackend::matmul_reduce`], with `T` the problem's type.
+/// As for [`GemmReduceBackend::matmul_reduce`], with `T` the type of C.
 unsafe fn reduce<T: Element>(gemm: &Launch<'_>) -> Result<(), Error> {
     if gemm.c == ReduceOutput::Each {
         // SAFETY: the caller's obligation.

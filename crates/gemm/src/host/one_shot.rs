@@ -14,7 +14,7 @@ type Tile = [Range<usize>; 2];
 
 /// # Safety
 /// As for [`GemmReduceBackend::matmul_reduce`](crate::GemmReduceBackend::matmul_reduce), with `T` the
-/// problem's type.
+/// type of C.
 pub(super) unsafe fn reduce<T: Element>(gemm: &Launch<'_>) -> Result<(), Error> {
     let (pad, own, ready) = (&gemm.operands.pad, gemm.rank, gemm.ready);
     let partial = partials::partial(gemm, &(0..gemm.problem.m))?;

@@ -6,21 +6,20 @@ use warpweave_symm_mem::host::record;
 use warpweave_symm_mem::{DType, DevicePtr};
 
 use super::{Element, panels};
+use crate::Error;
 use crate::matmul_reduce::Launch;
-use crate::{Error, GemmOperands};
 
-/// This rank's GEMM of some rows, not rounded, contiguous.
+/// This rank's GEMM of some rows, scaled and not rounded, contiguous.
 pub(super) fn partial(gemm: &Launch<'_>, rows: &Range<usize>) -> Result<Vec<f32>, Error> {
-    let (problem, a) = gemm.part(rows);
-    let mut sums = vec![0.0f32; problem.m * problem.n];
+    let mut sums = vec![0.0f32; rows.len() * gemm.problem.n];
+    let (problem, operands) = gemm.part(rows, DevicePtr(sums.as_mut_ptr() as u64));
     if problem.k > 0 {
         let mut wide = problem.with_output(DType::F32);
         wide.bias = false;
         wide.ldc = wide.n;
-        let c = DevicePtr(sums.as_mut_ptr() as u64);
-        // SAFETY: the caller of the launch vouches for A and B; `sums` has the GEMM's size and is this
+        // SAFETY: the caller of the launch vouches for A, B and scales; `sums` has the GEMM's size and is this
         // function's own.
-        unsafe { panels::multiply_raw(&wide, GemmOperands::new(a, gemm.operands.b, c))? };
+        unsafe { panels::multiply_raw(&wide, operands)? };
     }
     Ok(sums)
 }

@@ -40,7 +40,9 @@
 //!
 //! # Rounding
 //!
-//! Every rank's partial is rounded to the element type, that of the rank that reduces too. The partials are
+//! Every rank's partial is rounded to the element type of C, that of the rank that reduces too. Operands of
+//! e4m3 have scales, by tensor or row, which may differ between the ranks: a partial is scaled before it is
+//! rounded. The partials are
 //! added in f32 in the order of ranks, from negative zero, then the bias, and the result is rounded once.
 //! So the bits of a row depend on nothing but its rows of A, B and the bias: not on who owns it, on m, or on
 //! which of the two protocols reduces it, and a GEMM followed by a reduction in the order of ranks, as
@@ -55,7 +57,7 @@ use std::ops::Range;
 use warpweave_symm_mem::{DType, DevicePtr, PadView};
 
 use crate::launches;
-use crate::{Error, GemmBatch, GemmOperands, GemmProblem, Layout, Peers, Tiling};
+use crate::{Error, GemmBatch, GemmOperands, GemmProblem, Layout, Peers, Scaling, Tiling};
 
 pub use backend::GemmReduceBackend;
 pub use order::{Group, order};
@@ -77,7 +79,8 @@ pub enum ReduceOutput {
 #[derive(Clone, Debug)]
 pub struct MatmulReduce {
     /// This rank's partial GEMM: all rows and columns of C, this rank's part of K. K may be empty, which
-    /// gives zero. `ldc` holds for C and for staging.
+    /// gives zero. `ldc` holds for C and for staging, and so does the type of C: that of A and B, or of e4m3
+    /// any other.
     pub problem: GemmProblem,
     /// The contiguous rows of C that each rank owns, by rank. Ignored in one shot.
     pub shards: Vec<Range<usize>>,
@@ -113,6 +116,8 @@ pub struct ReduceOperands {
     /// Address of the bias: n elements of the type of C, on a GPU at a multiple of 16 bytes. The owner of a
     /// row adds it once. Ignored by a problem without one.
     pub bias: DevicePtr,
+    /// The scales of this rank's columns of A and of its rows of B, f32; ignored by a problem without them.
+    pub scales: [DevicePtr; 2],
     /// Where the result goes. [`ReduceOutput::Owner`]: one address, of the first row of this rank's shard;
     /// [`Each`](ReduceOutput::Each): one, of row 0 of this rank's C;
     /// [`Everyone`](ReduceOutput::Everyone): for each rank that of row 0 of its C, as mapped here.
@@ -166,7 +171,7 @@ impl MatmulReduce {
 
     /// Bytes of a row of C and of a partial.
     pub(crate) fn row_bytes(&self) -> usize {
-        self.problem.ldc * self.problem.dtype.size()
+        self.problem.ldc * self.problem.out.size()
     }
 
     /// `row` rows of C after `address`.
@@ -198,8 +203,12 @@ impl MatmulReduce {
         if problem.a_layout != Layout::RowMajor {
             return refuse("A must be row-major".into());
         }
-        if problem.batch != GemmBatch::ONE || problem.out != problem.dtype {
+        let is_stored = problem.out == problem.dtype || problem.dtype == DType::E4m3;
+        if problem.batch != GemmBatch::ONE || !is_stored {
             return refuse("it is one GEMM, stored in its own type".into());
+        }
+        if problem.scaling == Scaling::Block {
+            return refuse("scales must be by tensor or row".into());
         }
         if rank >= world || world > Peers::MOST {
             return refuse(format!("a world of {world}, {} ranks at most", Peers::MOST));
@@ -304,15 +313,26 @@ impl Launch<'_> {
         }
     }
 
-    /// The problem of `rows` of A, and where these begin.
-    pub fn part(&self, rows: &Range<usize>) -> (GemmProblem, DevicePtr) {
+    /// The problem of `rows` of A, and its operands for a result at `c`.
+    pub fn part(&self, rows: &Range<usize>, c: DevicePtr) -> (GemmProblem, GemmOperands) {
         let GemmProblem { lda, dtype, .. } = self.problem;
         let problem = GemmProblem {
             m: rows.len(),
             ..self.problem
         };
-        let first = rows.start * lda * dtype.size();
-        (problem, self.operands.a.add(first))
+        let ReduceOperands {
+            a,
+            b,
+            scales: [of_a, of_b],
+            ..
+        } = *self.operands;
+        let a = a.add(rows.start * lda * dtype.size());
+        let of_a = match problem.scaling {
+            Scaling::Row => of_a.add(rows.start * DType::F32.size()),
+            _ => of_a,
+        };
+        let operands = GemmOperands::new(a, b, c).with_scales([of_a, of_b]);
+        (problem, operands)
     }
 
     /// Checks the pad, and that the addresses are there, at multiples of `alignment` bytes of their type.
@@ -331,6 +351,7 @@ impl Launch<'_> {
             a,
             b,
             bias,
+            scales,
             c,
             staging,
             staging_stride,
@@ -364,7 +385,7 @@ impl Launch<'_> {
         if self.c == ReduceOutput::Each {
             let bytes = world * problem.m * self.row_bytes();
             let room = isize::MAX as usize - bytes;
-            let alignment = alignment(problem.dtype);
+            let alignment = alignment(problem.out);
             let is_aligned = (*staging_stride as u64).is_multiple_of(alignment);
             if !(bytes..=room).contains(staging_stride) || !is_aligned {
                 return refuse(format!(
@@ -380,6 +401,7 @@ impl Launch<'_> {
         for &c in c.iter().chain(stagings).chain(pulls.then_some(pulled)) {
             GemmOperands::new(*a, *b, c)
                 .with_bias(*bias)
+                .with_scales(*scales)
                 .check(&self.with_terms(), &alignment)?;
         }
         Ok(())

@@ -37,6 +37,7 @@ fn operands(gemm: &MatmulReduce) -> ReduceOperands {
         a: address,
         b: address,
         bias: DevicePtr::NULL,
+        scales: [address; 2],
         c: match gemm.c {
             ReduceOutput::Everyone => on_all,
             ReduceOutput::Owner | ReduceOutput::Each => address.into(),
@@ -252,6 +253,21 @@ fn descriptors_that_contradict_themselves_are_refused() {
     refused(
         &|p| p.problem = p.problem.with_layouts(Layout::Transposed, Layout::RowMajor),
         "A must be row-major",
+    );
+    let e4m3 = |scaling, out| {
+        move |p: &mut MatmulReduce| p.problem = GemmProblem::e4m3(64, 520, 64, scaling, out)
+    };
+    for out in [DType::F32, DType::F16, DType::Bf16] {
+        let mut scaled = good.clone();
+        e4m3(Scaling::Row, out)(&mut scaled);
+        check(&scaled, |_| {}).unwrap();
+        assert_eq!(scaled.row_bytes(), 520 * out.size());
+        let nowhere = check(&scaled, |o| o.scales[1] = DevicePtr::NULL).unwrap_err();
+        assert!(nowhere.to_string().contains("scales of B"), "{nowhere}");
+    }
+    refused(
+        &e4m3(Scaling::Block, DType::Bf16),
+        "scales must be by tensor or row",
     );
     // In one shot shards and groups say nothing. C, 64 × 520, has nine units.
     let each = |p: &mut MatmulReduce| {

@@ -276,21 +276,25 @@ pub(super) fn kernel(
                 (DType::F32 | DType::E4m3, _) => return None,
             }
         };
+        ($family:literal, $scales:literal) => {
+            match problem.out {
+                DType::F16 => names!($family, "_e4m3_f16", $scales),
+                DType::Bf16 => names!($family, "_e4m3_bf16", $scales),
+                DType::F32 | DType::E4m3 => return None,
+            }
+        };
     }
-    let scaled = match (problem.scaling, problem.out) {
-        (Scaling::Tensor | Scaling::Row, DType::F16) => Some(names!("gemm_e4m3_f16_outer_nt")),
-        (Scaling::Tensor | Scaling::Row, DType::Bf16) => Some(names!("gemm_e4m3_bf16_outer_nt")),
-        (Scaling::Block, DType::F16) => Some(names!("gemm_e4m3_f16_block_nt")),
-        (Scaling::Block, DType::Bf16) => Some(names!("gemm_e4m3_bf16_block_nt")),
-        _ => None,
-    };
-    let names: [&'static str; CONFIGS.len()] = match (family, scaled) {
-        (Family::Plain, Some(names)) => names,
-        (Family::Plain, None) => kernels!("gemm"),
-        (Family::AllGather, _) => kernels!("all_gather"),
-        (Family::Eager, _) => kernels!("eager"),
-        (Family::Reduction, _) => kernels!("reduce"),
-        (Family::OneShot, _) => kernels!("one_shot"),
+    let names: [&'static str; CONFIGS.len()] = match (family, problem.scaling) {
+        (Family::Plain, Scaling::None) => kernels!("gemm"),
+        (Family::Plain, Scaling::Tensor | Scaling::Row) => kernels!("gemm", "_outer_nt"),
+        (Family::Plain, Scaling::Block) => kernels!("gemm", "_block_nt"),
+        (Family::AllGather, Scaling::None) => kernels!("all_gather"),
+        (Family::Eager, Scaling::None) => kernels!("eager"),
+        (Family::Reduction, Scaling::None) => kernels!("reduce"),
+        (Family::Reduction, Scaling::Tensor | Scaling::Row) => kernels!("reduce", "_outer_nt"),
+        (Family::OneShot, Scaling::None) => kernels!("one_shot"),
+        (Family::OneShot, Scaling::Tensor | Scaling::Row) => kernels!("one_shot", "_outer_nt"),
+        _ => return None,
     };
     let shape = CONFIGS.get(config)?;
     let is = blocks(shape) == 1 || !family.is_unclustered();
@@ -408,10 +412,12 @@ mod tests {
             ] {
                 for (index, config) in CONFIGS.iter().enumerate() {
                     let found = kernel(family, &problem, index);
-                    let is_fused = family != Family::Plain;
-                    if blocks(config) > 1 && family.is_unclustered()
-                        || is_fused && problem.dtype == DType::E4m3
-                    {
+                    let scales = match family {
+                        Family::Plain => true,
+                        Family::AllGather | Family::Eager => problem.scaling == Scaling::None,
+                        Family::Reduction | Family::OneShot => problem.scaling != Scaling::Block,
+                    };
+                    if blocks(config) > 1 && family.is_unclustered() || !scales {
                         assert_eq!(found.map(|(_, name)| name), None);
                         continue;
                     }

@@ -3,8 +3,8 @@
 use warpweave_symm_mem::cuda::CudaStream;
 use warpweave_symm_mem::{Backend, Cuda, DevicePtr, PadView};
 
-use super::config::{self, Family, STEP};
-use super::prepared::{Bias, boxes, maps_of_a, refused, used_bias};
+use super::config::{self, Family};
+use super::prepared::{Bias, Scales, boxes, maps_of_a, refused, used_bias, used_scales};
 use super::requirements::check_reduction;
 use super::resident::{Addresses, Parameter, Resident, check_family};
 use super::tensor_map::{Matrix, TensorMap};
@@ -37,8 +37,10 @@ struct OneShot {
     slot: u32,
     end: u32,
     bias: Bias,
+    scales: Scales,
 }
-const _: () = assert!(size_of::<OneShot>() == 2688 && std::mem::offset_of!(OneShot, bias) == 2600);
+const _: () =
+    assert!(size_of::<OneShot>() == 2688 && std::mem::offset_of!(OneShot, scales) == 2616);
 
 // SAFETY: the structure above is that of the device code.
 unsafe impl Parameter for OneShot {
@@ -102,6 +104,7 @@ impl PreparedOneShot {
         let addresses = Addresses {
             peers: [gemm.own_sums().into(), operands.staging],
             staging_stride: operands.staging_stride,
+            scales: used_scales(&self.gemm.problem, operands.scales),
             matrices: [
                 operands.a,
                 operands.b,
@@ -137,7 +140,7 @@ impl PreparedOneShot {
             part_bytes: (problem.m * gemm.row_bytes()) as u64,
             row_stride: gemm.row_bytes() as u64,
             raster: self.raster,
-            steps: problem.k.div_ceil(STEP) as u32,
+            steps: config::steps(problem),
             rows: problem.m as u32,
             columns: problem.n as u32,
             unit_rows: units.rows as u32,
@@ -146,6 +149,7 @@ impl PreparedOneShot {
             slot: gemm.ready as u32,
             end: gemm.done as u32,
             bias: Bias::new(problem, operands.bias),
+            scales: Scales::new(problem, operands.scales),
         })
     }
 }

@@ -32,7 +32,7 @@ impl Bias {
 /// `Scales` in `cuda/sm90/scales.cuh`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-struct Scales {
+pub(super) struct Scales {
     addresses: [DevicePtr; 2],
     rows: u32,
     columns: u32,
@@ -40,9 +40,10 @@ struct Scales {
 }
 
 impl Scales {
-    fn new(problem: &GemmProblem, addresses: [DevicePtr; 2]) -> Self {
+    /// Those of `problem` at `addresses`, if it has some.
+    pub fn new(problem: &GemmProblem, addresses: [DevicePtr; 2]) -> Self {
         Self {
-            addresses,
+            addresses: used_scales(problem, addresses),
             rows: problem.m as u32,
             columns: problem.n as u32,
             stride: match problem.scaling {
@@ -59,6 +60,14 @@ pub(super) fn used_bias(problem: &GemmProblem, address: DevicePtr) -> DevicePtr 
     match problem.bias {
         true => address,
         false => DevicePtr::NULL,
+    }
+}
+
+/// The addresses of scales, or null for a problem without them.
+pub(super) fn used_scales(problem: &GemmProblem, addresses: [DevicePtr; 2]) -> [DevicePtr; 2] {
+    match problem.scaling {
+        Scaling::None => [DevicePtr::NULL; 2],
+        _ => addresses,
     }
 }
 
@@ -143,10 +152,7 @@ impl Prepared {
     ) -> Result<(), Error> {
         operands.check(&self.problem, |_| ADDRESS_ALIGNMENT)?;
         let bias = used_bias(&self.problem, operands.bias);
-        let [scales_a, scales_b] = match self.problem.scaling {
-            Scaling::None => [DevicePtr::NULL; 2],
-            _ => operands.scales,
-        };
+        let [scales_a, scales_b] = used_scales(&self.problem, operands.scales);
         let addresses = [operands.a, operands.b, operands.c, bias, scales_a, scales_b];
         let [along_m, along_n] = self.config.cluster;
         let cluster = along_m * along_n;

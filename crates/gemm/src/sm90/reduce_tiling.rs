@@ -57,7 +57,7 @@ impl Waves {
 
 /// The tile, and its order, for a GEMM between `world` ranks whose partials go to all of them.
 pub(super) fn to_all(problem: &GemmProblem, world: usize, sms: u32) -> Tiling {
-    let part = (problem.m * problem.n) as f64 * problem.dtype.size() as f64;
+    let part = (problem.m * problem.n) as f64 * problem.out.size() as f64;
     let config = fastest(|config| {
         let waves = Waves::new(config, problem, sms);
         let tiles = cutlass::tiles(config, problem);

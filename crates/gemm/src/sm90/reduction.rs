@@ -5,8 +5,8 @@ use std::ops::Range;
 use warpweave_symm_mem::cuda::CudaStream;
 use warpweave_symm_mem::{Backend, Cuda, DevicePtr, PadView};
 
-use super::config::{Family, STEP};
-use super::prepared::{Bias, boxes, refused, rows_of_box, used_bias};
+use super::config::{self, Family};
+use super::prepared::{Bias, Scales, boxes, refused, rows_of_box, used_bias, used_scales};
 use super::requirements::check_reduction;
 use super::resident::{Addresses, Parameter, Resident, check_family};
 use super::tensor_map::{BOX_COLUMNS, Matrix, TensorMap};
@@ -45,9 +45,10 @@ struct Reduction {
     everyone: u32,
     most_rows: u32,
     bias: Bias,
+    scales: Scales,
 }
 const _: () =
-    assert!(size_of::<Reduction>() == 2048 && std::mem::offset_of!(Reduction, bias) == 1936);
+    assert!(size_of::<Reduction>() == 2048 && std::mem::offset_of!(Reduction, scales) == 1952);
 
 // SAFETY: the structure above is that of the device code.
 unsafe impl Parameter for Reduction {
@@ -119,6 +120,7 @@ impl PreparedReduction {
         let addresses = Addresses {
             peers: [operands.c, operands.staging],
             staging_stride: 0,
+            scales: used_scales(&self.gemm.problem, operands.scales),
             matrices: [
                 operands.a,
                 operands.b,
@@ -168,15 +170,16 @@ impl PreparedReduction {
             group_rows: gemm.group_rows as u32,
             groups: gemm.groups() as u32,
             row_stride: gemm.row_bytes() as u32,
-            row_bytes: (gemm.problem.n * gemm.problem.dtype.size()) as u32,
+            row_bytes: (gemm.problem.n * gemm.problem.out.size()) as u32,
             unit_count: self.unit_count,
-            steps: gemm.problem.k.div_ceil(STEP) as u32,
+            steps: config::steps(&gemm.problem),
             ready: gemm.ready as u32,
             summed: gemm.summed as u32,
             done: gemm.done as u32,
             everyone: everyone.into(),
             most_rows: gemm.most_rows() as u32,
             bias: Bias::new(&gemm.problem, operands.bias),
+            scales: Scales::new(&gemm.problem, operands.scales),
         })
     }
 }

@@ -34,7 +34,7 @@ pub fn check_problem(problem: &GemmProblem) -> Result<(), Error> {
     check_rows(problem, Provider::Sm90, &[("n", problem.n)])
 }
 
-/// As [`check_problem`], for the kernels that communicate, whose operands have 16 bits.
+/// As [`check_problem`], for the kernels that gather, whose operands have 16 bits.
 pub(super) fn check_fused(problem: &GemmProblem) -> Result<(), Error> {
     check_single(problem, Provider::Sm90)?;
     check_problem(problem)
@@ -48,7 +48,7 @@ pub(super) fn check_reduction(gemm: &MatmulReduce) -> Result<(), Error> {
         let why = "this rank must have a part of K".into();
         return unsupported(problem, Provider::Sm90, why);
     }
-    check_fused(problem)?;
+    check_problem(problem)?;
     let world = gemm.world;
     if world > RANKS {
         let why = format!("there must be {RANKS} ranks at most, not {world}");

@@ -27,6 +27,7 @@ pub(super) struct Addresses {
     pub peers: [Peers; 2],
     pub staging_stride: usize,
     pub matrices: [DevicePtr; 4],
+    pub scales: [DevicePtr; 2],
 }
 
 /// Such a kernel, with what its launches have encoded.

@@ -3,7 +3,8 @@
 use std::sync::OnceLock;
 
 use half::bf16;
-use warpweave_gemm::{GemmReduceBackend, Layout};
+use warpweave_gemm::{GemmReduceBackend, Layout, Scaling};
+use warpweave_symm_mem::host::encode;
 use warpweave_symm_mem::{Backend, Cuda, DType};
 
 use crate::job::{Case, INPUTS, Job, PATIENCE, To, bytes, on_ranks};
@@ -19,7 +20,21 @@ const SHAPES: [(usize, usize, usize); 5] = [
     (1500, 264, 64),
 ];
 
+/// Without scales, then e4m3 with them, of twice the depth: of eight ranks, too, each has rows of 16 bytes.
 fn every_case(world: usize, group_rows: usize) -> impl Iterator<Item = Case> {
+    let unscaled = of_each_shape(world, group_rows);
+    let scaled = of_each_shape(world, group_rows).flat_map(|case| {
+        [Scaling::Tensor, Scaling::Row].map(|scaling| Case {
+            k: 2 * case.k,
+            b: Layout::Transposed,
+            scaling,
+            ..case
+        })
+    });
+    unscaled.chain(scaled)
+}
+
+fn of_each_shape(world: usize, group_rows: usize) -> impl Iterator<Item = Case> {
     SHAPES
         .into_iter()
         .enumerate()
@@ -28,6 +43,7 @@ fn every_case(world: usize, group_rows: usize) -> impl Iterator<Item = Case> {
                 m: m + i % 2 * world,
                 n,
                 k,
+                scaling: Scaling::None,
                 dtype: if i % 2 == 0 { DType::Bf16 } else { DType::F16 },
                 b: if (i + usize::from(to == To::Everyone)) % 2 == 0 {
                     Layout::RowMajor
@@ -127,7 +143,9 @@ fn on_gpus_a_rank_that_stays_away_is_a_fault_and_the_pad_recovers() {
 #[ignore = "needs a Hopper GPU and the feature `nvcc`"]
 fn on_gpus_every_run_gives_the_same_bits() {
     for to in [To::Everyone, To::Each] {
-        same_bits(to);
+        for scaling in [Scaling::None, Scaling::Row] {
+            same_bits(to, scaling);
+        }
     }
 }
 
@@ -144,11 +162,13 @@ fn on_gpus_units_of_several_tiles_are_published_once_all_are_there() {
     exact(2, gpu(2), &case, 6);
 }
 
-fn same_bits(to: To) {
+fn same_bits(to: To, scaling: Scaling) {
     let case = Case {
         m: 520,
         n: 264,
         k: 512,
+        b: Layout::Transposed,
+        scaling,
         ..small(to, 128)
     };
     // By rank: the ranks need not have the same grids and tiles.
@@ -161,14 +181,21 @@ fn same_bits(to: To) {
             let real = |i: usize| {
                 ((i * 7919 + 13).wrapping_mul(2_654_435_761) >> 9) as f32 % 1000.0 / 777.0
             };
-            let values: Vec<bf16> = (0..case.m * case.k / 2)
-                .map(|i| bf16::from_f32(real(i)))
-                .collect();
+            let values: Vec<f32> = (0..case.m * case.k / 2).map(real).collect();
+            let values = encode(case.of_operands(), &values);
+            let of_a: Vec<f32> = match scaling {
+                Scaling::Row => (0..case.m).map(real).collect(),
+                _ => Vec::new(),
+            };
             // SAFETY: the ranges are those of A for each input.
             unsafe {
                 for input in 0..INPUTS {
                     let at = job.inputs.add(input * job.a_bytes.next_multiple_of(256));
-                    job.backend.upload(&job.stream, at, bytes(&values)).unwrap();
+                    job.backend.upload(&job.stream, at, &values).unwrap();
+                    let scales = at.add(job.scales_of_a);
+                    job.backend
+                        .upload(&job.stream, scales, bytes(&of_a))
+                        .unwrap();
                 }
             }
             job.barrier("uploaded");

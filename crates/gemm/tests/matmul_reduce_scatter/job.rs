@@ -4,9 +4,13 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use warpweave_gemm::host::{Element, multiply_with_bias};
+use float8::F8E4M3;
+use warpweave_gemm::host::{Element, multiply_with_scales};
 use warpweave_gemm::matmul_reduce::{ReduceOutput, Units};
-use warpweave_gemm::{GemmProblem, GemmReduceBackend, Layout, MatmulReduce, ReduceOperands};
+use warpweave_gemm::{
+    GemmProblem, GemmReduceBackend, Layout, MatmulReduce, ReduceOperands, Scaling,
+};
+use warpweave_symm_mem::host::encode;
 use warpweave_symm_mem::{
     Backend, Cuda, DType, DevicePtr, Exchange, Memory, SignalPad, SymmetricBuffer, ThreadExchange,
 };
@@ -37,7 +41,10 @@ pub struct Case {
     pub n: usize,
     /// Over all ranks.
     pub k: usize,
+    /// Of C, and of A and B if these have no scales.
     pub dtype: DType,
+    /// Of A and B, which are e4m3 then.
+    pub scaling: Scaling,
     pub b: Layout,
     pub group_rows: usize,
     pub to: To,
@@ -63,6 +70,12 @@ fn matrix<T: Element>(which: usize, rows: Range<usize>, cols: Range<usize>) -> V
     values
 }
 
+/// Powers of two, which leave sums exact; those of the rank's part of matrix `which`.
+fn scales(which: usize, rank: usize, count: usize) -> Vec<f32> {
+    let of = |i: usize| [0.5, 1.0, 2.0][(which * 5 + rank * 7 + i * 11 + i / 3) % 3];
+    (0..count).map(of).collect()
+}
+
 pub fn bytes<T: Element>(values: &[T]) -> &[u8] {
     // SAFETY: elements are plain numbers without padding, and the length is in bytes.
     unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
@@ -77,21 +90,62 @@ impl Case {
         }
     }
 
+    /// The type of A and B.
+    pub fn of_operands(&self) -> DType {
+        match self.scaling {
+            Scaling::None => self.dtype,
+            _ => DType::E4m3,
+        }
+    }
+
+    /// A rank's GEMM, with its columns of A and its rows of B stored row after row.
+    fn problem(&self, depth: usize) -> GemmProblem {
+        GemmProblem {
+            scaling: self.scaling,
+            ..GemmProblem::new(self.m, self.n, depth, self.of_operands()).with_output(self.dtype)
+        }
+    }
+
     /// C for each input, as bytes.
-    pub fn wanted<T: Element>(&self) -> Vec<Vec<u8>> {
-        let b = matrix::<T>(INPUTS, 0..self.k, 0..self.n);
-        let problem = GemmProblem {
-            bias: self.bias,
-            ..GemmProblem::new(self.m, self.n, self.k, T::DTYPE)
-        };
-        let bias = matrix::<T>(INPUTS + 1, 0..1, 0..self.n);
-        let gemm = |input| {
-            let a = matrix::<T>(input, 0..self.m, 0..self.k);
-            let mut c = vec![T::default(); self.m * self.n];
-            multiply_with_bias(&problem, &a, &b, &bias, &mut c).unwrap();
-            bytes(&c).to_vec()
-        };
-        (0..INPUTS).map(gemm).collect()
+    pub fn wanted<T: Element>(&self, world: usize) -> Vec<Vec<u8>> {
+        let all = 0..INPUTS;
+        match self.scaling {
+            Scaling::None => all.map(|input| self.sum::<T, T>(input, world)).collect(),
+            _ => all
+                .map(|input| self.sum::<F8E4M3, T>(input, world))
+                .collect(),
+        }
+    }
+
+    /// All partial results are exact, and so is their sum, which is rounded once.
+    fn sum<E: Element, T: Element>(&self, input: usize, world: usize) -> Vec<u8> {
+        let mut sums = vec![0.0; self.m * self.n];
+        for rank in 0..world {
+            let depth = shard(self.k, rank, world);
+            if depth.is_empty() {
+                continue;
+            }
+            let problem = self.problem(depth.len()).with_output(DType::F32);
+            let a = matrix::<E>(input, 0..self.m, depth.clone());
+            let b = matrix::<E>(INPUTS, depth, 0..self.n);
+            let [of_a, of_b] = problem.scales_len();
+            let (of_a, of_b) = (scales(input, rank, of_a), scales(INPUTS, rank, of_b));
+            let mut partial = vec![0.0f32; sums.len()];
+            let none: [f32; 0] = [];
+            multiply_with_scales(&problem, (&a, &of_a), (&b, &of_b), &none, &mut partial).unwrap();
+            sums.iter_mut()
+                .zip(partial)
+                .for_each(|(sum, part)| *sum += part);
+        }
+        for row in sums.chunks_exact_mut(self.n).filter(|_| self.bias) {
+            let bias = (0..self.n).map(|col| value(INPUTS + 1, 0, col));
+            row.iter_mut()
+                .zip(bias)
+                .for_each(|(sum, bias)| *sum += bias);
+        }
+        let mut c = vec![T::default(); sums.len()];
+        T::round(&sums, &mut c);
+        bytes(&c).to_vec()
     }
 }
 
@@ -108,8 +162,12 @@ pub struct Job<B: GemmReduceBackend> {
     /// Where C, or this rank's rows of it, lies.
     pub c: DevicePtr,
     pub c_bytes: usize,
+    /// Of A and its scales.
     pub a_bytes: usize,
-    /// A, B, the bias, C and the parts pulled, then this rank's columns of A for each input.
+    /// From A to its scales.
+    pub scales_of_a: usize,
+    /// A, B, the bias, C and the parts pulled, then this rank's columns of A for each input. Scales lie after
+    /// their matrices.
     pub memory: B::Memory,
     pub inputs: DevicePtr,
     /// What lies after the parts of others' rows, and after those pulled.
@@ -128,11 +186,9 @@ impl<B: GemmReduceBackend> Job<B> {
         let (rank, world) = (exchange.rank(), exchange.world());
         let Case { m, n, k, b, .. } = *case;
         let depth = shard(k, rank, world);
-        let problem =
-            GemmProblem::new(m, n, depth.len(), case.dtype).with_layouts(Layout::RowMajor, b);
         let problem = GemmProblem {
             bias: case.bias,
-            ..problem
+            ..case.problem(depth.len()).with_layouts(Layout::RowMajor, b)
         };
         let most = m.div_ceil(world);
         let groups = most.div_ceil(case.group_rows);
@@ -143,7 +199,11 @@ impl<B: GemmReduceBackend> Job<B> {
         let mut pad = SignalPad::new(&backend, &exchange, "test", FIRST + slots + 1).unwrap();
         pad.set_timeout(timeout);
         let part = |bytes: usize| bytes.next_multiple_of(256).max(256);
-        let (a_bytes, b_bytes) = (2 * m * depth.len(), 2 * n * depth.len());
+        let size = case.of_operands().size();
+        let scales_of = problem.scales_len();
+        let [a_scales, b_scales] = [m, n].map(|lines| part(lines * depth.len() * size));
+        let a_bytes = a_scales + scales_of[0] * 4;
+        let b_bytes = b_scales + scales_of[1] * 4;
         let c_bytes = 2 * n * case.rows(rank, world).len();
         // The second of two stagings does not follow the partials of the first.
         let staging_stride = part(2 * n * world * m) + 512;
@@ -197,6 +257,7 @@ impl<B: GemmReduceBackend> Job<B> {
             a,
             b: b_at,
             bias,
+            scales: [a.add(a_scales), b_at.add(b_scales)],
             c: match case.to {
                 To::Owner | To::Each => c.into(),
                 To::Everyone => copies.addresses().into(),
@@ -207,26 +268,35 @@ impl<B: GemmReduceBackend> Job<B> {
             pad: pad.view(),
         };
         let stream = backend.stream(Default::default()).unwrap();
-        let weight = match b {
-            Layout::RowMajor => matrix::<T>(INPUTS, depth.clone(), 0..n),
-            Layout::Transposed => {
-                let rows = (0..n).flat_map(|col| depth.clone().map(move |row| (row, col)));
-                let wide: Vec<f32> = rows.map(|(row, col)| value(INPUTS, row, col)).collect();
-                let mut values = vec![T::default(); wide.len()];
-                T::round(&wide, &mut values);
-                values
-            }
+        let stored = |which: usize, rows: Range<usize>, cols: Range<usize>, layout: Layout| {
+            let (lines, length) = layout.stored(rows.len(), cols.len());
+            let at = |line: usize, i: usize| match layout {
+                Layout::RowMajor => value(which, rows.start + line, cols.start + i),
+                Layout::Transposed => value(which, rows.start + i, cols.start + line),
+            };
+            let places = (0..lines).flat_map(|line| (0..length).map(move |i| (line, i)));
+            let wide: Vec<f32> = places.map(|(line, i)| at(line, i)).collect();
+            encode(case.of_operands(), &wide)
         };
+        let weight = stored(INPUTS, depth.clone(), 0..n, b);
         // SAFETY: the ranges lie in memory of this job, which nothing else uses yet; parts that are read
         // before they have come spoil C, since all bits set are no number.
         unsafe {
-            backend.upload(&stream, b_at, bytes(&weight)).unwrap();
+            backend.upload(&stream, b_at, &weight).unwrap();
+            let of_b = scales(INPUTS, rank, scales_of[1]);
+            backend
+                .upload(&stream, operands.scales[1], bytes(&of_b))
+                .unwrap();
             let elements = matrix::<T>(INPUTS + 1, 0..1, 0..n);
             backend.upload(&stream, bias, bytes(&elements)).unwrap();
             for input in 0..INPUTS {
-                let columns = matrix::<T>(input, 0..m, depth.clone());
+                let columns = stored(input, 0..m, depth.clone(), Layout::RowMajor);
                 let at = inputs.add(input * part(a_bytes));
-                backend.upload(&stream, at, bytes(&columns)).unwrap();
+                backend.upload(&stream, at, &columns).unwrap();
+                let of_a = scales(input, rank, scales_of[0]);
+                backend
+                    .upload(&stream, at.add(a_scales), bytes(&of_a))
+                    .unwrap();
             }
             for parts in [staging.local(), pulled] {
                 backend.fill(&stream, parts, 0xff, guarded).unwrap();
@@ -249,6 +319,7 @@ impl<B: GemmReduceBackend> Job<B> {
             handle,
             c_bytes,
             a_bytes,
+            scales_of_a: a_scales,
             memory,
             inputs,
             guards: [staging.local(), pulled].map(|parts| parts.add(staging_bytes)),
@@ -280,7 +351,10 @@ impl<B: GemmReduceBackend> Job<B> {
                 0 => self
                     .backend
                     .copy(&self.stream, operands.a, from, self.a_bytes)?,
-                _ => operands.a = from,
+                _ => {
+                    operands.a = from;
+                    operands.scales[0] = from.add(self.scales_of_a);
+                }
             }
             if self.c_bytes > 0 {
                 self.backend

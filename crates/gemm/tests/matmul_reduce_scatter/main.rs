@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use half::bf16;
 use job::{Case, INPUTS, Job, PATIENCE, To, on_ranks};
 use warpweave_gemm::host::Element;
-use warpweave_gemm::{GemmReduceBackend, Layout};
+use warpweave_gemm::{GemmReduceBackend, Layout, Scaling};
 use warpweave_symm_mem::{Backend, DType, DevicePtr, Error, Host, with_element};
 
 fn exact<B: GemmReduceBackend>(
@@ -27,7 +27,7 @@ fn exact_in<B: GemmReduceBackend, T: Element>(
     case: &Case,
     count: usize,
 ) {
-    let wanted = case.wanted::<T>();
+    let wanted = case.wanted::<T>(world);
     on_ranks(world, device, |backend, exchange| {
         let job = Job::new::<T>(backend, exchange, case, PATIENCE);
         job.calls(case, &wanted, count);
@@ -36,7 +36,7 @@ fn exact_in<B: GemmReduceBackend, T: Element>(
 }
 
 fn replays<B: GemmReduceBackend>(world: usize, device: impl Fn(usize) -> B + Sync, case: &Case) {
-    let wanted = case.wanted::<bf16>();
+    let wanted = case.wanted::<bf16>(world);
     on_ranks(world, device, |backend, exchange| {
         let job = Job::new::<bf16>(backend, exchange, case, PATIENCE);
         job.calls(case, &wanted, 2);
@@ -76,7 +76,7 @@ fn replays<B: GemmReduceBackend>(world: usize, device: impl Fn(usize) -> B + Syn
 
 /// The last rank stays away from a call: the others end in time, with a fault, and the pad recovers.
 fn silence<B: GemmReduceBackend>(world: usize, device: impl Fn(usize) -> B + Sync, case: &Case) {
-    let wanted = case.wanted::<bf16>();
+    let wanted = case.wanted::<bf16>(world);
     let patience = Duration::from_millis(500);
     on_ranks(world, device, |backend, exchange| {
         let (rank, away) = (exchange.rank(), exchange.world() - 1);
@@ -113,6 +113,7 @@ fn small(to: To, group_rows: usize) -> Case {
         n: 264,
         k: 128,
         dtype: DType::Bf16,
+        scaling: Scaling::None,
         b: Layout::RowMajor,
         group_rows,
         to,
@@ -125,10 +126,13 @@ fn every_rank_gets_its_sums() {
     for world in 1..=8 {
         for group_rows in [16, 100] {
             for to in To::ALL {
-                for (m, b) in [
-                    (37, Layout::RowMajor),
-                    (8 * world, Layout::Transposed),
-                    (3, Layout::RowMajor),
+                for (m, b, scaling) in [
+                    (37, Layout::RowMajor, Scaling::None),
+                    (8 * world, Layout::Transposed, Scaling::None),
+                    (3, Layout::RowMajor, Scaling::None),
+                    (37, Layout::Transposed, Scaling::Row),
+                    (8 * world, Layout::Transposed, Scaling::Tensor),
+                    (3, Layout::RowMajor, Scaling::Row),
                 ] {
                     let (n, k, dtype) = (10, 21, DType::F16);
                     let case = Case {
@@ -136,6 +140,7 @@ fn every_rank_gets_its_sums() {
                         n,
                         k,
                         dtype,
+                        scaling,
                         b,
                         group_rows,
                         to,
@@ -168,7 +173,7 @@ fn a_rank_that_stays_away_is_a_fault_and_the_pad_recovers() {
 fn a_stopped_rank_that_waits_for_nobody_has_its_sums() {
     for to in To::ALL {
         let case = small(to, 50);
-        let wanted = case.wanted::<bf16>();
+        let wanted = case.wanted::<bf16>(1);
         on_ranks(
             1,
             |_| Host::new(),

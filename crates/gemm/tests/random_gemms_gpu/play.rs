@@ -215,6 +215,7 @@ impl<B: Kernels> Rank<B> {
                         a,
                         b,
                         bias,
+                        scales: [DevicePtr::NULL; 2],
                         c: match problem.operation {
                             Operation::MatmulAllReduce => on_all(copy).into(),
                             _ => c.into(),

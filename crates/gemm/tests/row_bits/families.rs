@@ -9,6 +9,7 @@ use warpweave_gemm::sm90::{CONFIGS, Tiling};
 use warpweave_gemm::{
     AllGatherMatmul, AllGatherOperands, GemmProblem, MatmulReduce, Peers, Protocol, ReduceOperands,
 };
+use warpweave_symm_mem::DevicePtr;
 
 use crate::Kernels;
 use crate::rank::{Limits, Matrix, Rank};
@@ -149,6 +150,7 @@ impl<B: Kernels> Rank<B> {
             a: self.at.own_a.add(2 * from),
             b: self.at.b,
             bias: self.at.bias,
+            scales: [DevicePtr::NULL; 2],
             c: match output {
                 ReduceOutput::Everyone => self.on_all(self.within.copies),
                 _ => self.at.c.into(),

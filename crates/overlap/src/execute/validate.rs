@@ -142,7 +142,7 @@ impl Checker<'_> {
         })
     }
 
-    /// Kernels see matrices without gaps, by their first address and one element type.
+    /// Kernels see matrices without gaps, by their first address and an element type.
     fn kernel(&self, kernel: &AnyKernel) -> Check {
         let (rank, world) = (self.plan.rank, self.plan.world);
         for needed in kernel.operands(rank, world) {
@@ -158,14 +158,15 @@ impl Checker<'_> {
 
     fn operand(&self, kernel: &AnyKernel, needed: KernelBuffer) -> Check {
         let buffer = &self.plan.buffers[needed.id.0];
-        let (name, dtype) = (kernel.name(), kernel.shape().dtype);
         let KernelBuffer {
             rows,
             cols,
             placement,
             alternates,
+            dtype,
             ..
         } = needed;
+        let (name, dtype) = (kernel.name(), dtype.unwrap_or(kernel.shape().dtype));
         ensure(
             buffer.rows >= rows && buffer.cols == cols && buffer.dtype == dtype,
             || {

@@ -9,7 +9,9 @@ use warpweave_gemm::matmul_reduce::{Group, ReduceOutput, order};
 use warpweave_gemm::{GemmProblem, Layout, ReduceOperands};
 use warpweave_symm_mem::DevicePtr;
 
-use super::{Kernel, KernelBuffer, KernelShape, on_both_backends, slots_from};
+use super::{
+    Kernel, KernelBuffer, KernelScales, KernelShape, on_both_backends, scales, slots_from,
+};
 use crate::execute::{Addresses, Binding, BoxedLaunch, ExecuteBackend, Launch, Result};
 use crate::plan::{BufferId, Effect, Placement, Region, SlotId, Transport, layout_of, shard};
 use crate::simulate::{Cost, Costs, Resource, micros};
@@ -31,6 +33,9 @@ pub struct MatmulReduce {
     pub b: BufferId,
     /// Whether `b` is stored transposed.
     pub b_transposed: bool,
+    /// Of `a` and `b`, if they are e4m3: by these a partial is scaled before it is rounded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scales: Option<KernelScales>,
     /// Local with this rank's rows of C; or, where all get the result, symmetric with all rows.
     pub c: BufferId,
     /// Symmetric: this rank's partials of the rows of each other rank, in order, with as many rows as the
@@ -74,13 +79,19 @@ impl Kernel for MatmulReduce {
             false => KernelBuffer::new(self.c, shard(m, rank, world).len(), n),
             true => KernelBuffer::new(self.c, m, n).placed(Placement::Symmetric),
         };
-        vec![
-            KernelBuffer::new(self.a, m, depth),
-            KernelBuffer::new(self.b, b_rows, b_cols),
+        let c = [
             c,
             KernelBuffer::new(self.staging, partials, n).placed(Placement::Symmetric),
             KernelBuffer::new(self.pulled, partials, n),
+        ];
+        [
+            KernelBuffer::new(self.a, m, depth),
+            KernelBuffer::new(self.b, b_rows, b_cols),
         ]
+        .into_iter()
+        .chain(c.map(|buffer| buffer.of(self.shape.output())))
+        .chain(self.scales.iter().flat_map(|scales| scales.operands(m, n)))
+        .collect()
     }
 
     fn result(&self) -> Option<BufferId> {
@@ -98,7 +109,8 @@ impl Kernel for MatmulReduce {
 
     fn agreed(&self) -> String {
         let to = if self.everyone() { "all" } else { "owners" };
-        format!("groups of {} rows, result to {to}", self.rows)
+        let scales = scales::agreed(self.scales.as_ref());
+        format!("groups of {} rows, result to {to}{scales}", self.rows)
     }
 
     fn validate(&self, _: usize, world: usize) -> Result<(), String> {
@@ -227,7 +239,7 @@ impl MatmulReduce {
         let rows = shard(shape.m, own, world);
         let adding = match rows.contains(&region.rows.start) {
             true => {
-                let partials = (world - 1) * region.rows.len() * shape.n * shape.dtype.size();
+                let partials = (world - 1) * region.rows.len() * shape.n * shape.output().size();
                 micros(partials as f64, costs.machine.gpu.memory_gbs)
             }
             false => 0.0,
@@ -242,10 +254,9 @@ impl MatmulReduce {
 
     fn launch<B: ExecuteBackend>(&self, with: &Binding<'_, B>) -> Result<BoxedLaunch<B>> {
         let (rank, world) = (with.rank(), with.world());
-        let KernelShape { m, n, dtype, .. } = self.shape;
+        let stored = (self.b_transposed, self.scales);
         let descriptor = gemm::MatmulReduce {
-            problem: GemmProblem::new(m, n, self.depth(rank, world), dtype)
-                .with_layouts(Layout::RowMajor, layout_of(self.b_transposed)),
+            problem: partial_gemm(self.shape, self.depth(rank, world), stored),
             shards: self.shards(world),
             c: match self.everyone() {
                 false => ReduceOutput::Owner,
@@ -268,6 +279,27 @@ impl MatmulReduce {
     }
 }
 
+/// The GEMM of a rank with so many columns of A. `b` is stored transposed or not; both operands may have
+/// scales.
+pub(super) fn partial_gemm(
+    shape: KernelShape,
+    depth: usize,
+    (b_transposed, scales): (bool, Option<KernelScales>),
+) -> GemmProblem {
+    let KernelShape { m, n, dtype, .. } = shape;
+    GemmProblem {
+        scaling: scales::scaling(scales.as_ref()),
+        ..GemmProblem::new(m, n, depth, dtype)
+            .with_output(shape.output())
+            .with_layouts(Layout::RowMajor, layout_of(b_transposed))
+    }
+}
+
+/// The addresses of a launch's scales, which a GEMM without them does not look at.
+pub(super) fn addresses_of(scales: Option<&KernelScales>, at: &Addresses<'_>) -> [DevicePtr; 2] {
+    scales.map_or([DevicePtr::NULL; 2], |scales| scales.addresses(at))
+}
+
 /// A GEMM + reduction, by owners or in one shot, ready to be launched.
 #[derive(Debug)]
 pub(super) struct Prepared<B: ExecuteBackend, K> {
@@ -286,6 +318,7 @@ impl ReduceLaunch for MatmulReduce {
             a: at.own(self.a),
             b: at.own(self.b),
             bias: DevicePtr::NULL,
+            scales: addresses_of(self.scales.as_ref(), at),
             c: match self.everyone() {
                 false => [at.own(self.c)].into_iter().collect(),
                 true => at.copies(self.c).collect(),
@@ -409,6 +442,7 @@ impl OnRank<'_> {
             a,
             b,
             b_transposed,
+            scales,
             shape,
             ..
         } = *self.kernel;
@@ -422,10 +456,13 @@ impl OnRank<'_> {
                 cols: 0..cols,
             })
         };
-        vec![
-            own(a, group.rows.clone(), depth),
-            own(b, 0..stored.0, stored.1),
-        ]
+        let rows = &group.rows;
+        let scales = scales.iter();
+        let scales = scales.flat_map(|scales| scales.reads(self.rank, rows.clone(), shape.n));
+        [own(a, rows.clone(), depth), own(b, 0..stored.0, stored.1)]
+            .into_iter()
+            .chain(scales)
+            .collect()
     }
 
     /// Where the partials of `source` are in its staging.

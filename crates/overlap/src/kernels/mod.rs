@@ -16,6 +16,7 @@ mod naive_remote_read;
 mod one_shot_matmul;
 mod outside;
 mod owner_lane;
+mod scales;
 mod threadload_gather;
 pub mod twin;
 
@@ -26,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use warpweave_symm_mem::{Cuda, DType, Host};
 
 use crate::execute::{Binding, BoxedLaunch, Result};
-use crate::plan::{BufferId, Effect, Placement, SlotId, Transport};
+use crate::plan::{BufferId, Effect, Placement, SlotId, Transport, output_of};
 use crate::simulate::{Cost, Costs};
 
 pub use all_gather_matmul::{AllGatherMatmul, GatherProtocol};
@@ -36,6 +37,7 @@ pub use multimem_gather::{MultimemGather, MultimemGatherMatmul};
 pub use naive_remote_read::NaiveRemoteRead;
 pub use one_shot_matmul::OneShotMatmul;
 pub use outside::{Outside, register};
+pub use scales::KernelScales;
 pub use threadload_gather::{ThreadloadGather, ThreadloadGatherMatmul};
 
 /// Sizes of a kernel's problem: C\[m,n\] = A\[m,k\] · B\[k,n\]. A is sharded by rows, or by columns where
@@ -48,8 +50,15 @@ pub struct KernelShape {
     pub n: usize,
     /// Columns of A.
     pub k: usize,
-    /// Element type.
+    /// Element type of A and B.
     pub dtype: DType,
+}
+
+impl KernelShape {
+    /// Element type of C.
+    pub fn output(&self) -> DType {
+        output_of(self.dtype)
+    }
 }
 
 /// A buffer of a kernel, and what the kernel needs of it.
@@ -65,6 +74,8 @@ pub struct KernelBuffer {
     pub placement: Placement,
     /// Whether it alternates: calls alternate between two copies of exactly `rows` rows.
     pub alternates: bool,
+    /// Element type, if it is not that of A and B.
+    pub dtype: Option<DType>,
 }
 
 impl KernelBuffer {
@@ -76,6 +87,16 @@ impl KernelBuffer {
             cols,
             placement: Placement::Local,
             alternates: false,
+            dtype: None,
+        }
+    }
+
+    /// The same of this element type.
+    #[must_use]
+    pub fn of(self, dtype: DType) -> Self {
+        Self {
+            dtype: Some(dtype),
+            ..self
         }
     }
 

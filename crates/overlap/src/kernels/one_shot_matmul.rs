@@ -5,12 +5,14 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 use warpweave_gemm as gemm;
+use warpweave_gemm::ReduceOperands;
 use warpweave_gemm::matmul_reduce::{ReduceOutput, Units};
-use warpweave_gemm::{GemmProblem, Layout, ReduceOperands};
 use warpweave_symm_mem::DevicePtr;
 
-use super::matmul_reduce::{Prepared, ReduceLaunch};
-use super::{Kernel, KernelBuffer, KernelShape, on_both_backends, slots_from};
+use super::matmul_reduce::{Prepared, ReduceLaunch, addresses_of, partial_gemm};
+use super::{
+    Kernel, KernelBuffer, KernelScales, KernelShape, on_both_backends, scales, slots_from,
+};
 use crate::execute::{Addresses, Binding, BoxedLaunch, ExecuteBackend, Result};
 use crate::plan::{BufferId, Effect, Placement, Region, SlotId, Transport, layout_of, shard};
 use crate::simulate::{Cost, Costs};
@@ -31,6 +33,9 @@ pub struct OneShotMatmul {
     pub b: BufferId,
     /// Whether `b` is stored transposed.
     pub b_transposed: bool,
+    /// Of `a` and `b`, if they are e4m3: by these a partial is scaled before it is rounded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scales: Option<KernelScales>,
     /// Local: all rows of C.
     pub c: BufferId,
     /// Symmetric and alternating: the partials of all ranks, in their order, each as large as C.
@@ -63,14 +68,20 @@ impl Kernel for OneShotMatmul {
         let KernelShape { m, n, .. } = self.shape;
         let depth = self.depth(rank, world);
         let (b_rows, b_cols) = layout_of(self.b_transposed).stored(depth, n);
-        vec![
-            KernelBuffer::new(self.a, m, depth),
-            KernelBuffer::new(self.b, b_rows, b_cols),
+        let c = [
             KernelBuffer::new(self.c, m, n),
             KernelBuffer::new(self.staging, m.saturating_mul(world), n)
                 .placed(Placement::Symmetric)
                 .alternating(),
+        ];
+        [
+            KernelBuffer::new(self.a, m, depth),
+            KernelBuffer::new(self.b, b_rows, b_cols),
         ]
+        .into_iter()
+        .chain(c.map(|buffer| buffer.of(self.shape.output())))
+        .chain(self.scales.iter().flat_map(|scales| scales.operands(m, n)))
+        .collect()
     }
 
     fn result(&self) -> Option<BufferId> {
@@ -85,6 +96,10 @@ impl Kernel for OneShotMatmul {
 
     fn counts_calls(&self) -> bool {
         true
+    }
+
+    fn agreed(&self) -> String {
+        format!("one shot{}", scales::agreed(self.scales.as_ref()))
     }
 
     fn validate(&self, _: usize, _: usize) -> Result<(), String> {
@@ -168,6 +183,7 @@ impl OneShotMatmul {
             Effect::Read(own(self.a, 0..m, 0..depth)),
             Effect::Read(own(self.b, 0..b_rows, 0..b_cols)),
         ];
+        send.extend((self.scales.iter()).flat_map(|scales| scales.reads(rank, 0..m, n)));
         let mut lanes = Vec::new();
         for (slot, piece) in pieces {
             let ranks = peers.iter().chain([&rank]);
@@ -203,10 +219,9 @@ impl OneShotMatmul {
 
     fn launch<B: ExecuteBackend>(&self, with: &Binding<'_, B>) -> Result<BoxedLaunch<B>> {
         let (rank, world) = (with.rank(), with.world());
-        let KernelShape { m, n, dtype, .. } = self.shape;
+        let stored = (self.b_transposed, self.scales);
         let descriptor = gemm::MatmulReduce {
-            problem: GemmProblem::new(m, n, self.depth(rank, world), dtype)
-                .with_layouts(Layout::RowMajor, layout_of(self.b_transposed)),
+            problem: partial_gemm(self.shape, self.depth(rank, world), stored),
             c: ReduceOutput::Each,
             rank,
             world,
@@ -232,6 +247,7 @@ impl ReduceLaunch for OneShotMatmul {
             a: at.own(self.a),
             b: at.own(self.b),
             bias: DevicePtr::NULL,
+            scales: addresses_of(self.scales.as_ref(), at),
             c: [at.own(self.c)].into_iter().collect(),
             staging: at.copies(self.staging).collect(),
             staging_stride: at.alternate(self.staging),

@@ -12,6 +12,7 @@ use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
 use warpweave_gemm::Scaling;
+use warpweave_symm_mem::DType;
 
 pub use operand::{Matrix, Operand};
 
@@ -93,39 +94,51 @@ impl Operation {
         let gathered = gathered_rows(problem);
         let operand = Operand::new;
         let (a, b, c) = (Matrix::A, Matrix::B, Matrix::C);
+        let is_scaled = problem.scaling != Scaling::None;
+        let [of_a, of_b] = Scales::shapes(problem.scaling, (m, n, k));
+        let weight = |terms, transposed: bool| {
+            let weight = operand("b", b, terms, 0..n);
+            // Tensor cores take e4m3 along K alone.
+            match transposed || is_scaled {
+                true => weight.transposed(),
+                false => weight,
+            }
+        };
+        let scales = |rows, [cols_a, cols_b]: [Range<usize>; 2]| {
+            let scales_a = operand("scales_a", Matrix::ScalesA, rows, cols_a);
+            let scales_b = operand("scales_b", Matrix::ScalesB, 0..of_b.0, cols_b);
+            [scales_a, scales_b].into_iter().filter(move |_| is_scaled)
+        };
+        // Each rank has scales of its own: a column of the matrices of all.
+        let partial_gemm = |transposed, rows| {
+            let own = rank..rank + 1;
+            let matrices = [
+                operand("a", a, 0..m, mine(k)),
+                weight(mine(k), transposed),
+                operand("c", c, rows, 0..n),
+            ];
+            let scales = scales(0..of_a.0, [own.clone(), own]);
+            matrices.into_iter().chain(scales).collect()
+        };
         match self {
             Operation::AllGatherMatmul => {
-                let weight = operand("b", b, 0..k, 0..n);
-                let c = operand("c", c, 0..m, 0..n);
-                let [of_a, of_b] = Scales::shapes(problem.scaling, (m, n, k));
                 // Scales of rows are sharded with them.
                 let rows = match problem.scaling {
                     Scaling::Row => mine(m),
                     _ => 0..of_a.0,
                 };
-                let scales_a = operand("scales_a", Matrix::ScalesA, rows, 0..of_a.1);
-                let scales_b = operand("scales_b", Matrix::ScalesB, 0..of_b.0, 0..of_b.1);
-                match problem.scaling {
-                    Scaling::None => vec![shard_of_a(), weight, c],
-                    // Tensor cores take e4m3 along K alone.
-                    _ => vec![shard_of_a(), weight.transposed(), c, scales_a, scales_b],
-                }
+                let matrices = [
+                    shard_of_a(),
+                    weight(0..k, false),
+                    operand("c", c, 0..m, 0..n),
+                ];
+                let scales = scales(rows, [0..of_a.1, 0..of_b.1]);
+                matrices.into_iter().chain(scales).collect()
             }
-            Operation::MatmulReduceScatter => vec![
-                operand("a", a, 0..m, mine(k)),
-                operand("b", b, mine(k), 0..n),
-                operand("c", c, mine(m), 0..n),
-            ],
-            Operation::MatmulAllReduce => vec![
-                operand("a", a, 0..m, mine(k)),
-                operand("b", b, mine(k), 0..n),
-                operand("c", c, 0..m, 0..n),
-            ],
-            Operation::RowParallelLinear => vec![
-                operand("a", a, 0..m, mine(k)),
-                operand("b", b, mine(k), 0..n).transposed(),
-                operand("c", c, 0..m, 0..n),
-            ],
+            Operation::MatmulReduceScatter => partial_gemm(false, mine(m)),
+            Operation::MatmulAllReduce => partial_gemm(false, 0..m),
+            Operation::RowParallelLinear => partial_gemm(true, 0..m),
+            Operation::LinearReduceScatter => partial_gemm(true, mine(m)),
             Operation::RowParallelLinearNorm => vec![
                 operand("a", a, 0..m, mine(k)),
                 operand("b", b, mine(k), 0..n).transposed(),
@@ -133,11 +146,6 @@ impl Operation {
                 operand("norm_weight", Matrix::NormWeight, 0..1, 0..n),
                 operand("c", c, 0..m, 0..n),
                 operand("residual_out", Matrix::ResidualOut, 0..m, 0..n),
-            ],
-            Operation::LinearReduceScatter => vec![
-                operand("a", a, 0..m, mine(k)),
-                operand("b", b, mine(k), 0..n).transposed(),
-                operand("c", c, mine(m), 0..n),
             ],
             Operation::ColumnParallelLinear => vec![
                 shard_of_a(),
@@ -158,17 +166,20 @@ impl Operation {
     /// The fewest bytes that must come into a rank.
     pub fn bytes_in(self, world: usize, problem: &Problem) -> f64 {
         let Problem { m, n, k, dtype, .. } = *problem;
-        let others = |rows: usize, cols: usize| {
+        let others = |rows: usize, cols: usize, dtype: DType| {
             let bytes = (rows * cols * dtype.size()) as f64;
             bytes * world.saturating_sub(1) as f64 / world.max(1) as f64
         };
+        let partials = others(m, n, problem.output());
         match self {
-            Operation::AllGatherMatmul | Operation::ColumnParallelLinear => others(m, k),
-            Operation::MatmulReduceScatter | Operation::LinearReduceScatter => others(m, n),
+            Operation::AllGatherMatmul | Operation::ColumnParallelLinear => others(m, k, dtype),
+            Operation::MatmulReduceScatter | Operation::LinearReduceScatter => partials,
             Operation::MatmulAllReduce
             | Operation::RowParallelLinear
-            | Operation::RowParallelLinearNorm => 2.0 * others(m, n),
-            Operation::MatmulOverlappingAllGather => others(world * gathered_rows(problem), k),
+            | Operation::RowParallelLinearNorm => 2.0 * partials,
+            Operation::MatmulOverlappingAllGather => {
+                others(world * gathered_rows(problem), k, dtype)
+            }
         }
     }
 

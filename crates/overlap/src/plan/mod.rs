@@ -50,10 +50,10 @@ use warpweave_symm_mem::Priority;
 
 pub use buffer::{Buffer, BufferId, EventId, Placement, Role, Slot, SlotId, StreamId};
 pub use builder::PlanBuilder;
-pub(crate) use op::layout_of;
 pub use op::{AddRmsNorm, Batch, Collective, Effect, Op, OpKind, Quantized, Scales, Transport};
-pub(crate) use problem::chunk;
+pub(crate) use op::{ScalingName, layout_of};
 pub use problem::{Problem, chunks, shard};
+pub(crate) use problem::{chunk, output_of};
 pub use region::{MulticastRegion, Region};
 pub use warpweave_gemm::{Provider, Scaling};
 

@@ -381,7 +381,7 @@ pub enum Transport {
 /// How a plan stores a [`Scaling`].
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "Scaling", rename_all = "lowercase")]
-pub(super) enum ScalingName {
+pub(crate) enum ScalingName {
     None,
     Tensor,
     Row,

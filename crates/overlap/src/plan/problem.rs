@@ -58,10 +58,7 @@ impl Problem {
 
     /// Element type of C.
     pub fn output(&self) -> DType {
-        match self.dtype {
-            DType::E4m3 => DType::Bf16,
-            dtype => dtype,
-        }
+        output_of(self.dtype)
     }
 
     /// The same problem, where the bits of a row may depend on M, or not.
@@ -113,6 +110,14 @@ impl Problem {
             at_most(size, value, Self::MOST_SIZE)?;
         }
         at_most("the number of ranks", world, Self::MOST_RANKS)
+    }
+}
+
+/// Element type of C, of A and B of type `dtype`.
+pub(crate) fn output_of(dtype: DType) -> DType {
+    match dtype {
+        DType::E4m3 => DType::Bf16,
+        dtype => dtype,
     }
 }
 

@@ -10,7 +10,7 @@ use warpweave_overlap::Operation;
 use warpweave_overlap::algorithms::{self, Configuration};
 use warpweave_overlap::execute::{Bound, ExecuteBackend, ExecuteError, Result};
 use warpweave_overlap::operation::{Matrix, Operand};
-use warpweave_overlap::plan::{Problem, Role};
+use warpweave_overlap::plan::{Problem, Role, Scaling, shard};
 use warpweave_symm_mem::{DType, Host};
 
 fn every() -> Vec<Configuration> {
@@ -54,16 +54,39 @@ fn runs(configuration: &Configuration, problem: &Problem, world: usize) -> bool 
     equal || configuration.name() != "matmulThenReduceScatter:transport=symmetric"
 }
 
-/// The part of its matrix that a buffer holds, in call `call`; small integers, so that sums in any order are
-/// exact.
-fn stored(operand: &Operand, problem: &Problem, call: usize) -> Vec<u8> {
+/// The scale that `rank` has of a line of the matrix `which` in call `call`, or of all lines: powers of two, so
+/// that GEMMs stay exact.
+fn scale(scaling: Scaling, (which, call): (usize, usize), line: usize, rank: usize) -> f32 {
+    match scaling {
+        Scaling::None => 1.0,
+        Scaling::Tensor => [0.5, 1.0][(which + call + rank) % 2],
+        _ => [0.5, 1.0][(3 * which + call + line + rank + line / 3) % 2],
+    }
+}
+
+/// The part of its matrix that a buffer of one of `world` ranks holds, in call `call`; small integers, so that
+/// sums in any order are exact.
+fn stored(operand: &Operand, problem: &Problem, call: usize, world: usize) -> Vec<u8> {
+    let scaling = problem.scaling;
+    let partial = |row: usize, col: usize, rank: usize| {
+        let terms = shard(problem.k, rank, world);
+        let sum: f32 = terms
+            .map(|i| element(0, call, row, i) * element(1, 0, i, col))
+            .sum();
+        sum * scale(scaling, (0, call), row, rank) * scale(scaling, (1, 0), col, rank)
+    };
     let value = |row: usize, col: usize| match operand.matrix {
         Matrix::A => element(0, call, row, col),
         Matrix::B => element(1, 0, row, col),
-        Matrix::C => (0..problem.k)
-            .map(|i| element(0, call, row, i) * element(1, 0, i, col))
-            .sum(),
+        Matrix::ScalesA => scale(scaling, (0, call), row, col),
+        Matrix::ScalesB => scale(scaling, (1, 0), row, col),
+        Matrix::C => (0..world).map(|rank| partial(row, col, rank)).sum(),
         other => panic!("{other:?} is no operand of a reduction"),
+    };
+    let dtype = match operand.matrix {
+        Matrix::ScalesA | Matrix::ScalesB => DType::F32,
+        Matrix::C => problem.output(),
+        _ => problem.dtype,
     };
     let rows: Vec<usize> = operand.rows.iter().cloned().flatten().collect();
     let (height, width) = operand.stored();
@@ -73,7 +96,7 @@ fn stored(operand: &Operand, problem: &Problem, call: usize) -> Vec<u8> {
         false => value(rows[i], first + j),
         true => value(rows[j], first + i),
     });
-    values.flat_map(|v| encode(problem.dtype, v)).collect()
+    values.flat_map(|v| encode(dtype, v)).collect()
 }
 
 fn write<B: ExecuteBackend>(
@@ -87,7 +110,10 @@ fn write<B: ExecuteBackend>(
         _ => o.role() == Role::Input,
     });
     for operand in inputs {
-        bound.write(operand.buffer, &stored(operand, problem, call))?;
+        bound.write(
+            operand.buffer,
+            &stored(operand, problem, call, bound.plan().world),
+        )?;
     }
     Ok(())
 }
@@ -110,7 +136,7 @@ fn first_wrong<B: ExecuteBackend>(
     let wrong = (0..calls).find(|&call| {
         dawdle(call);
         write(&bound, &operands, problem, call).unwrap();
-        let wanted = stored(c, problem, call);
+        let wanted = stored(c, problem, call, world);
         let mut got = vec![0xff; wanted.len()];
         bound.write(c.buffer, &got).unwrap();
         match call % 2 {
@@ -130,19 +156,21 @@ fn every_reduction_sums_the_gemms_at_every_world() {
     for configuration in every() {
         for world in 1..=8 {
             // Even, ragged, and fewer rows than ranks and chunks.
-            for (m, dtype) in [
-                (8 * world, DType::F32),
-                (9 * world + 5, DType::Bf16),
-                (1, DType::F16),
+            for (m, dtype, scaling) in [
+                (8 * world, DType::F32, Scaling::None),
+                (9 * world + 5, DType::Bf16, Scaling::None),
+                (1, DType::F16, Scaling::None),
+                (9 * world + 5, DType::E4m3, Scaling::Row),
+                (4 * world, DType::E4m3, Scaling::Tensor),
             ] {
-                let problem = Problem::new(m, 7, 18, dtype);
+                let problem = Problem::new(m, 7, 18, dtype).with_scaling(scaling);
                 if !runs(&configuration, &problem, world) {
                     continue;
                 }
                 let wrong = on_ranks(world, host, |rank| {
                     first_wrong(&rank, &configuration, &problem, 4, |_| {})
                 });
-                assert_eq!(wrong, vec![None; world], "{configuration}, M = {m}");
+                assert_eq!(wrong, vec![None; world], "{configuration}, {problem:?}");
             }
         }
     }
@@ -173,11 +201,13 @@ fn reductions_are_right_when_ranks_drift_apart() {
 #[test]
 fn ranks_without_terms_add_nothing() {
     for configuration in every() {
-        let problem = Problem::new(10, 4, 3, DType::F32);
-        let wrong = on_ranks(5, host, |rank| {
-            first_wrong(&rank, &configuration, &problem, 4, |_| {})
-        });
-        assert_eq!(wrong, [None; 5], "{configuration}");
+        for (dtype, scaling) in [(DType::F32, Scaling::None), (DType::E4m3, Scaling::Row)] {
+            let problem = Problem::new(10, 4, 3, dtype).with_scaling(scaling);
+            let wrong = on_ranks(5, host, |rank| {
+                first_wrong(&rank, &configuration, &problem, 4, |_| {})
+            });
+            assert_eq!(wrong, [None; 5], "{configuration}, {dtype}");
+        }
     }
 }
 
@@ -232,9 +262,17 @@ fn gpus_multiply_and_sum_in_one_launch() {
         (160 * world + 5, 136, 24 * world),
         (world - 1, 8, 8 * world),
     ] {
-        for dtype in [DType::Bf16, DType::F16] {
-            for configuration in fused(256).into_iter().chain(fused(128)) {
-                let problem = Problem::new(m, n, k, dtype);
+        // Each rank's rows of e4m3 have whole 16 bytes, too.
+        for (k, dtype, scaling) in [
+            (k, DType::Bf16, Scaling::None),
+            (k, DType::F16, Scaling::None),
+            (2 * k, DType::E4m3, Scaling::Row),
+            (2 * k, DType::E4m3, Scaling::Tensor),
+        ] {
+            let one_shot = algorithms::find("fusedAllReduce:shots=1").unwrap();
+            let configurations = fused(256).into_iter().chain(fused(128));
+            for configuration in configurations.chain([one_shot]) {
+                let problem = Problem::new(m, n, k, dtype).with_scaling(scaling);
                 let wrong = on_ranks(world, gpu, |rank| {
                     first_wrong(&rank, &configuration, &problem, 4, |_| {})
                 });

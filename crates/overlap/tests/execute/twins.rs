@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use warpweave_overlap::algorithms;
 use warpweave_overlap::kernels::AnyKernel;
 use warpweave_overlap::kernels::twin::{departures, untouched};
-use warpweave_overlap::plan::{Effect, Op, OpKind, Plan, Problem, Region};
+use warpweave_overlap::plan::{Effect, Op, OpKind, Plan, Problem, Region, Scaling};
 use warpweave_symm_mem::DType;
 
 use crate::fixtures::on_ranks;
@@ -35,7 +35,8 @@ impl Launch {
     }
 }
 
-type Shape = (usize, usize, usize);
+/// Sizes, and what has scales if A and B are e4m3.
+type Shape = ((usize, usize, usize), Scaling);
 
 fn has_kernel(plan: &Plan) -> bool {
     let is_kernel = |op: &Op| matches!(op.kind, OpKind::Kernel { .. });
@@ -47,8 +48,7 @@ fn has_kernel(plan: &Plan) -> bool {
 fn cases() -> Vec<(String, [Shape; 2])> {
     let small = [(12, 5, 7), (10, 3, 6)];
     let of_kernels = algorithms::every().into_iter().filter(|configuration| {
-        let (m, n, k) = small[0];
-        let plan = configuration.plan(0, 3, &Problem::new(m, n, k, DType::F32));
+        let plan = configuration.plan(0, 3, &problem((small[0], Scaling::None)));
         plan.is_ok_and(|plan| has_kernel(&plan))
     });
     let in_pieces = [
@@ -63,20 +63,27 @@ fn cases() -> Vec<(String, [Shape; 2])> {
         ("fusedAllReduce:shots=1", [(70, 72, 8), (130, 3, 7)]),
     ];
     let in_pieces = in_pieces.map(|(name, shapes)| (name.to_owned(), shapes));
-    of_kernels
-        .map(|configuration| (configuration.name(), small))
-        .chain(in_pieces)
-        .collect()
+    let all = of_kernels.map(|configuration| (configuration.name(), small));
+    let cases = all.chain(in_pieces).flat_map(|(name, shapes)| {
+        let takes_e4m3 = algorithms::find(&name).unwrap().algorithm().takes_e4m3;
+        let scalings = [Scaling::None, Scaling::Row, Scaling::Tensor];
+        let scalings = scalings.into_iter().take(if takes_e4m3 { 3 } else { 1 });
+        scalings.map(move |scaling| (name.clone(), shapes.map(|shape| (shape, scaling))))
+    });
+    cases.collect()
+}
+
+fn problem(((m, n, k), scaling): Shape) -> Problem {
+    let dtype = match scaling {
+        Scaling::None => DType::F32,
+        _ => DType::E4m3,
+    };
+    Problem::new(m, n, k, dtype).with_scaling(scaling)
 }
 
 /// The kernels of a plan in its `call`-th call, on all ranks.
-fn launches(
-    name: &str,
-    world: usize,
-    (m, n, k): (usize, usize, usize),
-    call: usize,
-) -> Vec<Launch> {
-    let problem = Problem::new(m, n, k, DType::F32);
+fn launches(name: &str, world: usize, shape: Shape, call: usize) -> Vec<Launch> {
+    let problem = problem(shape);
     let algorithm = algorithms::find(name).unwrap();
     let ranks = on_ranks(world, host, |rank| {
         let (me, world) = rank.place();

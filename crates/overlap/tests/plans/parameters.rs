@@ -145,6 +145,7 @@ fn a_kernel_of_too_many_lanes_is_refused_before_they_are_made() {
             a: buffer("a", Placement::Local, m, k / 2),
             b: buffer("b", Placement::Local, k / 2, n),
             b_transposed: false,
+            scales: None,
             c: buffer("c", Placement::Local, m / 2, n),
             staging: buffer("staging", Placement::Symmetric, m / 2, n),
             pulled: buffer("fetched", Placement::Local, m / 2, n),

@@ -4,7 +4,7 @@ use crate::fixtures::{holds, plans, problem};
 use std::collections::BTreeSet;
 use warpweave_overlap::algorithms::{self, Capabilities, Configuration};
 use warpweave_overlap::plan::{
-    Collective, OpKind, Placement, Plan, Problem, Region, Role, StreamId, Transport,
+    Collective, OpKind, Placement, Plan, Problem, Region, Role, Scaling, StreamId, Transport,
 };
 use warpweave_overlap::{Machine, Operation, PlanError, check, show, simulate};
 use warpweave_symm_mem::DType;
@@ -22,6 +22,18 @@ fn every() -> Vec<Configuration> {
     every
 }
 
+/// Problems of e4m3.
+fn narrow(m: usize) -> [Problem; 2] {
+    [Scaling::Row, Scaling::Tensor].map(|scaling| {
+        let dtype = DType::E4m3;
+        Problem {
+            dtype,
+            ..problem(m)
+        }
+        .with_scaling(scaling)
+    })
+}
+
 fn plan(name: &str, rank: usize, world: usize, problem: &Problem) -> Plan {
     let configuration = algorithms::find(name).unwrap();
     configuration.plan(rank, world, problem).unwrap()
@@ -34,6 +46,9 @@ fn everything_holds_at_every_world_and_shape() {
             // Even, ragged, fewer rows than ranks, a single row; from six ranks on some have no part of K.
             for m in [8 * world, 8 * world + 3, 3, 1] {
                 holds(&check(&plans(&configuration, world, &problem(m)), 3));
+            }
+            for problem in narrow(8 * world + 3) {
+                holds(&check(&plans(&configuration, world, &problem), 3));
             }
         }
     }
@@ -143,9 +158,11 @@ fn impossible_problems_are_errors() {
 #[test]
 fn operands_are_those_of_the_operation() {
     for configuration in every() {
-        for (world, m) in [(1, 5), (3, 7), (8, 3)] {
-            for plan in plans(&configuration, world, &problem(m)) {
-                let operands = configuration.operands(plan.rank, world, &problem(m));
+        let shapes = [(1, 5), (3, 7), (8, 3)];
+        let problems = shapes.map(|(world, m)| (world, problem(m)));
+        for (world, problem) in problems.into_iter().chain(narrow(7).map(|each| (3, each))) {
+            for plan in plans(&configuration, world, &problem) {
+                let operands = configuration.operands(plan.rank, world, &problem);
                 for operand in &operands {
                     let buffer = plan.buffer(plan.buffer_named(operand.buffer).unwrap());
                     let buffer = buffer.unwrap();

@@ -175,11 +175,15 @@ impl ReferenceOf {
         let source = self.source(matrix);
         let scales: Vec<_> = (0..rows).map(|row| source.row(row, 0..cols)).collect();
         let scaling = self.matrices.problem.scaling;
+        // Where partial results are summed, each rank has scales of its own.
+        let summands = self.matrices.summands;
+        let has = |rank: &usize, k: usize| self.matrices.terms(*rank).contains(&k);
+        let rank_of = |k: usize| (0..summands).find(|rank| has(rank, k)).unwrap_or(0);
         // Of the element (i, k) of A or (k, j) of B.
         let of = |line: usize, k: usize| match (scaling, is_a) {
             (Scaling::None, _) => 1.0,
-            (Scaling::Tensor, _) => scales[0][0],
-            (Scaling::Row, _) => scales[line][0],
+            (Scaling::Tensor, _) => scales[0][rank_of(k)],
+            (Scaling::Row, _) => scales[line][rank_of(k)],
             (Scaling::Block, true) => scales[k / SCALE_BLOCK][line],
             (Scaling::Block, false) => scales[line / SCALE_BLOCK][k / SCALE_BLOCK],
         };

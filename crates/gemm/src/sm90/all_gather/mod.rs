@@ -113,6 +113,7 @@ impl PreparedAllGather {
                 Protocol::Rendezvous { .. } => 0,
                 Protocol::Eager => operands.staging_stride,
             },
+            scales: [DevicePtr::NULL; 2],
             matrices: [
                 operands.b,
                 operands.c,

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::GemmProblem;
 use crate::matmul_reduce::tests::{gemm, of};
+use crate::sm90::config::STEP;
 use crate::sm90::{CONFIGS, config};
 use warpweave_symm_mem::DType;
 

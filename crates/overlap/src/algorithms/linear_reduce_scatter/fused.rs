@@ -18,7 +18,8 @@ pub const ALGORITHM: Algorithm = Algorithm::new(
 )
 .needs(Capabilities::SM90)
 .parameters(&[ROWS])
-.batch_invariant(|_| true);
+.batch_invariant(|_| true)
+.takes_e4m3();
 
 fn build(
     options: &Options,

@@ -23,7 +23,8 @@ pub const ALGORITHM: Algorithm = Algorithm::new(
 )
 .needs(Capabilities::SM90)
 .parameters(&[ROWS, SHOTS])
-.redundant(is_redundant);
+.redundant(is_redundant)
+.takes_e4m3();
 
 fn build(
     options: &Options,

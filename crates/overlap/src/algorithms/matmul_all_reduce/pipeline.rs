@@ -18,7 +18,8 @@ pub const ALGORITHM: Algorithm = Algorithm::new(
     "GEMMs by owner, partials pushed to it by copy engine, its results pushed to all",
     build,
 )
-.parameters(&[STREAMS, CHUNKS, NODES]);
+.parameters(&[STREAMS, CHUNKS, NODES])
+.takes_e4m3();
 
 fn build(
     options: &Options,

@@ -13,7 +13,8 @@ pub const ALGORITHM: Algorithm = Algorithm::new(
     "one GEMM, then an all-reduce in place",
     build,
 )
-.parameters(&[TRANSPORT]);
+.parameters(&[TRANSPORT])
+.takes_e4m3();
 
 fn build(
     options: &Options,

@@ -17,7 +17,8 @@ pub const ALGORITHM: Algorithm = Algorithm::new(
     build,
 )
 .needs(Capabilities::SM90)
-.parameters(&[ROWS]);
+.parameters(&[ROWS])
+.takes_e4m3();
 
 fn build(
     options: &Options,

@@ -19,7 +19,8 @@ pub const ALGORITHM: Algorithm = Algorithm::new(
     "GEMMs by owner, partials pushed to it by copy engine and reduced in the order of ranks",
     build,
 )
-.parameters(&[STREAMS, CHUNKS, NODES]);
+.parameters(&[STREAMS, CHUNKS, NODES])
+.takes_e4m3();
 
 fn build(
     options: &Options,

@@ -23,7 +23,8 @@ pub const ALGORITHM: Algorithm = Algorithm::new(
     Operation::MatmulReduceScatter,
     "the ring: partials go to the right neighbour, each rank adds its own",
     build,
-);
+)
+.takes_e4m3();
 
 fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
     let own = (Placement::Local, problem.shard(rank, world));

@@ -14,7 +14,8 @@ pub const ALGORITHM: Algorithm = Algorithm::new(
     "one GEMM, then a reduce-scatter",
     build,
 )
-.parameters(&[TRANSPORT]);
+.parameters(&[TRANSPORT])
+.takes_e4m3();
 
 fn build(
     options: &Options,

@@ -1,9 +1,12 @@
 //! The operands of a GEMM whose K is sharded, and the GEMMs of parts of its rows.
 
+use crate::kernels::KernelScales;
 use crate::plan::{
-    Batch, BufferId, Placement, PlanBuilder, Problem, Provider, Region, Role, StreamId, shard,
+    Batch, BufferId, OpKind, Placement, PlanBuilder, Problem, Provider, Region, Role, Scales,
+    Scaling, StreamId, layout_of, shard,
 };
 use std::ops::Range;
+use warpweave_symm_mem::DType;
 
 /// How B is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,13 +18,14 @@ pub(in crate::algorithms) enum Stored {
 }
 
 /// A plan under construction, with the operands of this rank's partial GEMM: its columns of A, its rows of B,
-/// and C.
+/// and C. Of e4m3 each rank has scales of its own, and partials are scaled before they are rounded.
 pub(in crate::algorithms) struct PartialGemm {
     pub(in crate::algorithms) builder: PlanBuilder,
     pub(in crate::algorithms) c: BufferId,
     pub(in crate::algorithms) a: BufferId,
     pub(in crate::algorithms) b: BufferId,
-    stored: Stored,
+    pub(in crate::algorithms) b_transposed: bool,
+    pub(in crate::algorithms) scales: Option<KernelScales>,
     pub(in crate::algorithms) rank: usize,
     pub(in crate::algorithms) world: usize,
     pub(in crate::algorithms) problem: Problem,
@@ -36,23 +40,42 @@ impl PartialGemm {
         stored: Stored,
         (c_placement, c_rows): (Placement, Range<usize>),
     ) -> Self {
-        let Problem { m, n, k, dtype, .. } = *problem;
+        let Problem {
+            m,
+            n,
+            k,
+            dtype,
+            scaling,
+            ..
+        } = *problem;
         let depth = shard(k, rank, world).len();
-        let of_b = match stored {
-            Stored::Plain => (depth, n),
-            Stored::Transposed => (n, depth),
-        };
+        let is_scaled = scaling != Scaling::None;
+        // Tensor cores take e4m3 along K alone.
+        let b_transposed = stored == Stored::Transposed || is_scaled;
+        let of_b = layout_of(b_transposed).stored(depth, n);
         let local = Placement::Local;
         let mut builder = PlanBuilder::new(name, rank, world);
         let a = builder.buffer("a", local, Role::Input, dtype, (m, depth));
         let b = builder.buffer("b", local, Role::Weight, dtype, of_b);
-        let c = builder.buffer("c", c_placement, Role::Output, dtype, (c_rows.len(), n));
+        let of_c = (c_rows.len(), n);
+        let c = builder.buffer("c", c_placement, Role::Output, problem.output(), of_c);
+        let scales = is_scaled.then(|| {
+            let [of_a, of_b] = Scales::shapes(scaling, (m, n, depth));
+            let mut buffer =
+                |name, role, shape| builder.buffer(name, local, role, DType::F32, shape);
+            KernelScales {
+                scaling,
+                a: buffer("scales_a", Role::Input, of_a),
+                b: buffer("scales_b", Role::Weight, of_b),
+            }
+        });
         PartialGemm {
             builder,
             c,
             a,
             b,
-            stored,
+            b_transposed,
+            scales,
             rank,
             world,
             problem: *problem,
@@ -66,9 +89,9 @@ impl PartialGemm {
         placement: Placement,
         rows: usize,
     ) -> BufferId {
-        let Problem { n, dtype, .. } = self.problem;
+        let shape = (rows, self.problem.n);
         self.builder
-            .buffer(name, placement, Role::Staging, dtype, (rows, n))
+            .buffer(name, placement, Role::Staging, self.problem.output(), shape)
     }
 
     /// The rows of C that `rank` reduces.
@@ -97,10 +120,20 @@ impl PartialGemm {
             return;
         }
         let [a, b] = [self.a, self.b].map(|id| self.builder.whole(id));
-        let a = Region { rows, ..a };
-        match self.stored {
-            Stored::Plain => self.builder.gemm(stream, Provider::CublasLt, a, b, c),
-            Stored::Transposed => self.builder.linear(stream, (a, b, None), c, Batch::ONE),
+        let scales = self.scales.map(|scales| {
+            let (rows, n) = (rows.clone(), self.problem.n);
+            scales.regions(self.rank, rows, n)
+        });
+        let gemm = OpKind::Gemm {
+            a: Region { rows, ..a },
+            b,
+            c,
+            bias: None,
+            scales,
+            b_transposed: self.b_transposed,
+            batch: Batch::ONE,
+            provider: Provider::CublasLt,
         };
+        self.builder.push(stream, gemm);
     }
 }

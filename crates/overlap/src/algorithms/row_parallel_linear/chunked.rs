@@ -40,7 +40,8 @@ pub const ALGORITHM: Algorithm = Algorithm::new(
     REDUCE,
 ])
 // A stream without a chunk is not made.
-.redundant(|options| options.count("streams") > options.count("chunks"));
+.redundant(|options| options.count("streams") > options.count("chunks"))
+.takes_e4m3();
 
 fn build(
     options: &Options,

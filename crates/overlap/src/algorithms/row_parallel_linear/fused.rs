@@ -23,7 +23,8 @@ pub const ALGORITHM: Algorithm = Algorithm::new(
 .needs(Capabilities::SM90)
 .parameters(&[ROWS, SHOTS])
 .redundant(is_redundant)
-.batch_invariant(|_| true);
+.batch_invariant(|_| true)
+.takes_e4m3();
 
 fn build(
     options: &Options,

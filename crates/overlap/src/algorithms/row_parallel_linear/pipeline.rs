@@ -20,7 +20,8 @@ pub const ALGORITHM: Algorithm = Algorithm::new(
     build,
 )
 .parameters(&[STREAMS, CHUNKS, NODES])
-.batch_invariant(|options| options.count("nodes") == 1);
+.batch_invariant(|options| options.count("nodes") == 1)
+.takes_e4m3();
 
 fn build(
     options: &Options,
