@@ -1,12 +1,21 @@
 //! A report without samples, in few bytes, as it is kept in `docs/results`.
 //!
-//! It is the same JSON with four changes. Numbers have five digits. A spread is `[median, p10, p90,
-//! samples]`, and a median alone where only that is shown. Of consecutive objects that are alike in `kind`
-//! and `status` the file has `{"columns": {…}}`: for each field a list of its values, or the value where all
-//! share it; inner fields are named `outer.inner`. What follows from the rest is left out, and so is what is
-//! its field's default.
+//! It is the same JSON with four changes. Numbers have five digits. Of times back to back and of graph launches
+//! the file has the median alone. What follows from the rest is left out, and so is what is its field's default.
+//! A list of objects is a table, `{"of": n, "columns": {…}}`:
+//!
+//! - A column is a list of `n` values, `null` where an object lacks the field. `outer.inner` is a field of an
+//!   object within.
+//! - If all objects have the same value, the column is that value, or `{"each": value}` for a list. In a
+//!   table of one object the values stand as they are.
+//! - If the values are lists of `m` objects each, the column is a table of `m` whose values are columns of `n`:
+//!   in `results` with the same rows, a row's times at all sizes follow each other.
+//!
+//! Results of other operations, or with other rows, are tables of their own, in one list.
 
-use serde_json::{Map, Number, Value};
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value, json};
 
 use crate::model::Report;
 use crate::statistics::counted;
@@ -20,87 +29,57 @@ const DEFAULTS: [&str; 4] = ["part", "wrong", "exact_elements", "tolerance"];
 /// The report in its compact form; [`Document`](crate::Document) reads it.
 pub fn pack(report: &Report) -> Value {
     let mut report = report.clone();
-    let messages = report.is_of_collectives();
     for outcome in &mut report.results {
-        let limit = outcome
-            .limit
-            .iter_mut()
-            .map(|limit| &mut limit.gemm_algorithms);
+        outcome.best = None;
+        let limit = outcome.limit.iter_mut();
+        let limit = limit.map(|limit| &mut limit.gemm_algorithms);
         let rows = outcome.rows.iter_mut();
         let rows = rows.map(|row| {
             (row.samples, row.times_nccl) = Default::default();
-            row.efficiency = row.efficiency.filter(|_| !messages);
+            (row.times_baseline, row.efficiency) = (None, None);
             &mut row.algorithms
         });
         for names in rows.chain(limit).filter(|names| !names.is_empty()) {
             *names = vec![counted(names)];
         }
     }
-    packed("", report.to_json())
+    tabled(rounded("", report.to_json()))
 }
 
-fn packed(name: &str, value: Value) -> Value {
+/// Numbers with fewer digits, medians instead of spreads, without defaults.
+fn rounded(name: &str, value: Value) -> Value {
     match value {
-        Value::Object(fields) if is_spread(&fields) => spread(name, &fields),
-        Value::Object(fields) => {
-            let fields = fields.into_iter().map(|(name, value)| {
-                let value = packed(&name, value);
-                (name, value)
-            });
-            let is_default = |(name, value): &(String, Value)| {
-                is_empty_list(value)
-                    || DEFAULTS.contains(&name.as_str())
-                        && (*value == Value::Bool(false) || value.as_f64() == Some(0.0))
-            };
-            fields.filter(|field| !is_default(field)).collect()
-        }
-        Value::Array(values) => {
-            let values: Vec<_> = values.into_iter().map(|value| packed("", value)).collect();
-            let is_flat = |value: &Value| value.is_object() && value.get("rows").is_none();
-            match values.len() > 1 && values.iter().all(is_flat) {
-                true => in_columns(&values),
-                false => Value::Array(values),
+        Value::Object(fields) => match fields.get("median") {
+            Some(median) if MEDIANS.contains(&name) || fields["samples"] == 1 => {
+                rounded("median", median.clone())
             }
-        }
-        Value::Number(number) => match name {
-            "relative_error" | "tolerance" => rounded(&number, 3),
-            _ => rounded(&number, 5),
+            _ => {
+                let fields = fields.into_iter();
+                let fields = fields.filter(|(name, value)| !is_default(name, value));
+                let fields = fields.map(|(name, value)| (name.clone(), rounded(&name, value)));
+                fields.collect()
+            }
         },
+        Value::Array(values) => values.into_iter().map(|value| rounded("", value)).collect(),
+        Value::Number(number) if number.is_f64() => {
+            let digits = match name {
+                "relative_error" | "tolerance" => 3,
+                "p10" | "p90" => 4,
+                _ => 5,
+            };
+            with_digits(number.as_f64().unwrap_or_default(), digits)
+        }
         other => other,
     }
 }
 
-fn is_empty_list(value: &Value) -> bool {
+fn is_default(name: &str, value: &Value) -> bool {
     value.as_array().is_some_and(Vec::is_empty)
+        || DEFAULTS.contains(&name) && (*value == Value::Bool(false) || value.as_f64() == Some(0.0))
 }
 
-fn is_spread(fields: &Map<String, Value>) -> bool {
-    fields.contains_key("median") && fields.contains_key("p90")
-}
-
-fn spread(name: &str, fields: &Map<String, Value>) -> Value {
-    let number = |field: &str, digits| match &fields[field] {
-        Value::Number(number) => rounded(number, digits),
-        other => other.clone(),
-    };
-    let median = number("median", 5);
-    match MEDIANS.contains(&name) || fields["samples"] == 1 {
-        true => median,
-        false => Value::Array(vec![
-            median,
-            number("p10", 4),
-            number("p90", 4),
-            fields["samples"].clone(),
-        ]),
-    }
-}
-
-/// A fraction rounded to so many significant digits; whole numbers as they are.
-fn rounded(number: &Number, digits: usize) -> Value {
-    if !number.is_f64() {
-        return Value::Number(number.clone());
-    }
-    let value = number.as_f64().unwrap_or_default();
+/// So many significant digits.
+fn with_digits(value: f64, digits: usize) -> Value {
     let value: f64 = format!("{value:.*e}", digits - 1).parse().unwrap_or(value);
     match value.fract() == 0.0 && value.abs() < 1e15 {
         true => Value::from(value as i64),
@@ -108,35 +87,79 @@ fn rounded(number: &Number, digits: usize) -> Value {
     }
 }
 
-fn in_columns(values: &[Value]) -> Value {
-    let rows: Vec<_> = values.iter().map(flattened).collect();
-    let alike = |a: &Map<String, Value>, b: &Map<String, Value>| {
-        ["kind", "status"]
-            .iter()
-            .all(|field| a.get(*field) == b.get(*field))
-    };
-    let mut all = Vec::new();
-    for run in rows.chunk_by(alike) {
-        let mut columns = Map::new();
-        for name in run.iter().flat_map(Map::keys) {
-            let cell = |row: &Map<String, Value>| row.get(name).cloned().unwrap_or_default();
-            let cells: Vec<_> = run.iter().map(cell).collect();
-            let shared = !cells[0].is_array() && cells.iter().all(|cell| *cell == cells[0]);
-            let column = if shared {
-                cells[0].clone()
-            } else {
-                cells.into()
-            };
-            columns.insert(name.clone(), column);
+/// All lists of objects as tables.
+fn tabled(value: Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let fields = fields
+                .into_iter()
+                .map(|(name, value)| (name, tabled(value)));
+            fields.collect()
         }
-        match columns.values().any(Value::is_array) && run.len() > 1 {
-            true => all.push(Value::from_iter([("columns", Value::Object(columns))])),
-            false => all.extend(run.iter().cloned().map(|row| nested(row).into())),
+        Value::Array(values) if is_of_objects(&values) => {
+            let mut tables: Vec<_> = values
+                .chunk_by(are_alike)
+                .map(|run| table(&[run]))
+                .collect();
+            match tables.len() {
+                1 => tables.remove(0),
+                _ => tables.into(),
+            }
         }
+        other => other,
     }
-    all.into()
 }
 
+fn is_of_objects(values: &[Value]) -> bool {
+    !values.is_empty() && values.iter().all(Value::is_object)
+}
+
+fn are_alike(a: &Value, b: &Value) -> bool {
+    let implementations = |value: &Value| -> Option<Vec<Value>> {
+        let rows = value.get("rows")?.as_array()?.iter();
+        Some(rows.map(|row| row["implementation"].clone()).collect())
+    };
+    a.get("operation") == b.get("operation") && implementations(a) == implementations(b)
+}
+
+/// The table of a list, or of several that are equally long.
+fn table(lists: &[&[Value]]) -> Value {
+    let of = lists[0].len();
+    let flat = |list: &&[Value]| list.iter().map(flattened).collect();
+    let lists: Vec<Vec<_>> = lists.iter().map(flat).collect();
+    let names: BTreeSet<_> = lists.iter().flatten().flat_map(Map::keys).collect();
+    let columns = names.into_iter().map(|name| {
+        let cell = |at: usize| {
+            let values = lists.iter().map(|list| list[at].get(name).cloned());
+            let mut values: Vec<_> = values.map(Option::unwrap_or_default).collect();
+            match values.len() {
+                1 => values.remove(0),
+                _ => column(values),
+            }
+        };
+        (name.clone(), column((0..of).map(cell).collect()))
+    });
+    json!({"of": of, "columns": columns.collect::<Map<_, _>>()})
+}
+
+/// The inverse of [`cell`].
+fn column(cells: Vec<Value>) -> Value {
+    let lists = cells.iter().map(|cell| cell.as_array().map(Vec::as_slice));
+    if let Some(lists) = lists.collect::<Option<Vec<_>>>() {
+        let is_alike = |list: &&[Value]| is_of_objects(list) && list.len() == lists[0].len();
+        if lists.iter().all(is_alike) {
+            return table(&lists);
+        }
+    }
+    match &cells[0] {
+        alone if cells.len() == 1 => alone.clone(),
+        first if cells.iter().any(|cell| cell != first) => cells.into_iter().map(tabled).collect(),
+        list @ (Value::Array(_) | Value::Object(_)) => json!({"each": list}),
+        shared => shared.clone(),
+    }
+}
+
+/// With fields of objects within as `outer.inner`.
 fn flattened(value: &Value) -> Map<String, Value> {
     let mut flat = Map::new();
     for (name, value) in value.as_object().into_iter().flatten() {
@@ -151,57 +174,60 @@ fn flattened(value: &Value) -> Map<String, Value> {
     flat
 }
 
-/// `outer.inner` as `inner` within `outer`, without what is null.
-fn nested(flat: Map<String, Value>) -> Map<String, Value> {
-    let mut fields = Map::new();
-    for (name, value) in flat.into_iter().filter(|(_, value)| !value.is_null()) {
-        match name.split_once('.') {
-            None => drop(fields.insert(name, value)),
-            Some((outer, inner)) => {
-                let outer = fields.entry(outer).or_insert_with(|| Map::new().into());
-                outer[inner] = value;
-            }
-        }
-    }
-    fields
-}
-
-/// The JSON with an object for each that stands in columns.
+/// The JSON with an object for each that stands in a table.
 pub fn unpack(value: Value) -> Value {
     match value {
-        Value::Object(fields) => fields
-            .into_iter()
-            .map(|(name, value)| (name, unpack(value)))
-            .collect(),
-        Value::Array(values) => {
-            let each = values
+        Value::Object(_) if is_table(&value) => objects(&value, Value::clone),
+        Value::Object(fields) => {
+            let fields = fields
                 .into_iter()
-                .flat_map(|value| match value.get("columns") {
-                    Some(Value::Object(columns)) => rows(columns),
-                    _ => vec![unpack(value)],
-                });
-            Value::Array(each.collect())
+                .map(|(name, value)| (name, unpack(value)));
+            fields.collect()
+        }
+        Value::Array(values) => {
+            let each = values.into_iter().flat_map(|value| {
+                let is_table = is_table(&value);
+                match unpack(value) {
+                    Value::Array(objects) if is_table => objects,
+                    value => vec![value],
+                }
+            });
+            each.collect()
         }
         other => other,
     }
 }
 
-fn rows(columns: &Map<String, Value>) -> Vec<Value> {
-    let count = columns
-        .values()
-        .find_map(Value::as_array)
-        .map_or(0, Vec::len);
-    let row = |at: usize| {
-        let cell = |value: &Value| match value.as_array() {
-            Some(values) => values.get(at).cloned().unwrap_or_default(),
-            None => value.clone(),
-        };
-        let flat = columns
-            .iter()
-            .map(|(name, value)| (name.clone(), cell(value)));
-        nested(flat.collect()).into()
+fn is_table(value: &Value) -> bool {
+    value.get("columns").is_some()
+}
+
+/// The objects of a table, of whose cells `read` gives the fields.
+fn objects(table: &Value, read: impl Fn(&Value) -> Value) -> Value {
+    let of = table["of"].as_u64().unwrap_or(0) as usize;
+    let object = |at| {
+        let mut object = Value::Null;
+        for (name, column) in table["columns"].as_object().into_iter().flatten() {
+            let value = read(&cell(column, of, at));
+            if !value.is_null() {
+                let names = name.split('.');
+                *names.fold(&mut object, |outer, inner| &mut outer[inner]) = value;
+            }
+        }
+        object
     };
-    (0..count).map(row).collect()
+    (0..of).map(object).collect()
+}
+
+/// The value at a place of a column of so many.
+fn cell(column: &Value, of: usize, at: usize) -> Value {
+    match column {
+        column if is_table(column) => objects(column, |inner| cell(inner, of, at)),
+        alone if of == 1 => alone.clone(),
+        Value::Array(cells) => unpack(cells.get(at).cloned().unwrap_or_default()),
+        Value::Object(shared) => shared.get("each").cloned().unwrap_or_default(),
+        shared => shared.clone(),
+    }
 }
 
 #[cfg(test)]
@@ -239,22 +265,26 @@ mod tests {
     }
 
     #[test]
-    fn what_rows_share_is_written_once() {
-        let packed = pack(&Report::sample_of_collectives());
-        let small = &packed["results"][0]["rows"];
-        let ours = &small[1]["columns"];
+    fn what_objects_share_is_written_once() {
+        let mut report = Report::sample_of_collectives();
+        let packed = pack(&report);
+        let rows = &packed["results"][0]["columns"]["rows"]["columns"];
+        assert_eq!(rows["kind"], json!(["nccl", "ours", "ours", "peer"]));
         assert_eq!(
-            ours["implementation"],
-            serde_json::json!(["packets", "push"])
+            (&rows["status"], &rows["single_ms.p90"][1]),
+            (&json!("ok"), &json!(0.00545))
         );
+        // Where implementations are the same at all sizes, they are named once, too.
+        report.results[0].rows.pop();
+        let results = &pack(&report)["results"];
         assert_eq!(
-            (&ours["kind"], &ours["status"]),
-            (&"ours".into(), &"ok".into())
+            (&results["of"], &results["columns"]["world"]),
+            (&json!(2), &json!(4))
         );
-        assert_eq!(
-            ours["single_ms"][0],
-            serde_json::json!([0.00525, 0.00505, 0.00545, 2])
-        );
+        let rows = &results["columns"]["rows"]["columns"];
+        assert_eq!(rows["implementation"], json!(["nccl", "packets", "push"]));
+        assert_eq!(rows["status"], json!(["ok", ["ok", "not-run"], "ok"]));
+        assert_eq!(rows["single_ms.p90"][1], json!([0.00545, null]));
         let again = read(&packed);
         let peer = again.results[0].rows.last().unwrap();
         assert_eq!(
@@ -262,5 +292,28 @@ mod tests {
             (Kind::Peer, Some(0.02205))
         );
         assert!(again.results[0].rows[1].times_nccl.single.is_some());
+    }
+
+    #[test]
+    fn tables_of_tables_are_read_as_they_were() {
+        let list = |of: [Value; 2]| json!({"operation": "x", "of": of});
+        let (a, b) = (
+            json!({"x": {"y": {"z": 1}}}),
+            json!({"names": ["one", "two"]}),
+        );
+        for lists in [
+            vec![list([a.clone(), b.clone()]), list([b.clone(), b.clone()])],
+            vec![
+                list([a.clone(), a.clone()]),
+                json!({"operation": "x", "of": [b]}),
+            ],
+            vec![list([a.clone(), b.clone()]); 2],
+            vec![list([a.clone(), b.clone()]), json!({"operation": "x"})],
+            vec![list([a.clone(), b.clone()])],
+            vec![list([b.clone(), b.clone()]), json!({"operation": "y"})],
+        ] {
+            let lists = Value::Array(lists);
+            assert_eq!(unpack(tabled(lists.clone())), lists);
+        }
     }
 }

@@ -68,10 +68,8 @@ fn report(text: &str) -> Result<Report, String> {
     let value: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
     let report = serde_json::from_value(compact::unpack(value));
     let mut report: Report = report.map_err(|error| error.to_string())?;
-    if report.is_of_collectives() {
-        let results = report.results.into_iter();
-        report.results = results.map(Outcome::compared).collect();
-    }
+    let results = report.results.into_iter();
+    report.results = results.map(Outcome::compared).collect();
     Ok(report)
 }
 

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// The middle of a sample and its spread, in milliseconds.
 ///
-/// It is written as an object, and also read as `[median, p10, p90, samples]` or as a median alone.
+/// It is written as an object, and also read as a median alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(from = "Written")]
 pub struct Spread {
@@ -24,7 +24,6 @@ pub struct Spread {
 #[serde(untagged)]
 enum Written {
     Median(f64),
-    List(f64, f64, f64, usize),
     Fields {
         median: f64,
         p10: f64,
@@ -37,7 +36,6 @@ impl From<Written> for Spread {
     fn from(written: Written) -> Self {
         let (median, p10, p90, samples) = match written {
             Written::Median(median) => (median, median, median, 1),
-            Written::List(median, p10, p90, samples) => (median, p10, p90, samples),
             Written::Fields {
                 median,
                 p10,

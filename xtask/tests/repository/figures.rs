@@ -7,7 +7,7 @@
 use std::fs;
 
 use serde_json::Value;
-use warpweave_report::compact;
+use warpweave_report::Document;
 
 use crate::metadata::root;
 
@@ -63,15 +63,17 @@ fn files(text: &str) -> Vec<Value> {
             .join("docs/results")
             .join(file)
             .with_extension("json");
-        let file: Value = serde_json::from_str(&fs::read_to_string(path).ok()?).unwrap();
-        Some(compact::unpack(file))
+        match Document::from_json(&fs::read_to_string(path).ok()?).unwrap() {
+            Document::Report(report) => Some(report.to_json()),
+            Document::Timelines(_) => None,
+        }
     });
     links.collect()
 }
 
-/// The median of a spread, which is the first number of a list, or a number alone.
+/// The median of a spread.
 fn median(spread: &Value) -> Option<f64> {
-    spread.get(0).unwrap_or(spread).as_f64()
+    spread["median"].as_f64()
 }
 
 /// `M×N×K` and the element type, where `text` has them.

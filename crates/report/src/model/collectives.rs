@@ -1,6 +1,6 @@
 //! What follows from the times of collectives: ratios to NCCL, the fastest variant.
 
-use super::{Kind, Limit, Metric, Outcome, Ratios, Report, Row, Status};
+use super::{Kind, Limit, Metric, Operands, Outcome, Ratios, Report, Row, Status};
 
 /// The row that others are compared with.
 pub const BASELINE: &str = "nccl";
@@ -32,6 +32,13 @@ impl Outcome {
     /// Fills in what follows from the times.
     #[must_use]
     pub fn compared(mut self) -> Self {
+        if let Operands::Matrices { .. } = self.on {
+            for row in &mut self.rows {
+                let group = row.compared_with().and_then(|at| self.groups.get(at));
+                group.inspect(|group| row.compare(group));
+            }
+            return self;
+        }
         let ratios = self.rows.iter().map(|row| {
             let of = |metric| self.times_nccl(metric, row.median(metric));
             let [single, graph_single, back_to_back, graph] = Metric::ALL.map(of);

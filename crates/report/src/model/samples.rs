@@ -37,8 +37,7 @@ impl Report {
             tflops: Some(412.3),
             back_to_back_ms: Spread::of(&[0.0511]),
             graph_ms: Spread::of(&[0.0498]),
-            times_baseline: Some(1.25),
-            efficiency: Some(0.912),
+            group: Some(0),
             algorithms: vec!["blocked".into()],
             samples: Times::sample(&[
                 (Metric::Single, &[0.05, 0.06, 0.07]),
@@ -67,18 +66,25 @@ impl Report {
             clock_ms: None,
             links: None,
             peers: None,
-            results: vec![Outcome {
-                published: vec![Published {
-                    shape,
-                    dtype: "f16".into(),
-                    what: "fused".into(),
-                    ms: 0.043,
-                    source: "8×H100, somebody".into(),
-                }],
-                groups: vec![Group::default()],
-                rows: vec![ran, not_run, peer],
-                ..outcome
-            }],
+            results: vec![
+                Outcome {
+                    published: vec![Published {
+                        shape,
+                        dtype: "f16".into(),
+                        what: "fused".into(),
+                        ms: 0.043,
+                        source: "8×H100, somebody".into(),
+                    }],
+                    groups: vec![Group {
+                        baseline_ms: Spread::of(&[0.075]),
+                        limit_ms: Some(0.05472),
+                        ..Group::default()
+                    }],
+                    rows: vec![ran, not_run, peer],
+                    ..outcome
+                }
+                .compared(),
+            ],
             means: vec![Mean {
                 implementation: "second".into(),
                 baseline: "first".into(),
