@@ -195,7 +195,7 @@ struct Units {
 
 // Shared memory of a block: the values that the warps of its cluster exchange, of every second exchange, and
 // in a cluster of several blocks the barriers that end exchanges.
-struct Exchanged {
+struct alignas(16) Exchanged {
   float values[2][kMaxSegments];
   uint64_t arrived[2];
 };
@@ -333,9 +333,15 @@ __device__ __forceinline__ void norm_row(const RowNorm& n, RowCluster& cluster, 
   }
   const float* squares = cluster.collect(segments);
   float sum = 0;
-  for (uint32_t segment = 0; segment < segments; ++segment) sum = __fadd_rn(sum, squares[segment]);
+  for (uint32_t segment = 0; segment < segments; segment += 4) {
+    const float4 four = *reinterpret_cast<const float4*>(squares + segment);
+    sum = __fadd_rn(sum, four.x);
+    if (segment + 1 < segments) sum = __fadd_rn(sum, four.y);
+    if (segment + 2 < segments) sum = __fadd_rn(sum, four.z);
+    if (segment + 3 < segments) sum = __fadd_rn(sum, four.w);
+  }
   const float mean = __fdiv_rn(sum, float(n.hidden));
-  const float inverse = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, n.epsilon)));
+  const float inverse = __frcp_rn(__fsqrt_rn(__fadd_rn(mean, n.epsilon)));
   // A thread of one unit has it in registers.
   const bool reloads = segments > cluster.warps();
   const auto normalize = [&](uint32_t unit, uint32_t (&y)[kUnitWords]) {
@@ -356,10 +362,11 @@ __device__ __forceinline__ void norm_row(const RowNorm& n, RowCluster& cluster, 
   cluster.publish(cluster.warp(), max_of_warp(peak));
   const float* peaks = cluster.collect(cluster.warps());
   peak = 0;
-  for (uint32_t warp = 0; warp < cluster.warps(); ++warp) peak = fmaxf(peak, peaks[warp]);
+  for (uint32_t warp = lane; warp < cluster.warps(); warp += 32) peak = fmaxf(peak, peaks[warp]);
+  peak = max_of_warp(peak);
   // Of the smallest normal number the reciprocal is finite.
   const float scale = fmaxf(__fdiv_rn(peak, 448.0f), __int_as_float(0x00800000));
-  const float inverse_scale = __fdiv_rn(1.0f, scale);
+  const float inverse_scale = __frcp_rn(scale);
   if (cluster.warp() == 0 && lane == 0) reinterpret_cast<float*>(n.scales)[row] = scale;
   for_units(cluster, complete ? count : 0, [&](uint32_t unit) {
     uint32_t y[kUnitWords], q[Units<T>::kQuantizedWords];

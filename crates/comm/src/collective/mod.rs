@@ -150,10 +150,12 @@ impl<B: CollectiveKernels> Collectives<B> {
     ) -> Result<Self> {
         let (rank, world) = (exchange.rank(), exchange.world());
         Self::require_world(world)?;
-        if options.packet_bytes > (MAX_CAPACITY - 64) * launch::PAYLOAD {
+        // Rows of a norm are padded to units: a hundredth more, for rows of 4 KiB and longer.
+        const MOST: usize = (MAX_CAPACITY - 64) / 101 * 100 * launch::PAYLOAD;
+        if options.packet_bytes > MOST {
             return Err(Error::InvalidArgument {
                 what: "packet_bytes",
-                why: format!("at most {}", (MAX_CAPACITY - 64) * launch::PAYLOAD),
+                why: format!("at most {MOST}"),
             });
         }
         let _span = tracing::info_span!("comm.collectives", name, rank, world).entered();
@@ -165,7 +167,8 @@ impl<B: CollectiveKernels> Collectives<B> {
         });
         let (side, pushed, reduced, resident) = agree(exchange.as_ref(), "collectives.own", own)?;
         // Half a section holds the chunks of a two-shot all-reduce, half the results.
-        let capacity = (options.packet_bytes.div_ceil(launch::PAYLOAD) + 1).next_multiple_of(64);
+        let packets = options.packet_bytes.div_ceil(launch::PAYLOAD) + 1;
+        let capacity = (packets + packets / 100).next_multiple_of(64);
         let area = 2 * world * capacity * launch::PACKET;
         let this = Self {
             backend: backend.clone(),

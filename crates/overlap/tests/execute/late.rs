@@ -417,7 +417,7 @@ fn on_gpus(scenario: Scenario) {
         // NCCL alone takes seconds to make a communicator, for which it has a multiple of the deadline.
         let plan = configuration.plan(0, 2, &Problem::new(12, 8, 16, DType::F16));
         let has_nccl = plan.is_ok_and(|plan| plan.transports().contains(&Transport::Nccl));
-        let patience = Duration::from_millis(if has_nccl { 3000 } else { 500 });
+        let patience = Duration::from_millis(if has_nccl { 1500 } else { 500 });
         let impatient = |rank| gpu(rank).with_timeout(patience);
         tried(&impatient, cuda::world(), &configuration, scenario)
     };
