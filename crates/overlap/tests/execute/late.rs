@@ -2,7 +2,7 @@
 //! of every row, never with wrong rows in silence.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use warpweave_overlap::algorithms::{self, Configuration};
 use warpweave_overlap::execute::{Bound, ExecuteBackend, ExecuteError};
@@ -419,7 +419,15 @@ fn on_gpus(scenario: Scenario) {
         let has_nccl = plan.is_ok_and(|plan| plan.transports().contains(&Transport::Nccl));
         let patience = Duration::from_millis(if has_nccl { 1500 } else { 500 });
         let impatient = |rank| gpu(rank).with_timeout(patience);
-        tried(&impatient, cuda::world(), &configuration, scenario)
+        let start = Instant::now();
+        let objection = tried(&impatient, cuda::world(), &configuration, scenario);
+        // All of them take minutes.
+        let took = start.elapsed().as_secs_f64();
+        eprintln!(
+            "{configuration}: {took:.1} s {}",
+            objection.as_deref().unwrap_or("ok")
+        );
+        objection
     };
     let configurations = configurations().into_iter();
     let objections: Vec<String> = configurations
