@@ -109,9 +109,13 @@ impl Cuda {
     }
 
     pub(super) fn has_stopped(&self) -> bool {
+        self.host_flag() != 0
+    }
+
+    fn host_flag(&self) -> u32 {
         let stop = self.device.stop.lock();
         stop.as_ref()
-            .is_some_and(|memory| memory.host().load(Ordering::Acquire) != 0)
+            .map_or(0, |memory| memory.host().load(Ordering::Acquire))
     }
 
     /// The flag in device memory, once there is a pad. Without one, nothing waits.
@@ -120,10 +124,12 @@ impl Cuda {
         stop.as_ref().map(|memory| DevicePtr(memory.device))
     }
 
-    /// Whether copies to peers enqueued on `stream` are skipped. A graph in capture records them, because it
-    /// may be launched after the device has recovered.
+    /// Whether copies to peers enqueued on `stream` are skipped: a wait has failed, and by the device's own
+    /// flag no signal follows. Where only the host stops waits, those that are satisfied still succeed and
+    /// signals follow, so copies do too. A graph in capture records them, because it may be launched after
+    /// the device has recovered.
     pub(super) fn leaves_out_copies(&self, stream: &super::CudaStream) -> Result<bool> {
-        Ok(self.has_stopped() && !super::stream::is_capturing(self, stream)?)
+        Ok(self.host_flag() == StopFlags::FAILED && !super::stream::is_capturing(self, stream)?)
     }
 
     pub(super) fn clear_stopped(&self, stream: &super::CudaStream) -> Result<()> {

@@ -1,9 +1,11 @@
 //! The work of one rank in each scenario.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use warpweave_symm_mem::cuda::{CudaMemory, CudaStream, Image, LaunchConfig};
 use warpweave_symm_mem::multicast::MulticastBuffer;
+use warpweave_symm_mem::pad::StopFlags;
 use warpweave_symm_mem::{
     Backend, Cuda, DevicePtr, Error, Memory, PadView, Priority, Result, SignalPad, SymmetricBuffer,
 };
@@ -151,12 +153,20 @@ pub fn pad(rank: &Rank) -> Result<Kept> {
         device.synchronize(&stream)?;
         read(&device, to, BYTES)
     };
-    device.stop_waits();
+    let own = 20 + rank.rank as u8;
+    // What a wait that fails does to the flag in host memory.
+    // SAFETY: aligned memory that lives as long as the device, accessed by atomics only.
+    let flag = unsafe { &*(device.stop_flags()?.host.0 as *const AtomicU32) };
+    flag.store(StopFlags::FAILED, Ordering::SeqCst);
     assert!(device.is_stopped());
     arrived(rank, &copy()?, 20 + peer as u8)?;
     device.resume_waits(&stream)?;
     assert!(!device.is_stopped());
-    arrived(rank, &copy()?, 20 + rank.rank as u8)?;
+    // The host alone stops no signal that would follow, so no copy.
+    device.stop_waits();
+    assert!(device.is_stopped());
+    arrived(rank, &copy()?, own)?;
+    device.resume_waits(&stream)?;
     rank.barrier("copied")?;
     pad.close(&stream, rank.exchange.as_ref())?;
     Ok(Box::new((recv, send, stream, device)))
