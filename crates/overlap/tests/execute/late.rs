@@ -144,7 +144,7 @@ impl<'a, B: ExecuteBackend> Caller<'a, B> {
     }
 
     /// Enqueues a call, with the inputs of call `input`, whose outputs are kept as those of call `call`.
-    fn enqueue(&self, call: usize, input: usize) {
+    fn enqueue(&self, call: usize, input: usize) -> Result<(), ExecuteError> {
         let (backend, stream) = (self.rank.backend(), self.rank.stream());
         let buffer = |operand: &Operand| self.bound.buffer(operand.buffer).unwrap().1;
         let bytes = |operand| bytes_of(operand, self.problem);
@@ -158,7 +158,7 @@ impl<'a, B: ExecuteBackend> Caller<'a, B> {
                 }
                 .unwrap();
             }
-            self.bound.run().unwrap();
+            self.bound.run()?;
             for (operand, at) in self.places(call) {
                 match operand.role() {
                     Role::Input => backend.fill(stream, buffer(operand), 0x7f, bytes(operand)),
@@ -168,11 +168,14 @@ impl<'a, B: ExecuteBackend> Caller<'a, B> {
                 .unwrap();
             }
         }
+        Ok(())
     }
 
-    /// How `calls` calls ended, each of which was given with its input.
-    fn end(&self, calls: impl Iterator<Item = (usize, usize)>) -> End {
-        if let Err(error) = self.bound.synchronize() {
+    /// How `calls` calls end, each of which is given with its input.
+    fn make(&self, calls: impl Iterator<Item = (usize, usize)> + Clone) -> End {
+        let mut each = calls.clone();
+        let enqueued = each.try_for_each(|(call, input)| self.enqueue(call, input));
+        if let Err(error) = self.bound.synchronize().and(enqueued) {
             return End::Failed(error);
         }
         for (call, input) in calls {
@@ -231,8 +234,7 @@ fn ends<B: ExecuteBackend>(
     let mut caller = Caller::new(rank, configuration, problem, after + calls + 1);
     let barrier = |name| rank.exchange.barrier(name).unwrap();
     for call in 0..after {
-        caller.enqueue(call, call);
-        let end = caller.end(std::iter::once((call, call)));
+        let end = caller.make(std::iter::once((call, call)));
         let right = matches!(end, End::Right);
         let all = rank.exchange.all_gather("right", &[right.into()]).unwrap();
         if all.contains(&vec![0]) {
@@ -262,11 +264,7 @@ fn ends<B: ExecuteBackend>(
         // Calls pair up by their number, so that nobody can tell which of them was left out.
         _ => 0,
     };
-    let calls = || (after..after + mine).map(|call| (call, input(call)));
-    for (call, input) in calls() {
-        caller.enqueue(call, input);
-    }
-    let end = caller.end(calls());
+    let end = caller.make((after..after + mine).map(|call| (call, input(call))));
     if matches!(end, End::Failed(_)) {
         caller.poison();
     }

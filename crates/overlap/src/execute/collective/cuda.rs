@@ -1,11 +1,12 @@
 //! NCCL on the CUDA backend.
 
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use warpweave_comm::nccl::{Element, Launch, ReduceOp};
 use warpweave_comm::{NcclComm, NcclLibrary, NcclOptions};
-use warpweave_symm_mem::{Backend, Cuda, DevicePtr, Exchange, agree};
+use warpweave_symm_mem::{Backend, Cuda, DevicePtr, Exchange, SignalPad, agree};
 
 use super::{CollectiveBackend, NcclCall};
 use crate::execute::error::{ExecuteError, Result};
@@ -19,6 +20,17 @@ const LOOK: Duration = Duration::from_millis(100);
 pub struct NcclGroup {
     library: Arc<NcclLibrary>,
     comm: Mutex<NcclComm>,
+    /// Where ranks of one node meet before calls in which NCCL connects them.
+    meeting: Option<Meeting>,
+}
+
+/// NCCL connects its ranks in the first call that needs a connection, on the host and without a deadline.
+/// Which one does depends on the collective and its size. So ranks meet before the first call of each kind,
+/// for as long as a wait may take, and a rank that is late is named.
+struct Meeting {
+    pad: SignalPad<Cuda>,
+    /// Collectives, each with its bytes rounded up to a power of two.
+    met: Mutex<HashSet<(Collective, usize)>>,
 }
 
 impl std::fmt::Debug for NcclGroup {
@@ -31,6 +43,28 @@ impl NcclGroup {
     /// The communicator. A thread that panicked with it has made no call that others could not follow.
     pub fn comm(&self) -> MutexGuard<'_, NcclComm> {
         self.comm.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Meets the other ranks before `call`, if it is the first of its kind. Not during a capture, which nothing
+    /// can be waited for in.
+    fn meet(&self, cuda: &Cuda, stream: &<Cuda as Backend>::Stream, call: &NcclCall) -> Result<()> {
+        let Some(meeting) = &self.meeting else {
+            return Ok(());
+        };
+        let bytes = call.counts.iter().sum::<usize>() * call.dtype.size();
+        let kind = (call.collective, bytes.next_power_of_two());
+        let met = || meeting.met.lock().unwrap_or_else(PoisonError::into_inner);
+        if met().contains(&kind) || cuda.is_capturing(stream)? {
+            return Ok(());
+        }
+        let (rank, world) = (self.comm().rank(), self.comm().world());
+        let peers: Vec<usize> = (0..world).filter(|&peer| peer != rank).collect();
+        meeting.pad.signal(stream, 0, &peers)?;
+        meeting.pad.wait(stream, 0, &peers, 0)?;
+        cuda.drain_group(stream, self)?;
+        meeting.pad.check(stream)?;
+        met().insert(kind);
+        Ok(())
     }
 }
 
@@ -70,9 +104,11 @@ impl CollectiveBackend for Cuda {
     fn group(
         &self,
         exchange: &Arc<dyn Exchange>,
-        _spans_nodes: bool,
+        spans_nodes: bool,
         _bytes: usize,
     ) -> Result<NcclGroup> {
+        let pad = || SignalPad::new(self, exchange, "overlap.nccl", 1);
+        let pad = (!spans_nodes).then(pad).transpose()?;
         let exchange = exchange.as_ref();
         // A rank without the library would leave the others waiting in NCCL.
         let library = NcclLibrary::load().map_err(ExecuteError::from);
@@ -80,7 +116,15 @@ impl CollectiveBackend for Cuda {
         agree(exchange, "devices for NCCL", own_device(self, exchange))?;
         self.bind()?;
         let comm = Mutex::new(NcclComm::init(&library, exchange, options(self))?);
-        Ok(NcclGroup { library, comm })
+        let meeting = pad.map(|pad| Meeting {
+            pad,
+            met: Mutex::default(),
+        });
+        Ok(NcclGroup {
+            library,
+            comm,
+            meeting,
+        })
     }
 
     unsafe fn collective(
@@ -91,6 +135,7 @@ impl CollectiveBackend for Cuda {
         (src, dst): (DevicePtr, DevicePtr),
     ) -> Result<()> {
         self.bind()?;
+        group.meet(self, stream, call)?;
         let comm = group.comm();
         let (src, dst, stream) = (src.0, dst.0, stream.raw());
         let (counts, element) = (&call.counts, Element::try_from(call.dtype)?);
@@ -129,7 +174,10 @@ impl CollectiveBackend for Cuda {
         Ok(())
     }
 
-    fn check_group(&self, _: &<Cuda as Backend>::Stream, group: &NcclGroup) -> Result<()> {
+    fn check_group(&self, stream: &<Cuda as Backend>::Stream, group: &NcclGroup) -> Result<()> {
+        if let Some(meeting) = &group.meeting {
+            meeting.pad.check(stream)?;
+        }
         Ok(group.comm().check()?)
     }
 
@@ -149,6 +197,10 @@ impl CollectiveBackend for Cuda {
         comm.abort();
         let quiet = self.synchronize(stream).map_err(ExecuteError::from);
         agree(exchange.as_ref(), "recovery of NCCL", quiet)?;
+        if let Some(Meeting { pad, met }) = &group.meeting {
+            pad.recover(stream, exchange.as_ref())?;
+            met.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        }
         *comm = NcclComm::init(&group.library, exchange.as_ref(), options(self))?;
         Ok(())
     }

@@ -240,7 +240,7 @@ impl<B: CollectiveBackend> ProcessGroup<B> {
             match (&self.engine, call) {
                 (Engine::Nccl(group), GroupCall::Nccl(call, src, dst, norm)) => {
                     let operands = (at.place(*src), at.place(*dst));
-                    self.backend.collective(stream, group, call, operands)?;
+                    self.named(self.backend.collective(stream, group, call, operands))?;
                     if let Some(norm) = norm {
                         let rows = norm.rows(at);
                         self.backend.add_rms_norm(stream, norm.dtype, &rows)?;
