@@ -41,21 +41,17 @@ fn the_table_of_dependencies_is_what_cargo_resolves() {
     let mut table = String::from(
         "| crate | of the workspace | others, named by it | others in all |\n|---|---|---|---:|\n",
     );
-    let mut packages: Vec<_> = published()
-        .map(|package| package.name.as_str())
-        .filter(|name| *name != PROGRAM)
-        .collect();
-    let in_all = |package: &&str| {
-        let all = names(package, &[]);
-        all.iter()
-            .filter(|name| !name.starts_with("warpweave"))
-            .count()
-    };
-    packages.sort_by_key(|package| (in_all(package), package.len()));
-    for package in packages {
+    let packages = published().map(|package| package.name.as_str());
+    let packages = packages.filter(|name| *name != PROGRAM).map(|name| {
+        let all = names(name, &[]);
+        let others = all.iter().filter(|name| !name.starts_with("warpweave"));
+        (others.count(), name)
+    });
+    let mut packages: Vec<_> = packages.collect();
+    packages.sort_by_key(|(all, name)| (*all, name.len()));
+    for (all, package) in packages {
         let direct = names(package, &["--depth", "1"]);
         let (own, others) = (list(&direct, true), list(&direct, false));
-        let all = in_all(&package);
         writeln!(table, "| `{package}` | {own} | {others} | {all} |").unwrap();
     }
     let readme = std::fs::read_to_string(root().join("crates/warpweave/README.md")).unwrap();

@@ -51,7 +51,7 @@ fn a_project_outside_builds_and_runs() {
         let path = root().join("crates").join(name);
         manifest += &format!("warpweave-{name} = {{ path = {path:?} }}\n");
     }
-    manifest += "\n[profile.dev]\ndebug = false\nlto = \"off\"\n";
+    manifest += "\n[profile.dev]\ndebug = false\nincremental = false\nlto = \"off\"\n";
     manifest += "[workspace]\n";
     fs::create_dir_all(folder.join("src")).unwrap();
     write("Cargo.toml", &manifest);

@@ -99,7 +99,7 @@ pub(super) fn measure<'a, B: ExecuteBackend>(
     report.published = published.collect();
     bench.measure(&mut report)?;
     bench.compare_with_others(sizes, &figures, &mut report);
-    Ok(report)
+    Ok(report.compared())
 }
 
 impl<'a, B: ExecuteBackend> Bench<'a, B> {
@@ -244,7 +244,6 @@ impl<'a, B: ExecuteBackend> Bench<'a, B> {
                 let [alike, changing] = self.enqueue_us(&entrants[place])?;
                 (row.enqueue_us, row.enqueue_changing_us) = (alike, changing);
             }
-            row.compare(&group);
             rows.push(row);
         }
         let own = breakdown(&rows, &times[parts..]);
@@ -288,7 +287,6 @@ impl<'a, B: ExecuteBackend> Bench<'a, B> {
             let mut row = Row::of_peer(figure.name, figure.ms);
             row.part = figure.part;
             row.tflops = Some(tflops(gemm, figure.ms.median));
-            report.groups.first().inspect(|group| row.compare(group));
             report.rows.push(row);
         }
     }

@@ -135,7 +135,7 @@ impl Row {
     }
 
     /// Compares it with what was measured in the rounds of its group.
-    pub fn compare(&mut self, group: &Group) {
+    pub(super) fn compare(&mut self, group: &Group) {
         let over = |time: Option<f64>| Some(time? / self.ms()?);
         let baseline = over(group.baseline_ms.map(|spread| spread.median));
         (self.times_baseline, self.efficiency) = (baseline, over(group.limit_ms));

@@ -85,7 +85,7 @@ fn escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Group;
+    use crate::model::{Group, Outcome};
     use crate::statistics::Spread;
 
     fn written(report: &Report) -> String {
@@ -139,9 +139,8 @@ mod tests {
         result.rows[0].group = Some(0);
         second.group = Some(1);
         result.rows.insert(1, second);
-        for row in &mut result.rows {
-            row.compare(&result.groups[row.compared_with().unwrap_or(0)]);
-        }
+        let results = report.results.into_iter().map(Outcome::compared);
+        report.results = results.collect();
         report
     }
 
