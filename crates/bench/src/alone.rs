@@ -40,7 +40,7 @@ fn local(plan: &mut PlanBuilder, operands: &[Operand], problem: &Problem) -> Vec
         let (role, shape) = (operand.role(), operand.stored());
         let dtype = match operand.matrix {
             Matrix::ScalesA | Matrix::ScalesB => DType::F32,
-            Matrix::C => problem.output(),
+            Matrix::C | Matrix::Bias => problem.output(),
             _ => problem.dtype,
         };
         let id = plan.buffer(operand.buffer, Placement::Local, role, dtype, shape);

@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use sweep::{Result, Shape};
 use warpweave_gemm::{
-    AllGatherGemmBackend, AllGatherMatmul, AllGatherOperands, Gemm, GemmBackend, GemmOperands,
-    GemmProblem, Protocol, Provider, sm90,
+    AllGatherGemmBackend, AllGatherMatmul, AllGatherOperands, GatheredScales, Gemm, GemmBackend,
+    GemmOperands, GemmProblem, Protocol, Provider, sm90,
 };
 use warpweave_symm_mem::{
     Backend, Cuda, DType, DevicePtr, Exchange, Memory, Priority, SignalPad, SymmetricBuffer,
@@ -62,6 +62,7 @@ fn shape(cuda: &Cuda, exchange: &Arc<dyn Exchange>, [m, n, k]: Shape) -> Result<
         b: b.address(),
         c: c.address(),
         bias: DevicePtr::NULL,
+        scales: GatheredScales::default(),
         pad: pad.view(),
     };
     let mut names = vec!["cuBLASLt alone".to_owned()];

@@ -19,7 +19,9 @@ pub mod sm90;
 mod tables;
 pub mod timing;
 
-pub use all_gather_matmul::{AllGatherGemmBackend, AllGatherMatmul, AllGatherOperands, Protocol};
+pub use all_gather_matmul::{
+    AllGatherGemmBackend, AllGatherMatmul, AllGatherOperands, GatheredScales, Protocol,
+};
 pub use backend::{Gemm, GemmBackend, GemmOperands, PreparedGemm};
 pub use chunked_matmul::{ChunkedGemmBackend, ChunkedMatmul, ChunkedOperands};
 pub use error::Error;

@@ -44,8 +44,8 @@ pub enum PlanError {
     },
     /// Operands of e4m3 for an algorithm that does not take them, or not with these scales.
     #[error(
-        "`{name}` does not take operands of e4m3 with scales by {}: all-gather + matmul by copy engines or NCCL \
-         does, and matmul + reduction, with scales by tensor or row",
+        "`{name}` does not take operands of e4m3 with scales by {}: all-gather + matmul does by its fused \
+         kernel, copy engines or NCCL, and so does matmul + reduction, with scales by tensor or row",
         .scaling.name()
     )]
     NarrowOperands {

@@ -95,6 +95,7 @@ impl Matrices {
             seed: set << 3 | place,
             dtype: match matrix {
                 Matrix::ScalesA | Matrix::ScalesB => DType::F32,
+                Matrix::Bias => self.problem.output(),
                 _ => dtype,
             },
             is_scale: matches!(matrix, Matrix::ScalesA | Matrix::ScalesB),

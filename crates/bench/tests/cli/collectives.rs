@@ -260,7 +260,10 @@ fn wrong_options_are_refused_with_what_there_is() {
             "gemm --dtype e4m3 --scales col",
             "none of tensor, row and block",
         ),
-        ("layers --dtype e4m3", "takes no operands of e4m3"),
+        (
+            "row-parallel-norm --dtype e4m3",
+            "takes no operands of e4m3",
+        ),
         ("gemm --peers x", "--peers says nothing to the suite gemm"),
     ] {
         let Said { code, err, .. } = job::say(&format!("bench --suite {line} --list"));

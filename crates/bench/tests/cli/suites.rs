@@ -125,14 +125,38 @@ fn gemms_of_e4m3_are_right_by_all_scales() {
 /// By what gathers rows with their scales; a kernel that does not is a row with the reason.
 #[test]
 fn gathered_rows_of_e4m3_are_right() {
-    let rows_of = "baselineNcclAllgatherMatmul,ringGet,ringPut/bound,pushChunks:chunks=2/local,fusedAllGather";
+    let rows_of = "baselineNcclAllgatherMatmul,ringGet,ringPut/bound,pushChunks:chunks=2/local,fusedAllGather,\
+                   fusedAllGather:protocol=eager/local,fusedAllGather:pulled=3/bound,\
+                   threadloadGatherThenCutlass";
     for scales in ["tensor", "row"] {
         let line = format!("--dtype e4m3 --scales {scales} --shape 37x24x48 --impl {rows_of}");
         let (outcome, report) = measured(3, "recipes", &line);
         outcome.succeeded();
-        assert_eq!(rows(&report).count(), 5);
+        assert_eq!(rows(&report).count(), 8);
         for (_, row) in rows(&report) {
-            if row["implementation"] == "fusedAllGather" {
+            if row["implementation"] == "threadloadGatherThenCutlass" {
+                let reason = row["reason"].as_str().unwrap();
+                assert!(reason.contains("does not take operands of e4m3"), "{row}");
+                continue;
+            }
+            assert_eq!(row["status"], "ok", "{row}");
+            assert_eq!(row["verification"]["wrong"], 0, "{row}");
+        }
+    }
+}
+
+/// The bias has the type of the result.
+#[test]
+fn column_parallel_layers_of_e4m3_are_right() {
+    let rows_of = "columnParallelLinear,fusedColumnParallelLinear,\
+                   fusedColumnParallelLinear:protocol=eager/local,hierarchicalColumnParallelLinear";
+    for scales in ["tensor", "row"] {
+        let line = format!("--dtype e4m3 --scales {scales} --shape 37x24x48 --impl {rows_of}");
+        let (outcome, report) = measured(2, "column-parallel", &line);
+        outcome.succeeded();
+        assert_eq!(rows(&report).count(), 4);
+        for (_, row) in rows(&report) {
+            if row["implementation"] == "columnParallelLinear" {
                 let reason = row["reason"].as_str().unwrap();
                 assert!(reason.contains("does not take operands of e4m3"), "{row}");
                 continue;

@@ -6,6 +6,7 @@
 //   warp 1      waits for the peers' `ready`, a lane for each; one thread then pulls the block's share into
 //               staging
 //   warp 2      in the first block signals `ready`, unless chunks are pushed
+//   warp 3      of e4m3 with scales by row: waits as warp 1 and pulls the block's share of these
 //   consumers   as in `gemm.cuh`
 //
 // Each shard is a GEMM of its own, with its own maps of A and C. This rank's rows are read where they are,
@@ -23,6 +24,7 @@
 //           follows may write the shard, and push
 // Counters of this rank, which only grow:
 //   arrived   for each slice of a chunk and peer: the blocks whose pieces of it are in staging
+//   scaled    the blocks whose share of the scales of all peers' rows is in staging
 //   calls     calls that have ended
 //
 // Memory model, in the terms of `warpweave/signal.cuh`: from a row of A on rank s to the tile on rank r
@@ -34,10 +36,16 @@
 //      proxy, and loads by TMA. (Where a block of a cluster multicasts, it has waited itself.) For pushed
 //      chunks it acquires `ready` (system).
 // and back, before the row is overwritten
-//   4. Each pull thread takes a ticket of `done` when all its loads have arrived. The last one signals the
+//   4. Each pull warp takes a ticket of `done` when all its loads have arrived. The last one signals the
 //      peers, and the last block of s to end acquires that. With pushed chunks the last block of the grid
 //      signals, after all loads of tiles.
 // The next call in the stream overwrites staging.
+//
+// The scales of rows take the same way without the async proxy: after 2. the lanes of warp 3 load them from s
+// and store them to staging, the warp synchronises, and one thread counts the block (release, GPU). They are
+// few, so one counter stands for all of them, and every tile of a peer comes after it: a load thread acquires
+// it (GPU) before its first such tile, and then arrives at the barriers of the stages (release, block), which
+// consumers acquire before they load scales. In 4. warp 3 takes tickets too.
 //
 // All blocks are resident: each pulls a share that the others wait for. No cycle of waits: `ready` waits for
 // nothing, pulling for `ready`, load threads for pulling, consumers for load threads, the end for the peers'
@@ -63,7 +71,7 @@ struct alignas(128) AllGatherParams {
   const char* from[kMostRanks];
   char* to[kMostRanks];
   TileSchedule schedule;
-  // [chunks][slices][world], followed by the calls.
+  // [chunks][slices][world], followed by the calls and `scaled`.
   uint32_t* arrived;
   // Rows of each shard.
   uint32_t rows[kMostRanks];
@@ -84,6 +92,8 @@ struct alignas(128) AllGatherParams {
   // Chunks of each shard that are pushed, from its first.
   uint32_t pushed;
   Bias bias;
+  // Of operands of e4m3. `peers` are those of shards.
+  GatheredScales scales;
 
   // Whether a peer signals `ready`.
   __device__ __forceinline__ bool signals_ready(uint32_t peer) const {
@@ -94,6 +104,13 @@ struct alignas(128) AllGatherParams {
     return &arrived[(chunk * slices + slice) * pad.world + peer];
   }
   __device__ __forceinline__ CallCounter calls() const { return {arrivals(chunks, 0, 0)}; }
+  __device__ __forceinline__ uint32_t* scaled() const { return arrivals(chunks, 0, 0) + 1; }
+
+  // Whether scales of rows are pulled.
+  template <class Tile>
+  __device__ __forceinline__ bool pulls_scales() const {
+    return Tile::kScaling == Scaling::kOuter && scales.stride != 0 && pad.world > 1;
+  }
 
   __device__ __forceinline__ uint32_t slice_start(uint32_t slice) const {
     return slice * slice_steps * kSwizzledRow;
@@ -114,7 +131,7 @@ struct alignas(128) AllGatherParams {
   }
   __device__ __forceinline__ bool contiguous() const { return slices == 1 && row_bytes == row_stride; }
 };
-static_assert(sizeof(AllGatherParams) == 3584, "as in Rust");
+static_assert(sizeof(AllGatherParams) == 3712, "as in Rust");
 
 // Whether this lane stands for a peer.
 __device__ __forceinline__ bool is_peer(const PadView& pad, uint32_t lane) {
@@ -131,7 +148,8 @@ __device__ __forceinline__ bool wait_ready(const AllGatherParams& p, uint32_t pe
 template <class Tile>
 class RowWaits {
  public:
-  __device__ __forceinline__ explicit RowWaits(const AllGatherParams& p) : p_(p) {}
+  __device__ __forceinline__ explicit RowWaits(const AllGatherParams& p)
+      : p_(p), scales_wait_(p.pulls_scales<Tile>()) {}
 
   __device__ __forceinline__ void begin_tile(TileCoord tile) {
     const bool is_new = need_.template advance<Tile>(tile, p_.pad.rank, p_.rows[tile.shard], p_.chunk_rows);
@@ -149,6 +167,10 @@ class RowWaits {
       const uint32_t blocks = min(p_.pieces(p_.height(chunk, shard)), gridDim.x);
       wait_after_waits(p_.pad, p_.arrivals(chunk, waited_, shard), p_.ready, shard, call * blocks);
     }
+    if (scales_wait_) {
+      wait_after_waits(p_.pad, p_.scaled(), p_.ready, shard, call * gridDim.x);
+      scales_wait_ = false;
+    }
     fence_async();
     ++waited_;
   }
@@ -159,6 +181,8 @@ class RowWaits {
   // The slices that this tile waits for, and those that it has waited for.
   uint32_t waits_ = 0;
   uint32_t waited_ = 0;
+  // Whether the scales of peers' rows have not been waited for.
+  bool scales_wait_;
 };
 
 // Pulls a piece of a peer's slice, if the slice has so many.
@@ -212,6 +236,20 @@ __device__ __forceinline__ void pull_share(const AllGatherParams& p, uint32_t ab
   puller.drain();
 }
 
+// A warp: pulls this block's share of the scales of all peers' rows, but of those that are `absent`.
+__device__ __forceinline__ void pull_scales(const AllGatherParams& p, uint32_t absent) {
+  const PadView& pad = p.pad;
+  for (uint32_t step = 1; step < pad.world; ++step) {
+    const uint32_t peer = (pad.rank + step) % pad.world;
+    if (absent >> peer & 1) continue;
+    for (uint32_t row = blockIdx.x * 32 + threadIdx.x % 32; row < p.rows[peer]; row += gridDim.x * 32) {
+      // Bypasses L1, which does not see what others write.
+      p.scales.a[peer][row] = __ldcg(&p.scales.peers[peer][row]);
+    }
+  }
+  __syncwarp();
+}
+
 template <class Tile>
 __device__ __forceinline__ void all_gather_gemm(const AllGatherParams& p) {
   const PadView& pad = p.pad;
@@ -234,15 +272,22 @@ __device__ __forceinline__ void all_gather_gemm(const AllGatherParams& p) {
         // A lane for each peer.
         const uint32_t peer = threadIdx.x % 32;
         const bool theirs = is_peer(pad, peer);
-        // Pull warp: waits for `ready`, pulls, signals `done`.
-        if (warp == 1) {
+        const bool pulls_scales = p.pulls_scales<Tile>();
+        // Pull warps: wait for `ready`, pull, signal `done`.
+        if (warp == 1 || (warp == 3 && pulls_scales)) {
           const bool opened = !theirs || !p.signals_ready(peer) || wait_ready(p, peer);
           const uint32_t absent = __ballot_sync(0xffffffff, !opened);
           __syncwarp();
+          if (warp == 3) pull_scales(p, absent);
           bool last = false;
           if (elected()) {
-            pull_share<Tile>(p, absent);
-            last = p.pushed == 0 && take_last_ticket(pad, p.done, pad.rank, gridDim.x);
+            if (warp == 1) {
+              pull_share<Tile>(p, absent);
+            } else {
+              add_release_gpu(p.scaled(), 1);
+            }
+            const uint32_t tickets = gridDim.x * (pulls_scales ? 2 : 1);
+            last = p.pushed == 0 && take_last_ticket(pad, p.done, pad.rank, tickets);
           }
           last = __any_sync(0xffffffff, last);
           __syncwarp();
@@ -255,7 +300,8 @@ __device__ __forceinline__ void all_gather_gemm(const AllGatherParams& p) {
       // Consumers.
       [&](uint32_t consumer) {
         multiply_and_store<Tile>(p.schedule, pipeline, p.steps, p.bias, consumer,
-                                 [&](TileCoord tile) -> const TensorMap& { return p.c[tile.shard]; });
+                                 [&](TileCoord tile) -> const TensorMap& { return p.c[tile.shard]; },
+                                 [&](TileCoord tile) { return p.scales.of(tile.shard, p.rows[tile.shard]); });
       });
 
   // The block has pulled its share and read all its rows. (No block of a cluster ends while the other may
@@ -285,5 +331,6 @@ __device__ __forceinline__ void all_gather_gemm(const AllGatherParams& p) {
   }
 
 WARPWEAVE_KERNELS(WARPWEAVE_ALL_GATHER, all_gather)
+WARPWEAVE_E4M3_TYPES(WARPWEAVE_TILES, WARPWEAVE_ALL_GATHER, all_gather, outer, Scaling::kOuter)
 
 }  // namespace warpweave

@@ -4,8 +4,8 @@
 //
 //   warp 0      one thread loads tiles by TMA, as in `gemm.cuh`. It waits until warp 2 has seen the rows of
 //               its tile
-//   warp 1      one thread pushes the block's chunks of this rank's shard to all peers; a lane for each peer
-//               then signals
+//   warp 1      one thread pushes the block's chunks of this rank's shard to all peers, and all lanes the
+//               scales of their rows; a lane for each peer then signals
 //   warp 2      waits for the flags of the rows that the load thread needs next, a lane for each chunk
 //   warp 3      takes the block's ticket; in the last block it ends the call
 //   consumers   as in `gemm.cuh`
@@ -21,12 +21,13 @@
 //
 // **Memory model**, in the terms of `warpweave/signal.cuh`, from a row on rank s to the tile on rank r:
 //   1. The row was written before the launch on s. One thread loads it by bulk copies, stores it into r's
-//      staging by others, and waits until these are complete (`bulk_wait`). Its warp synchronises, and a lane
-//      signals the flag (release, system).
+//      staging by others, and waits until these are complete (`bulk_wait`). Lanes store the scale of the row.
+//      The warp synchronises, and a lane signals the flag (release, system).
 //   2. A lane of warp 2 of r acquires it, and the warp synchronises. One thread arrives at a barrier
 //      (release, block).
 //   3. The load thread sees the phase end, fences the async proxy, and loads by TMA. (Where a block of a
-//      cluster multicasts, it has waited itself.)
+//      cluster multicasts, it has waited itself.) It arrives at the barriers of the stages (release, block),
+//      which consumers acquire before they load scales, through the generic proxy.
 //
 // **End.** A call ends with its tiles; it waits for nobody. Its number is in a counter that all threads read
 // first. A block takes its ticket after that, and the last one advances the counter while the blocks
@@ -72,15 +73,30 @@ struct alignas(128) EagerParams {
   // Of the first chunk.
   uint32_t slot;
   Bias bias;
+  // Of operands of e4m3. `peers` are the places of this rank's in stagings.
+  GatheredScales scales;
+  // Elements from a place in the first staging of scales to that in the second.
+  uint64_t scale_stagings;
 
   __device__ __forceinline__ CallCounter calls() const { return call_counter(pad, slot); }
+  // Whether scales of rows are pushed.
+  template <class Tile>
+  __device__ __forceinline__ bool pushes_scales() const {
+    return Tile::kScaling == Scaling::kOuter && scales.stride != 0;
+  }
+  // The scales of the tiles of a shard.
+  template <class Tile>
+  __device__ __forceinline__ Scales scales_of(uint32_t shard, uint32_t staging) const {
+    const bool is_staged = pushes_scales<Tile>() && shard != pad.rank;
+    return scales.of(shard, rows[shard], is_staged ? staging * scale_stagings : 0);
+  }
   // Whether this lane stands for a peer.
   __device__ __forceinline__ bool is_peer(uint32_t lane) const {
     return lane < pad.world && lane != pad.rank;
   }
 };
 // More than the 4096 bytes that drivers before CUDA 12.1 take.
-static_assert(sizeof(EagerParams) == 5504, "as in Rust");
+static_assert(sizeof(EagerParams) == 5760, "as in Rust");
 
 // One thread: pushes a chunk into the staging of all peers, through the slots of the ring. False after a
 // fault: nothing is written then. `pushed` counts the pieces of this launch.
@@ -125,6 +141,18 @@ __device__ __forceinline__ bool push_chunk(const EagerParams& p, RecvRing& ring,
   }
   bulk_wait<0>();
   return may_write;
+}
+
+// A warp: pushes the scales of a chunk into the staging of all peers.
+__device__ __forceinline__ void push_scales(const EagerParams& p, uint32_t staging, uint32_t chunk) {
+  const PadView& pad = p.pad;
+  const uint32_t first = chunk * p.chunk_rows, end = min(first + p.chunk_rows, p.rows[pad.rank]);
+  for (uint32_t row = first + threadIdx.x % 32; row < end; row += 32) {
+    const float scale = p.scales.a[pad.rank][row];
+    for (uint32_t step = 1; step < pad.world; ++step) {
+      p.scales.peers[(pad.rank + step) % pad.world][staging * p.scale_stagings + row] = scale;
+    }
+  }
 }
 
 template <class Tile>
@@ -172,6 +200,7 @@ __device__ __forceinline__ void eager_gemm(const EagerParams& p) {
             bool may_signal = true;
             if (elected()) may_signal = push_chunk(p, ring, staging, chunk, pushed);
             may_signal = __all_sync(0xffffffff, may_signal);
+            if (may_signal && p.pushes_scales<Tile>()) push_scales(p, staging, chunk);
             __syncwarp();
             // `push_chunk` has looked for faults.
             const uint32_t slot = p.slot + chunk;
@@ -210,7 +239,8 @@ __device__ __forceinline__ void eager_gemm(const EagerParams& p) {
       // Consumers.
       [&](uint32_t consumer) {
         multiply_and_store<Tile>(p.schedule, pipeline, p.steps, p.bias, consumer,
-                                 [&](TileCoord tile) -> const TensorMap& { return p.c[tile.shard]; });
+                                 [&](TileCoord tile) -> const TensorMap& { return p.c[tile.shard]; },
+                                 [&](TileCoord tile) { return p.scales_of<Tile>(tile.shard, staging); });
       });
 
   // No block of a cluster ends while the other may still arrive at its barriers.
@@ -224,5 +254,6 @@ __device__ __forceinline__ void eager_gemm(const EagerParams& p) {
   }
 
 WARPWEAVE_KERNELS(WARPWEAVE_EAGER, eager)
+WARPWEAVE_E4M3_TYPES(WARPWEAVE_TILES, WARPWEAVE_EAGER, eager, outer, Scaling::kOuter)
 
 }  // namespace warpweave

@@ -35,9 +35,6 @@
 
 namespace warpweave {
 
-// Ranks that fit into the parameters of a launch: `RANKS` in `sm90/mod.rs`.
-constexpr uint32_t kMostRanks = 8;
-
 // All threads of a kernel, first: prefetches `maps` and initialises the ring.
 template <class Tile, class... Maps>
 __device__ __forceinline__ void begin(const Pipeline<Tile>& pipeline, const Maps&... maps) {
@@ -87,17 +84,17 @@ __device__ __forceinline__ void multiply_partial(const Pipeline<Tile>& pipeline,
 }
 
 // A consumer of a kernel that stores its tiles itself. `c(tile)` is the map of the matrix that a tile is
-// stored to.
-template <class Tile, class Schedule, class MapOf>
+// stored to; `scales(tile)` are those of its rows and columns, if its elements have some.
+template <class Tile, class Schedule, class MapOf, class ScalesOf>
 __device__ __forceinline__ void multiply_and_store(const Schedule& schedule, const Pipeline<Tile>& pipeline,
                                                    uint32_t steps, const Bias& bias, uint32_t consumer,
-                                                   MapOf&& c, const Scales& scales = {}) {
+                                                   MapOf&& c, ScalesOf&& scales) {
   const bool leader = threadIdx.x % kWarpgroup == 0;
   typename Pipeline<Tile>::Cursor at;
   Accumulators<Tile> accumulators;
   schedule.template for_each_tile<Tile>([&](TileCoord tile) {
-    multiply_tile<Tile>(pipeline, at, steps, scales, tile, consumer, accumulators);
-    store_tile<Tile>(&c(tile), scales, bias, pipeline.memory, tile, consumer, leader, accumulators);
+    multiply_tile<Tile>(pipeline, at, steps, scales(tile), tile, consumer, accumulators);
+    store_tile<Tile>(&c(tile), scales(tile), bias, pipeline.memory, tile, consumer, leader, accumulators);
   });
   if (leader) bulk_wait<0>();
 }

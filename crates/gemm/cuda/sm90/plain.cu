@@ -44,7 +44,8 @@ __device__ __forceinline__ void plain_gemm(const PlainParams& p) {
       // Consumers.
       [&](uint32_t consumer) {
         multiply_and_store<Tile>(p.raster, pipeline, p.steps, p.bias, consumer,
-                                 [&](TileCoord) -> const TensorMap& { return p.c; }, p.scales);
+                                 [&](TileCoord) -> const TensorMap& { return p.c; },
+                                 [&](TileCoord) -> const Scales& { return p.scales; });
       });
 
   // No block ends while the other may still arrive at its barriers.

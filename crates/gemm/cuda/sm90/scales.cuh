@@ -38,6 +38,26 @@ struct Scales {
 };
 static_assert(sizeof(Scales) == 32, "as in Rust");
 
+// The scales of a GEMM whose rows of A come from all ranks. `sm90/all_gather/parameters.rs` has the same
+// layout.
+struct GatheredScales {
+  // By shard, those of its rows: of this rank's where the caller has them, of the others in staging. Or the
+  // one of A.
+  float* a[kMostRanks];
+  // Of rows, by rank: those of its shard as mapped here; or where this rank's go in that rank's staging.
+  float* peers[kMostRanks];
+  const float* b;
+  uint32_t columns;
+  // Whether rows of A and columns of B have their own.
+  uint32_t stride;
+
+  // Those of a shard of `rows` rows, `offset` elements after `a`.
+  __device__ __forceinline__ Scales of(uint32_t shard, uint32_t rows, uint64_t offset = 0) const {
+    return {a[shard] + offset, b, rows, columns, stride};
+  }
+};
+static_assert(sizeof(GatheredScales) == 144, "as in Rust");
+
 // A consumer's scales of the steps of K that come next: of the two rows of A that this thread has sums of,
 // and of each 128 columns of its tile. They are loaded `kAhead` steps before they are needed.
 template <class Tile>

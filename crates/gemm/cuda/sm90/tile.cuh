@@ -23,6 +23,9 @@ enum class Scaling {
   kBlock,
 };
 
+// Ranks that fit into the parameters of a launch: `RANKS` in `sm90/mod.rs`.
+constexpr uint32_t kMostRanks = 8;
+
 // Elements of 16 bits in a swizzled row.
 constexpr uint32_t kBox = kSwizzledRow / 2;
 // Consumer warpgroups; each computes 64 rows of the tile.

@@ -26,6 +26,13 @@
 //! each rank pushes them into the staging of its peers as soon as its launch begins, with a flag for each
 //! chunk and no other signal. Calls alternate between two stagings, so that a rank that has received the
 //! flags of all peers in one call may overwrite in the next what they read in the call before.
+//!
+//! # Scales
+//!
+//! Operands of e4m3 have scales, by tensor or by row. A rank has the scales of the rows of its shard. They go
+//! where the rows go, under the same flags: with the rendezvous protocol the launch pulls all of them after
+//! `ready`, pushed rows' too, and signals `done` after that; with the eager protocol a chunk's are pushed
+//! before its flag.
 
 mod backend;
 mod table;
@@ -36,7 +43,7 @@ use std::ops::Range;
 use warpweave_symm_mem::{DType, DevicePtr, PadView};
 
 use crate::launches;
-use crate::{Error, GemmBatch, GemmOperands, GemmProblem, Layout, Peers, Tiling};
+use crate::{Error, GemmBatch, GemmOperands, GemmProblem, Layout, Peers, Scaling, Tiling};
 
 pub use backend::AllGatherGemmBackend;
 pub(crate) use table::groups;
@@ -96,8 +103,27 @@ pub struct AllGatherOperands {
     /// Address of the bias: n elements of the type of C, on a GPU at a multiple of 16 bytes. Ignored by a
     /// problem without one.
     pub bias: DevicePtr,
+    /// The scales; ignored by a problem without them.
+    pub scales: GatheredScales,
     /// The signal pad, of the rank and world of the GEMM.
     pub pad: PadView,
+}
+
+/// Where the scales of A and B lie, f32.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct GatheredScales {
+    /// By tensor: one address, of the scale of A. By row: for each rank that of the first scale of its shard,
+    /// as mapped here; symmetric where A is.
+    pub a: Peers,
+    /// By row: for each rank that of the scale of row 0 in its staging of scales, as mapped here, with the
+    /// scales of all rows of A; symmetric with the eager protocol. Otherwise any device memory of this rank,
+    /// and the others' are ignored.
+    pub staging: Peers,
+    /// By row and with the eager protocol as [`staging_stride`](AllGatherOperands::staging_stride), of at
+    /// least m scales.
+    pub staging_stride: usize,
+    /// Those of B.
+    pub b: DevicePtr,
 }
 
 /// How rows get from their owners to the ranks that multiply them.
@@ -229,6 +255,9 @@ impl AllGatherMatmul {
         if self.problem.batch != GemmBatch::ONE {
             return refuse("it is one GEMM".into());
         }
+        if self.problem.scaling == Scaling::Block {
+            return refuse("scales must be by tensor or row".into());
+        }
         if rank >= world || world > Peers::MOST || self.shards.len() != world {
             return refuse(format!(
                 "{} shards in a world of {world}, {} ranks at most",
@@ -283,11 +312,44 @@ impl AllGatherMatmul {
 pub(crate) type Launch<'a> = launches::Launch<'a, AllGatherMatmul, AllGatherOperands>;
 
 impl Launch<'_> {
-    /// The stagings that this rank's launch touches.
-    pub fn own_stagings(&self) -> &[DevicePtr] {
+    /// Of `stagings`, of all ranks, those that this rank's launch touches.
+    fn touched<'a>(&self, stagings: &'a Peers) -> &'a [DevicePtr] {
         match self.protocol {
-            Protocol::Rendezvous { .. } => std::slice::from_ref(&self.operands.staging[self.rank]),
-            Protocol::Eager => &self.operands.staging,
+            Protocol::Rendezvous { .. } => std::slice::from_ref(&stagings[self.rank]),
+            Protocol::Eager => stagings,
+        }
+    }
+
+    /// Whether each row of A has a scale.
+    pub fn has_row_scales(&self) -> bool {
+        self.problem.scaling == Scaling::Row
+    }
+
+    /// The place of the scale of a row in the staging of `rank`, of two in the one of `parity`.
+    pub fn staged_scale(&self, rank: usize, row: usize, parity: usize) -> DevicePtr {
+        let GatheredScales {
+            staging,
+            staging_stride,
+            ..
+        } = &self.operands.scales;
+        staging[rank].add(row * DType::F32.size() + parity * staging_stride)
+    }
+
+    /// The scale of a row of the shard of `rank`, where that rank has it.
+    pub fn shard_scale(&self, rank: usize, row: usize) -> DevicePtr {
+        let first = self.shards[rank].start;
+        self.operands.scales.a[rank].add((row - first) * DType::F32.size())
+    }
+
+    /// Where the scales of A from a row on lie: as [`row`](Self::row), or the one of A.
+    pub fn scales_of_rows(&self, row: usize, parity: usize) -> DevicePtr {
+        match self.problem.scaling {
+            Scaling::None => DevicePtr::NULL,
+            Scaling::Row if self.shards[self.rank].contains(&row) => {
+                self.shard_scale(self.rank, row)
+            }
+            Scaling::Row => self.staged_scale(self.rank, row, parity),
+            Scaling::Tensor | Scaling::Block => self.operands.scales.a[0],
         }
     }
 
@@ -314,8 +376,11 @@ impl Launch<'_> {
         };
         let AllGatherOperands { b, c, bias, .. } = *self.operands;
         let c = c.add(rows.start * self.problem.ldc * self.problem.out.size());
-        let operands = GemmOperands::new(self.row(rows.start, parity), b, c);
-        (problem, operands.with_bias(bias))
+        let of_a = self.scales_of_rows(rows.start, parity);
+        let operands = GemmOperands::new(self.row(rows.start, parity), b, c)
+            .with_bias(bias)
+            .with_scales([of_a, self.operands.scales.b]);
+        (problem, operands)
     }
 
     /// Checks the pad, and that the addresses are there, at multiples of `alignment` bytes of their type.
@@ -337,6 +402,7 @@ impl Launch<'_> {
             b,
             c,
             bias,
+            scales,
             pad,
         } = self.operands;
         let (slots, ready, done) = (pad.slots as usize, self.ready, self.done);
@@ -363,23 +429,59 @@ impl Launch<'_> {
             }
             _ => {}
         }
-        let bytes = self.problem.m * self.row_bytes();
-        if self.protocol == Protocol::Eager && world > 1 {
+        let [of_a, staged] = match self.problem.scaling {
+            Scaling::None => [0, 0],
+            Scaling::Row => [world; 2],
+            Scaling::Tensor | Scaling::Block => [1, 0],
+        };
+        let counts = [scales.a.len(), scales.staging.len()];
+        if self.problem.scaling != Scaling::None && counts != [of_a, staged] {
+            return refuse(format!(
+                "{counts:?} addresses of scales of A and of their stagings, not {:?}",
+                [of_a, staged]
+            ));
+        }
+        let strides = [
+            (*staging_stride, self.row_bytes(), self.problem.dtype, "A"),
+            (
+                scales.staging_stride,
+                DType::F32.size(),
+                DType::F32,
+                "its scales",
+            ),
+        ];
+        let strides = strides.into_iter().take(1 + usize::from(staged > 0));
+        for (stride, row, dtype, of) in strides {
+            let bytes = self.problem.m * row;
             let room = isize::MAX as usize - bytes;
-            let alignment = alignment(self.problem.dtype);
-            let is_aligned = (*staging_stride as u64).is_multiple_of(alignment);
-            if !(bytes..=room).contains(staging_stride) || !is_aligned {
+            let alignment = alignment(dtype);
+            let is_aligned = (stride as u64).is_multiple_of(alignment);
+            let is_used = self.protocol == Protocol::Eager && world > 1;
+            if is_used && (!(bytes..=room).contains(&stride) || !is_aligned) {
                 return refuse(format!(
-                    "staging_stride = {staging_stride} must be at least the {bytes} bytes of A, and a \
-                     multiple of {alignment}"
+                    "staging_stride = {stride} must be at least the {bytes} bytes of {of}, and a multiple of \
+                     {alignment}"
                 ));
             }
         }
-        let stagings = self.own_stagings().iter().filter(|_| world > 1);
-        for &a in a.iter().chain(stagings) {
+        let check = |a: DevicePtr, of_a: DevicePtr| {
             GemmOperands::new(a, *b, *c)
                 .with_bias(*bias)
-                .check(&self.problem, &alignment)?;
+                .with_scales([of_a, scales.b])
+                .check(&self.problem, &alignment)
+        };
+        let first = |all: &[DevicePtr]| all.first().copied().unwrap_or(DevicePtr::NULL);
+        let is_staged = world > 1;
+        let stagings = self.touched(staging).iter().filter(|_| is_staged);
+        for &a in a.iter().chain(stagings) {
+            check(a, first(&scales.a))?;
+        }
+        let stagings = match staged > 0 && is_staged {
+            true => self.touched(&scales.staging),
+            false => &[],
+        };
+        for &of_a in scales.a.iter().chain(stagings).take(of_a + stagings.len()) {
+            check(first(a), of_a)?;
         }
         Ok(())
     }

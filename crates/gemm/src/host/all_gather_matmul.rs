@@ -69,6 +69,7 @@ unsafe fn pull_and_multiply(gemm: Launch<'_>) -> Result<(), Error> {
         for peer in peers().filter(|&peer| speaks(peer)) {
             if expect_signal(pad, gemm.ready, peer, 0) {
                 open.push(peer);
+                copy_scales(gemm, (peer, rank), &gemm.shards[peer], 0);
                 multiply(gemm, &gemm.pushed_rows(peer), 0)?;
             }
         }
@@ -125,6 +126,7 @@ unsafe fn write_and_multiply(gemm: Launch<'_>) -> Result<(), Error> {
             for peer in peers() {
                 let to = gemm.staged(peer, rows.start, parity).as_host();
                 record::copy(from, to, rows.len() * gemm.row_bytes());
+                copy_scales(gemm, (rank, peer), &rows, parity);
                 send_signal(pad, slot + chunk, peer);
             }
         }
@@ -140,6 +142,24 @@ unsafe fn write_and_multiply(gemm: Launch<'_>) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+/// Copies the scales of rows of the shard of `owner`, if rows have some, into the staging of `to`.
+///
+/// # Safety
+/// They are in both places, and nothing writes the first or accesses the second meanwhile.
+unsafe fn copy_scales(
+    gemm: Launch<'_>,
+    (owner, to): (usize, usize),
+    rows: &Range<usize>,
+    parity: usize,
+) {
+    if gemm.has_row_scales() && !rows.is_empty() {
+        let from = gemm.shard_scale(owner, rows.start).as_host::<f32>();
+        let to = gemm.staged_scale(to, rows.start, parity).as_host();
+        // SAFETY: the caller's obligation.
+        unsafe { record::copy(from, to, rows.len()) };
+    }
 }
 
 /// The GEMM of some rows of one shard.

@@ -289,12 +289,14 @@ pub(super) fn kernel(
         (Family::Plain, Scaling::Tensor | Scaling::Row) => kernels!("gemm", "_outer_nt"),
         (Family::Plain, Scaling::Block) => kernels!("gemm", "_block_nt"),
         (Family::AllGather, Scaling::None) => kernels!("all_gather"),
+        (Family::AllGather, Scaling::Tensor | Scaling::Row) => kernels!("all_gather", "_outer_nt"),
         (Family::Eager, Scaling::None) => kernels!("eager"),
+        (Family::Eager, Scaling::Tensor | Scaling::Row) => kernels!("eager", "_outer_nt"),
         (Family::Reduction, Scaling::None) => kernels!("reduce"),
         (Family::Reduction, Scaling::Tensor | Scaling::Row) => kernels!("reduce", "_outer_nt"),
         (Family::OneShot, Scaling::None) => kernels!("one_shot"),
         (Family::OneShot, Scaling::Tensor | Scaling::Row) => kernels!("one_shot", "_outer_nt"),
-        _ => return None,
+        (_, Scaling::Block) => return None,
     };
     let shape = CONFIGS.get(config)?;
     let is = blocks(shape) == 1 || !family.is_unclustered();
@@ -412,11 +414,7 @@ mod tests {
             ] {
                 for (index, config) in CONFIGS.iter().enumerate() {
                     let found = kernel(family, &problem, index);
-                    let scales = match family {
-                        Family::Plain => true,
-                        Family::AllGather | Family::Eager => problem.scaling == Scaling::None,
-                        Family::Reduction | Family::OneShot => problem.scaling != Scaling::Block,
-                    };
+                    let scales = family == Family::Plain || problem.scaling != Scaling::Block;
                     if blocks(config) > 1 && family.is_unclustered() || !scales {
                         assert_eq!(found.map(|(_, name)| name), None);
                         continue;

@@ -4,9 +4,9 @@ use warpweave_symm_mem::cuda::CudaStream;
 use warpweave_symm_mem::{Backend, Cuda, DevicePtr, PadView};
 
 use super::config::{self, Family};
-use super::prepared::{Bias, Scales, boxes, maps_of_a, refused, used_bias, used_scales};
+use super::prepared::{Bias, Scales, boxes, maps_of_a, refused, used_bias};
 use super::requirements::check_reduction;
-use super::resident::{Addresses, Parameter, Resident, check_family};
+use super::resident::{Addresses, Parameter, Resident, check_family, own_scales};
 use super::tensor_map::{Matrix, TensorMap};
 use super::{RANKS, Raster, reduce_tiling};
 use crate::cutlass::{ADDRESS_ALIGNMENT, Config};
@@ -104,7 +104,7 @@ impl PreparedOneShot {
         let addresses = Addresses {
             peers: [gemm.own_sums().into(), operands.staging],
             staging_stride: operands.staging_stride,
-            scales: used_scales(&self.gemm.problem, operands.scales),
+            scales: own_scales(&self.gemm.problem, operands.scales),
             matrices: [
                 operands.a,
                 operands.b,

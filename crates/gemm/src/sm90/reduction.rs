@@ -6,9 +6,9 @@ use warpweave_symm_mem::cuda::CudaStream;
 use warpweave_symm_mem::{Backend, Cuda, DevicePtr, PadView};
 
 use super::config::{self, Family};
-use super::prepared::{Bias, Scales, boxes, refused, rows_of_box, used_bias, used_scales};
+use super::prepared::{Bias, Scales, boxes, refused, rows_of_box, used_bias};
 use super::requirements::check_reduction;
-use super::resident::{Addresses, Parameter, Resident, check_family};
+use super::resident::{Addresses, Parameter, Resident, check_family, own_scales};
 use super::tensor_map::{BOX_COLUMNS, Matrix, TensorMap};
 use super::{RANKS, reduce_tiling};
 use crate::cutlass::{ADDRESS_ALIGNMENT, Config};
@@ -120,7 +120,7 @@ impl PreparedReduction {
         let addresses = Addresses {
             peers: [operands.c, operands.staging],
             staging_stride: 0,
-            scales: used_scales(&self.gemm.problem, operands.scales),
+            scales: own_scales(&self.gemm.problem, operands.scales),
             matrices: [
                 operands.a,
                 operands.b,

@@ -34,12 +34,6 @@ pub fn check_problem(problem: &GemmProblem) -> Result<(), Error> {
     check_rows(problem, Provider::Sm90, &[("n", problem.n)])
 }
 
-/// As [`check_problem`], for the kernels that gather, whose operands have 16 bits.
-pub(super) fn check_fused(problem: &GemmProblem) -> Result<(), Error> {
-    check_single(problem, Provider::Sm90)?;
-    check_problem(problem)
-}
-
 /// Whether the kernel can compute `gemm`: what [`check_problem`] says, a part of K, eight ranks at most, and
 /// groups of whole tiles.
 pub(super) fn check_reduction(gemm: &MatmulReduce) -> Result<(), Error> {
@@ -97,8 +91,6 @@ mod tests {
         let p = GemmProblem::new(16, 16, 16, DType::F16);
         let e4m3 = GemmProblem::e4m3(16, 16, 16, Scaling::Row, DType::Bf16);
         check_problem(&e4m3).unwrap();
-        let error = check_fused(&e4m3).unwrap_err().to_string();
-        assert!(error.contains("inputs must be f16 or bf16"), "{error}");
         let cases = [
             (p.with_leading_dimensions(16, 20, 16), "ldb = 20"),
             (

@@ -7,7 +7,8 @@ use warpweave_symm_mem::{Backend, Cuda, DevicePtr, PadView};
 
 use super::check_device;
 use super::config::{self, CONFIGS, Family, THREADS};
-use super::prepared::check_compiled;
+use super::prepared::{check_compiled, used_scales};
+use crate::all_gather_matmul::GatheredScales;
 use crate::capture::Relaxed;
 use crate::cutlass::{Config, unsupported};
 use crate::launches::Launches;
@@ -27,7 +28,17 @@ pub(super) struct Addresses {
     pub peers: [Peers; 2],
     pub staging_stride: usize,
     pub matrices: [DevicePtr; 4],
-    pub scales: [DevicePtr; 2],
+    pub scales: GatheredScales,
+}
+
+/// Scales that no other rank has.
+pub(super) fn own_scales(problem: &GemmProblem, scales: [DevicePtr; 2]) -> GatheredScales {
+    let [a, b] = used_scales(problem, scales);
+    GatheredScales {
+        a: a.into(),
+        b,
+        ..GatheredScales::default()
+    }
 }
 
 /// Such a kernel, with what its launches have encoded.

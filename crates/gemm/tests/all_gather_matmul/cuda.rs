@@ -2,8 +2,8 @@
 
 use std::sync::OnceLock;
 
-use warpweave_gemm::AllGatherMatmul;
 use warpweave_gemm::sm90::{CONFIGS, Tiling};
+use warpweave_gemm::{AllGatherMatmul, Scaling};
 use warpweave_symm_mem::{Cuda, DType};
 
 use crate::rank::Case;
@@ -54,6 +54,14 @@ fn on_a_gpu_every_element_is_right_call_after_call() {
                 &gpus(world),
                 case(DType::Bf16).transposed().biased().eager(),
             );
+            let scaled = |dtype, scaling| case(dtype).scaled(scaling);
+            let by_row = scaled(DType::Bf16, Scaling::Row);
+            calls(world, &gpus(world), by_row);
+            calls(world, &gpus(world), by_row.biased().pushing(1));
+            calls(world, &gpus(world), by_row.biased().eager());
+            let by_tensor = scaled(DType::F16, Scaling::Tensor);
+            calls(world, &gpus(world), by_tensor.biased());
+            calls(world, &gpus(world), by_tensor.eager());
         }
     }
 }
@@ -83,6 +91,8 @@ fn on_a_gpu_every_tile_and_cluster_is_right() {
             calls(2, &gpus(2), case);
             calls(2, &gpus(2), case.transposed().biased());
             calls(2, &gpus(2), case.eager());
+            calls(2, &gpus(2), case.scaled(Scaling::Row));
+            calls(2, &gpus(2), case.scaled(Scaling::Row).biased().eager());
         }
     }
 }
@@ -98,6 +108,8 @@ fn on_a_gpu_a_hundred_calls_back_to_back_are_kept_apart() {
         calls(world, &gpus(world), case);
         calls(world, &gpus(world), case.pushing(2));
         calls(world, &gpus(world), case.eager());
+        calls(world, &gpus(world), case.scaled(Scaling::Row));
+        calls(world, &gpus(world), case.scaled(Scaling::Row).eager());
     }
 }
 
@@ -109,6 +121,7 @@ fn on_a_gpu_a_captured_call_gathers_at_each_launch() {
         replays(world, &gpus(world), case);
         replays(world, &gpus(world), case.pushing(1));
         replays(world, &gpus(world), case.eager());
+        replays(world, &gpus(world), case.scaled(Scaling::Row));
     }
 }
 
@@ -120,5 +133,6 @@ fn on_a_gpu_a_rank_that_stays_away_is_named_and_the_pad_recovers() {
         silence(world, &gpus(world), case);
         silence(world, &gpus(world), case.pushing(1));
         silence(world, &gpus(world), case.eager());
+        silence(world, &gpus(world), case.scaled(Scaling::Row));
     }
 }

@@ -11,7 +11,7 @@ mod rank;
 use std::time::{Duration, Instant};
 
 use rank::{Case, Place, on_ranks};
-use warpweave_gemm::{AllGatherGemmBackend, AllGatherMatmul, AllGatherOperands, Error};
+use warpweave_gemm::{AllGatherGemmBackend, AllGatherMatmul, AllGatherOperands, Error, Scaling};
 use warpweave_symm_mem::{DType, DevicePtr, Host};
 
 fn calls<B: AllGatherGemmBackend>(world: usize, place: &Place<B>, case: Case) {
@@ -100,6 +100,12 @@ fn every_world_multiplies_the_rows_of_its_own_call() {
             calls(world, &host, case.pushing(1));
             calls(world, &host, case.pushing(100));
             calls(world, &host, case.eager());
+            let scaled = case.scaled(Scaling::Row);
+            calls(world, &host, scaled);
+            calls(world, &host, scaled.biased().pushing(1));
+            calls(world, &host, scaled.biased().eager());
+            calls(world, &host, case.scaled(Scaling::Tensor));
+            calls(world, &host, case.scaled(Scaling::Tensor).eager());
         }
     }
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use warpweave_gemm::sm90::Tiling;
 use warpweave_gemm::{
-    AllGatherGemmBackend, AllGatherMatmul, AllGatherOperands, GemmProblem, Layout, Protocol,
+    AllGatherGemmBackend, AllGatherMatmul, AllGatherOperands, GatheredScales, GemmProblem, Layout,
+    Peers, Protocol, Scaling,
 };
 use warpweave_symm_mem::{
     DType, DevicePtr, Exchange, Memory, SignalPad, SymmetricBuffer, ThreadExchange,
@@ -82,13 +83,38 @@ impl Case {
     }
 }
 
+impl Case {
+    /// Of e4m3, with a result of the former type.
+    pub fn scaled(self, scaling: Scaling) -> Self {
+        let GemmProblem {
+            m,
+            n,
+            k,
+            ldc,
+            dtype,
+            ..
+        } = self.problem;
+        let ld = k.next_multiple_of(16);
+        let problem = GemmProblem::e4m3(m, n, k, scaling, dtype);
+        Case {
+            problem: problem.with_leading_dimensions(ld, ld, ldc),
+            ..self
+        }
+    }
+
+    /// Bytes of so many elements of A or B.
+    fn bytes(&self, elements: usize) -> usize {
+        elements * self.problem.dtype.size()
+    }
+}
+
 /// One rank with everything that its calls need.
 pub struct Rank<B: AllGatherGemmBackend> {
     pub backend: B,
     pub exchange: Arc<dyn Exchange>,
     pub stream: B::Stream,
     pub pad: SignalPad<B>,
-    /// This rank's shard, where the peers read it.
+    /// This rank's shard and its scales, where the peers read them.
     a: SymmetricBuffer<B>,
     /// Where the peers push.
     staging: SymmetricBuffer<B>,
@@ -100,12 +126,20 @@ pub struct Rank<B: AllGatherGemmBackend> {
     /// The shard of each input, then B, the bias, C, and C of each call.
     memory: B::Memory,
     results: DevicePtr,
+    /// Bytes of a shard and its scales.
+    shard: usize,
 }
 
 /// Small integers, so that sums are exact.
 fn value(which: usize, row: usize, col: usize) -> f32 {
     let mixed = (which * 7919 + row * 104_729 + col * 31).wrapping_mul(2_654_435_761);
     ((mixed >> 13) % 3) as f32 - 1.0
+}
+
+/// Of a line of a matrix, or of all of its lines.
+fn scale(scaling: Scaling, which: usize, line: usize) -> f32 {
+    let line = if scaling == Scaling::Row { line } else { 0 };
+    [0.5, 1.0, 2.0][(5 * which + 7 * line + line / 3) % 3]
 }
 
 /// That of a rank, whether its GEMM has one or not.
@@ -163,25 +197,32 @@ impl<B: AllGatherGemmBackend> Rank<B> {
             ldb,
             ldc,
             dtype,
+            out,
+            scaling,
             b_layout,
             ..
         } = case.problem;
         let shards = shards(m, world);
         let (b_rows, b_columns) = b_layout.stored(k, n);
         // Each part begins at a multiple of 256 bytes.
-        let part = |elements: usize| (2 * elements).next_multiple_of(256);
-        let shard = part(shards[0].len() * lda);
-        let results = (case.calls + 1) * part(m * ldc);
-        let parts = INPUTS * shard + part(b_rows * ldb) + part(n) + results;
+        let part = |bytes: usize| bytes.next_multiple_of(256);
+        let shard_rows = part(case.bytes(shards[0].len() * lda));
+        let shard = shard_rows + part(4 * shards[0].len());
+        let of_b = part(case.bytes(b_rows * ldb));
+        let results = (case.calls + 1) * part(2 * m * ldc);
+        let parts = INPUTS * shard + of_b + part(4 * n) + part(2 * n) + results;
         let memory = backend.allocate(parts).unwrap();
         let a = SymmetricBuffer::new(&backend, &exchange, "a", shard).unwrap();
         // The second of two stagings does not follow the rows of the first.
-        let staging_stride = part(m * lda) + 512;
-        let staging =
-            SymmetricBuffer::new(&backend, &exchange, "staging", 2 * staging_stride).unwrap();
+        let staging_stride = part(case.bytes(m * lda)) + 512;
+        let scale_stride = part(4 * m) + 256;
+        let staged = 2 * (staging_stride + scale_stride);
+        let staging = SymmetricBuffer::new(&backend, &exchange, "staging", staged).unwrap();
         let b = memory.address().add(INPUTS * shard);
-        let bias = b.add(part(b_rows * ldb));
-        let c = bias.add(part(n));
+        let scales_b = b.add(of_b);
+        let bias = scales_b.add(part(4 * n));
+        let c = bias.add(part(2 * n));
+        let of_a = Peers::from(a.addresses()).offset(shard_rows);
 
         let mut pad =
             SignalPad::new(&backend, &exchange, "test", 1 + case.slots(shards[0].len())).unwrap();
@@ -206,6 +247,18 @@ impl<B: AllGatherGemmBackend> Rank<B> {
             b,
             c,
             bias,
+            scales: GatheredScales {
+                a: match scaling {
+                    Scaling::Row => of_a,
+                    _ => of_a[rank].into(),
+                },
+                staging: match scaling {
+                    Scaling::Row => Peers::from(staging.addresses()).offset(2 * staging_stride),
+                    _ => Peers::NONE,
+                },
+                staging_stride: scale_stride,
+                b: scales_b,
+            },
             pad: pad.view(),
         };
         let stream = backend.stream(Default::default()).unwrap();
@@ -215,27 +268,41 @@ impl<B: AllGatherGemmBackend> Rank<B> {
         // SAFETY: all ranges lie in the memory made here, which nothing else uses yet.
         unsafe {
             for input in 0..INPUTS {
-                let rows = gemm.shards[rank].clone();
-                let rows = stored(dtype, rows, (k, lda), |row, i| value(input, row, i));
+                let own = gemm.shards[rank].clone();
+                let at = memory.address().add(input * shard);
+                let rows = stored(dtype, own.clone(), (k, lda), |row, i| value(input, row, i));
                 if !rows.is_empty() {
-                    let at = memory.address().add(input * shard);
                     backend.upload(&stream, at, &rows).unwrap();
                 }
+                let lines = own.start..own.end.max(own.start + 1);
+                let scales = stored(DType::F32, lines, (1, 1), |row, _| {
+                    scale(scaling, input, row)
+                });
+                if !own.is_empty() || scaling == Scaling::Tensor {
+                    backend
+                        .upload(&stream, at.add(shard_rows), &scales)
+                        .unwrap();
+                }
             }
+            let scales = |col, _| scale(scaling, INPUTS + rank, col);
+            let scales = stored(DType::F32, 0..n, (1, 1), scales);
+            backend.upload(&stream, scales_b, &scales).unwrap();
             let weight = |row, column| match b_layout {
                 Layout::RowMajor => value(INPUTS + rank, row, column),
                 Layout::Transposed => value(INPUTS + rank, column, row),
             };
             let weight = stored(dtype, 0..b_rows, (b_columns, ldb), weight);
             backend.upload(&stream, b, &weight).unwrap();
-            let elements = stored(dtype, 0..1, (n, n), |_, column| bias_of(rank, column));
+            let elements = stored(out, 0..1, (n, n), |_, column| bias_of(rank, column));
             backend.upload(&stream, bias, &elements).unwrap();
             // Rows that are read before they have arrived spoil C.
-            let bytes = 2 * staging_stride;
-            backend.fill(&stream, staging.local(), 0xff, bytes).unwrap();
+            backend
+                .fill(&stream, staging.local(), 0xff, staged)
+                .unwrap();
         }
         let rank = Rank {
-            results: c.add(part(m * ldc)),
+            results: c.add(part(2 * m * ldc)),
+            shard,
             backend,
             exchange,
             stream,
@@ -270,16 +337,11 @@ impl<B: AllGatherGemmBackend> Rank<B> {
 
     /// Enqueues the copy that gives a call its input.
     pub fn feed(&self, input: usize) {
-        let bytes = 2 * self.gemm.shards[self.me()].len() * self.case.problem.lda;
-        if bytes == 0 {
-            return;
-        }
-        let stride = (2 * self.gemm.shards[0].len() * self.case.problem.lda).next_multiple_of(256);
-        let from = self.memory.address().add(input * stride);
+        let from = self.memory.address().add(input * self.shard);
         // SAFETY: both ranges lie in this rank's memory, whose work is all on one stream.
         unsafe {
             self.backend
-                .copy(&self.stream, self.a.local(), from, bytes)
+                .copy(&self.stream, self.a.local(), from, self.shard)
                 .unwrap();
         }
     }
@@ -297,11 +359,15 @@ impl<B: AllGatherGemmBackend> Rank<B> {
             return Ok(());
         }
         for peer in (1..world).map(|step| (self.me() + step) % world) {
-            let to = self.staging.addresses()[peer].add(2 * own.start * lda);
+            let to = self.staging.addresses()[peer].add(self.case.bytes(own.start * lda));
             // SAFETY: both ranges are there; the call before has ended after this peer's `done`.
             unsafe {
-                self.backend
-                    .copy(&self.stream, to, self.a.local(), 2 * rows * lda)?;
+                self.backend.copy(
+                    &self.stream,
+                    to,
+                    self.a.local(),
+                    self.case.bytes(rows * lda),
+                )?;
             }
             self.pad.signal(&self.stream, self.gemm.ready, &[peer])?;
         }
@@ -374,18 +440,20 @@ impl<B: AllGatherGemmBackend> Rank<B> {
 
     /// C by its definition.
     fn wanted(&self, input: usize) -> Vec<u8> {
-        let GemmProblem { m, n, k, dtype, .. } = self.case.problem;
+        let GemmProblem {
+            m,
+            n,
+            k,
+            out,
+            scaling,
+            ..
+        } = self.case.problem;
         let weight = INPUTS + self.me();
         let weight: Vec<f32> = (0..k * n).map(|i| value(weight, i / n, i % n)).collect();
         let mut bytes = Vec::with_capacity(2 * m * n);
         let mut sums = vec![0.0; n];
         for row in 0..m {
-            for (column, sum) in sums.iter_mut().enumerate() {
-                *sum = match self.case.problem.bias {
-                    true => bias_of(self.me(), column),
-                    false => 0.0,
-                };
-            }
+            sums.fill(0.0);
             for i in 0..k {
                 let a = value(input, row, i);
                 let weight = &weight[i * n..][..n];
@@ -393,7 +461,19 @@ impl<B: AllGatherGemmBackend> Rank<B> {
                     *sum += a * b;
                 }
             }
-            bytes.extend(sums.iter().flat_map(|&sum| encode(dtype, sum)));
+            let of_row = scale(scaling, input, row);
+            let scaled = sums.iter().enumerate().map(|(column, sum)| {
+                let of_column = scale(scaling, INPUTS + self.me(), column);
+                let scaled = match scaling {
+                    Scaling::None => *sum,
+                    _ => sum * of_row * of_column,
+                };
+                match self.case.problem.bias {
+                    true => scaled + bias_of(self.me(), column),
+                    false => scaled,
+                }
+            });
+            bytes.extend(scaled.flat_map(|sum| encode(out, sum)));
         }
         bytes
     }

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use warpweave_gemm::matmul_reduce::ReduceOutput;
 use warpweave_gemm::{
-    AllGatherMatmul, AllGatherOperands, Error, GemmProblem, MatmulReduce, Protocol, ReduceOperands,
+    AllGatherMatmul, AllGatherOperands, Error, GatheredScales, GemmProblem, MatmulReduce, Protocol,
+    ReduceOperands,
 };
 use warpweave_symm_mem::host::decode;
 use warpweave_symm_mem::{DType, DevicePtr, Memory};
@@ -25,8 +26,8 @@ use crate::values::POISON;
 pub const ROUND: usize = 16;
 
 enum Prepared<B: Kernels> {
-    Gathers(B::PreparedAllGather, AllGatherOperands),
-    Sums(B::PreparedReduce, ReduceOperands),
+    Gathers(B::PreparedAllGather, Box<AllGatherOperands>),
+    Sums(B::PreparedReduce, Box<ReduceOperands>),
 }
 
 /// What a rank runs of a problem.
@@ -183,10 +184,11 @@ impl<B: Kernels> Rank<B> {
                         b,
                         c,
                         bias,
+                        scales: GatheredScales::default(),
                         pad: self.pad.view(),
                     };
                     let prepared = self.backend.prepare_all_gather(&self.handle, &gemm);
-                    prepared.map(|prepared| Prepared::Gathers(prepared, operands))
+                    prepared.map(|prepared| Prepared::Gathers(prepared, operands.into()))
                 }
                 _ => {
                     let groups = match problem.operation {
@@ -226,7 +228,7 @@ impl<B: Kernels> Rank<B> {
                         pad: self.pad.view(),
                     };
                     let prepared = self.backend.prepare_reduce(&self.handle, &gemm);
-                    prepared.map(|prepared| Prepared::Sums(prepared, operands))
+                    prepared.map(|prepared| Prepared::Sums(prepared, operands.into()))
                 }
             }
         };

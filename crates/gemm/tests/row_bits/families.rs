@@ -7,9 +7,10 @@ use warpweave_gemm::host::Element;
 use warpweave_gemm::matmul_reduce::{ReduceOutput, Units};
 use warpweave_gemm::sm90::{CONFIGS, Tiling};
 use warpweave_gemm::{
-    AllGatherMatmul, AllGatherOperands, GemmProblem, MatmulReduce, Peers, Protocol, ReduceOperands,
+    AllGatherMatmul, AllGatherOperands, GatheredScales, GemmProblem, MatmulReduce, Peers, Protocol,
+    ReduceOperands, Scaling,
 };
-use warpweave_symm_mem::DevicePtr;
+use warpweave_symm_mem::DType;
 
 use crate::Kernels;
 use crate::rank::{Limits, Matrix, Rank};
@@ -102,7 +103,9 @@ impl<B: Kernels> Rank<B> {
         }
     }
 
-    pub fn gathers(&self, protocol: Protocol, a: Peers) -> AllGatherOperands {
+    /// Of the rows of A at `a` on each rank, and their scales.
+    pub fn gathers(&self, gemm: &AllGatherMatmul, [a, scales]: [Peers; 2]) -> AllGatherOperands {
+        let protocol = gemm.protocol;
         AllGatherOperands {
             a,
             staging: self.on_all(match protocol {
@@ -110,9 +113,25 @@ impl<B: Kernels> Rank<B> {
                 Protocol::Rendezvous { .. } => self.within.staging,
             }),
             staging_stride: self.within.eager_stride,
-            b: self.at.b,
+            b: self.at.b.elements,
             c: self.at.c,
             bias: self.at.bias,
+            scales: match gemm.problem.scaling {
+                Scaling::Row => GatheredScales {
+                    a: scales,
+                    staging: self.on_all(match protocol {
+                        Protocol::Eager => self.within.eager_scales,
+                        Protocol::Rendezvous { .. } => self.within.staging_scales,
+                    }),
+                    staging_stride: self.within.scales_stride,
+                    b: self.at.b.scales,
+                },
+                _ => GatheredScales {
+                    a: self.at.first_a.scales.into(),
+                    b: self.at.b.scales,
+                    ..GatheredScales::default()
+                },
+            },
             pad: self.pad.view(),
         }
     }
@@ -144,13 +163,15 @@ impl<B: Kernels> Rank<B> {
         }
     }
 
-    /// Of rows of this rank's A from element `from` on.
-    pub fn reduces(&self, output: ReduceOutput, from: usize) -> ReduceOperands {
+    /// Of rows of this rank's A from `row` on, with their scales at one of the places for them.
+    pub fn reduces(&self, gemm: &MatmulReduce, row: usize, place: usize) -> ReduceOperands {
+        let a = self.rows_of(&gemm.problem, self.at.own_a, row, place);
+        let output = gemm.c;
         ReduceOperands {
-            a: self.at.own_a.add(2 * from),
-            b: self.at.b,
+            a: a.elements,
+            b: self.at.b.elements,
             bias: self.at.bias,
-            scales: [DevicePtr::NULL; 2],
+            scales: [a.scales, self.at.b.scales],
             c: match output {
                 ReduceOutput::Everyone => self.on_all(self.within.copies),
                 _ => self.at.c.into(),
@@ -200,7 +221,7 @@ impl<B: Kernels> Rank<B> {
             m,
             ..matrix.problem
         };
-        let GemmProblem { n, lda, ldc, .. } = problem;
+        let GemmProblem { n, ldc, .. } = problem;
 
         let what = format!(
             "{family:?} of rows {start}..{} by {tiling:?}, {problem}",
@@ -221,25 +242,30 @@ impl<B: Kernels> Rank<B> {
         poison(2 * m * n);
         let (wanted, got_rows, at) = match family {
             Family::Plain => {
-                let a = self.at.first_a.add(2 * start * lda);
+                let a = self.rows_of(&problem, self.at.first_a, start, 0);
                 self.plain(&problem, a, tilings[rank]);
                 (&matrix.gathered, 0..m, self.at.c)
             }
             Family::Pulled | Family::Eager => {
                 let own = shards[rank].clone();
-                let from = self.at.first_a.add(2 * (start + own.start) * lda);
-                let shard = self.shared.local().add(self.within.shard);
-                if !own.is_empty() {
-                    // SAFETY: places of this rank's memory; no rank has work under way.
-                    unsafe {
-                        self.backend
-                            .copy(&self.stream, shard, from, 2 * own.len() * lda)
-                            .unwrap();
+                let from = self.rows_of(&problem, self.at.first_a, start + own.start, 0);
+                let shard = [self.within.shard, self.within.shard_scales];
+                let row_bytes = problem.lda * problem.dtype.size();
+                let copies = [(from.elements, row_bytes), (from.scales, DType::F32.size())];
+                for (to, (from, bytes)) in shard.into_iter().zip(copies) {
+                    let to = self.shared.local().add(to);
+                    if !own.is_empty() {
+                        // SAFETY: places of this rank's memory; no rank has work under way.
+                        unsafe {
+                            self.backend
+                                .copy(&self.stream, to, from, own.len() * bytes)
+                                .unwrap();
+                        }
                     }
                 }
                 let chunk_rows = (family == Family::Pulled).then_some(chunk_rows);
                 let gemm = self.gather(problem, shards, chunk_rows, tiling);
-                let operands = self.gathers(gemm.protocol, self.on_all(self.within.shard));
+                let operands = self.gathers(&gemm, shard.map(|shard| self.on_all(shard)));
                 let prepared = self.backend.prepare_all_gather(&self.handle, &gemm);
                 let prepared = prepared.unwrap_or_else(|error| panic!("{what}: {error}"));
                 self.synchronize();
@@ -261,7 +287,7 @@ impl<B: Kernels> Rank<B> {
                 };
                 let own = shards[rank].clone();
                 let gemm = self.reduction(problem, shards, (output, groups * group_rows), tiling);
-                let operands = self.reduces(output, start * lda);
+                let operands = self.reduces(&gemm, start, 0);
                 let prepared = self.backend.prepare_reduce(&self.handle, &gemm);
                 let prepared = prepared.unwrap_or_else(|error| panic!("{what}: {error}"));
                 self.synchronize();

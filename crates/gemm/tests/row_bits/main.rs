@@ -15,6 +15,7 @@ mod varying;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use float8::F8E4M3;
 use half::{bf16, f16};
 use warpweave_gemm::cuda::{Choice, CudaGemm};
 use warpweave_gemm::sm90::{CONFIGS, Tiling};
@@ -62,9 +63,12 @@ fn play<B: Kernels>(
     let run = |exchange: Arc<dyn Exchange>| {
         let mut rank = Rank::new(device(exchange.rank()), exchange, limits);
         for matrix in 0..matrices {
-            rank.matrix::<bf16>(2 * matrix);
-            rank.matrix::<f16>(2 * matrix + 1);
-            rank.varying::<bf16>(2 * matrices + matrix);
+            rank.matrix::<bf16, bf16>(2 * matrix);
+            rank.matrix::<f16, f16>(2 * matrix + 1);
+            rank.varying::<bf16, bf16>(2 * matrices + matrix);
+            rank.matrix::<F8E4M3, bf16>(3 * matrices + 2 * matrix);
+            rank.matrix::<F8E4M3, f16>(3 * matrices + 2 * matrix + 1);
+            rank.varying::<F8E4M3, bf16>(5 * matrices + matrix);
         }
         rank.close()
     };

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use warpweave_gemm::host::Element;
 use warpweave_gemm::sm90::{CONFIGS, Tiling};
-use warpweave_gemm::{GemmOperands, GemmProblem, Layout};
-use warpweave_symm_mem::{DevicePtr, Exchange, Memory, SignalPad, SymmetricBuffer};
+use warpweave_gemm::{GemmOperands, GemmProblem, Layout, Scaling};
+use warpweave_symm_mem::{DType, DevicePtr, Exchange, Memory, SignalPad, SymmetricBuffer};
 
 use crate::Kernels;
 use crate::families::{Counts, SLOTS};
@@ -40,17 +40,29 @@ pub struct Matrix<T> {
     pub summed: Vec<T>,
 }
 
+/// Where a matrix begins, and its scales.
+#[derive(Clone, Copy)]
+pub struct Scaled {
+    pub elements: DevicePtr,
+    pub scales: DevicePtr,
+}
+
 /// Where things begin in a rank's memory.
 #[derive(Clone, Copy)]
 pub struct Places {
     /// The tall A of rank 0, and this rank's.
-    pub first_a: DevicePtr,
-    pub own_a: DevicePtr,
-    pub b: DevicePtr,
+    pub first_a: Scaled,
+    pub own_a: Scaled,
+    pub b: Scaled,
     pub bias: DevicePtr,
     pub c: DevicePtr,
     pub pulled: DevicePtr,
+    /// Scales of rows that do not begin where launches take them: `PLACES` times those of a problem.
+    pub scales: DevicePtr,
 }
+
+/// Such places.
+pub const PLACES: usize = 8;
 
 /// Bytes from the start of a rank's shared memory.
 #[derive(Clone, Copy)]
@@ -60,6 +72,11 @@ pub struct Shared {
     /// Two, with room for the largest problem each: calls of any m alternate between them.
     pub eager: usize,
     pub eager_stride: usize,
+    /// The scales of the rows in these.
+    pub shard_scales: usize,
+    pub staging_scales: usize,
+    pub eager_scales: usize,
+    pub scales_stride: usize,
     pub partials: usize,
     pub each: usize,
     pub each_stride: usize,
@@ -89,7 +106,7 @@ impl<B: Kernels> Rank<B> {
             extents: [n, k],
             ..
         } = limits;
-        let [n, k] = [n, k].map(|extent| extent.next_multiple_of(8));
+        let [n, k] = [n, k].map(|extent| extent.next_multiple_of(16));
         // Each begins at a multiple of 256 bytes.
         let part = |elements: usize| (2 * elements).next_multiple_of(256);
         let mut end = 0;
@@ -101,13 +118,30 @@ impl<B: Kernels> Rank<B> {
             part(rows * k),
             part(rows * k),
             part(n * k),
+            part(2 * rows),
+            part(2 * rows),
+            part(2 * n),
             part(n),
             part(rows * n),
             part(world * most * n),
+            PLACES * part(2 * most),
         ]
         .map(&mut place);
         let memory = backend.allocate(end).unwrap();
-        let [first_a, own_a, b, bias, c, pulled] = places.map(|at| memory.address().add(at));
+        let places = places.map(|at| memory.address().add(at));
+        let [
+            first,
+            own,
+            weight,
+            of_first,
+            of_own,
+            of_weight,
+            bias,
+            c,
+            pulled,
+            scales,
+        ] = places;
+        let scaled = |elements, scales| Scaled { elements, scales };
 
         end = 0;
         let mut place = |bytes: usize| {
@@ -115,11 +149,16 @@ impl<B: Kernels> Rank<B> {
             end - bytes
         };
         let (eager_stride, each_stride) = (part(most * k), part(world * most * n));
+        let scales_stride = part(2 * most);
         let within = Shared {
             shard: place(part(most * k)),
             staging: place(part(most * k)),
             eager: place(2 * eager_stride),
             eager_stride,
+            shard_scales: place(scales_stride),
+            staging_scales: place(scales_stride),
+            eager_scales: place(2 * scales_stride),
+            scales_stride,
             partials: place(part(world * most * n)),
             each: place(2 * each_stride),
             each_stride,
@@ -134,12 +173,13 @@ impl<B: Kernels> Rank<B> {
             pad,
             _memory: memory,
             at: Places {
-                first_a,
-                own_a,
-                b,
+                first_a: scaled(first, of_first),
+                own_a: scaled(own, of_own),
+                b: scaled(weight, of_weight),
                 bias,
                 c,
                 pulled,
+                scales,
             },
             shared,
             within,
@@ -154,7 +194,7 @@ impl<B: Kernels> Rank<B> {
             .unwrap();
         // SAFETY: places of this rank's memory, which nothing uses yet.
         unsafe {
-            let (to, from) = (rank.at.c, rank.at.first_a);
+            let (to, from) = (rank.at.c, rank.at.first_a.elements);
             rank.backend.fill(&rank.stream, from, 0xff, 256).unwrap();
             rank.backend.copy(&rank.stream, to, from, 256).unwrap();
         }
@@ -183,10 +223,37 @@ impl<B: Kernels> Rank<B> {
         elements(&bytes)
     }
 
+    /// Rows of a tall A for `problem`, from `row` on. Their scales are copied to one of the places for them.
+    pub fn rows_of(&self, problem: &GemmProblem, a: Scaled, row: usize, place: usize) -> Scaled {
+        let GemmProblem {
+            m,
+            lda,
+            dtype,
+            scaling,
+            ..
+        } = *problem;
+        let elements = a.elements.add(row * lda * dtype.size());
+        if scaling != Scaling::Row {
+            return Scaled { elements, ..a };
+        }
+        let size = DType::F32.size();
+        let scales = self.at.scales.add(place * self.within.scales_stride);
+        let (from, count) = (a.scales.add(row * size), m.min(self.limits.rows - row));
+        // SAFETY: places of this rank's memory, whose work is all on one stream.
+        unsafe {
+            self.backend
+                .copy(&self.stream, scales, from, count * size)
+                .unwrap();
+        }
+        Scaled { elements, scales }
+    }
+
     /// A plain GEMM into `c`.
-    pub fn plain(&self, problem: &GemmProblem, a: DevicePtr, tiling: Tiling) {
+    pub fn plain(&self, problem: &GemmProblem, a: Scaled, tiling: Tiling) {
         let prepared = self.backend.prepare_tiled(&self.handle, problem, tiling);
-        let operands = GemmOperands::new(a, self.at.b, self.at.c).with_bias(self.at.bias);
+        let operands = GemmOperands::new(a.elements, self.at.b.elements, self.at.c)
+            .with_bias(self.at.bias)
+            .with_scales([a.scales, self.at.b.scales]);
         // SAFETY: the matrices lie in this rank's memory, whose work is all on one stream; the kernel needs
         // no workspace.
         unsafe {
@@ -198,17 +265,17 @@ impl<B: Kernels> Rank<B> {
         }
     }
 
-    /// Plays the problems of a matrix.
-    pub fn matrix<T: Element>(&mut self, number: u64) {
+    /// Plays the problems of a matrix, of elements of type `E`, with results of type `T`.
+    pub fn matrix<E: Element, T: Element>(&mut self, number: u64) {
         let random = &mut Random(number);
-        let matrix = self.make::<T>(number, random);
+        let matrix = self.make::<E, T>(number, random);
         for _ in 0..self.limits.calls {
             self.problem(&matrix, random);
         }
     }
 
     /// Uploads a matrix, and multiplies the whole of A.
-    pub fn make<T: Element>(&self, number: u64, random: &mut Random) -> Matrix<T> {
+    pub fn make<E: Element, T: Element>(&self, number: u64, random: &mut Random) -> Matrix<T> {
         let (rank, world) = (self.exchange.rank(), self.exchange.world());
         let Limits {
             rows,
@@ -217,28 +284,37 @@ impl<B: Kernels> Rank<B> {
         } = self.limits;
         let n = (1 + random.below(n)).next_multiple_of(8);
         let k = 1 + random.below(k);
-        let layout = match random.once_in(2) {
+        let is_scaled = E::DTYPE == DType::E4m3;
+        let layout = match random.once_in(2) && !is_scaled {
             true => Layout::RowMajor,
             false => Layout::Transposed,
         };
-        let ld = |columns: usize| columns.next_multiple_of(8);
+        let scaling = match (is_scaled, random.once_in(3)) {
+            (false, _) => Scaling::None,
+            (true, false) => Scaling::Row,
+            (true, true) => Scaling::Tensor,
+        };
+        let ld = |columns: usize| columns.next_multiple_of(16 / E::DTYPE.size());
         let (stored_rows, stored_columns) = layout.stored(k, n);
-        let problem = GemmProblem::new(rows, n, k, T::DTYPE)
+        let problem = GemmProblem::new(rows, n, k, E::DTYPE).with_output(T::DTYPE);
+        let problem = GemmProblem { scaling, ..problem }
             .with_layouts(Layout::RowMajor, layout)
             .with_leading_dimensions(ld(k), ld(stored_columns), n);
         let biased = random.once_in(2);
 
         let seed = |of: usize, what: u64| (number << 8 | what) * 64 + of as u64 + 1;
-        self.upload(
-            self.at.first_a,
-            bytes(&reals::<T>(rows * ld(k), seed(0, 0))),
-        );
-        self.upload(
-            self.at.own_a,
-            bytes(&reals::<T>(rows * ld(k), seed(rank, 0))),
-        );
-        let b = reals::<T>(stored_rows * ld(stored_columns), seed(rank, 1));
-        self.upload(self.at.b, bytes(&b));
+        let matrices = [
+            (self.at.first_a, rows * ld(k), seed(0, 0)),
+            (self.at.own_a, rows * ld(k), seed(rank, 0)),
+            (self.at.b, stored_rows * ld(stored_columns), seed(rank, 1)),
+        ];
+        let [of_a, of_b] = problem.scales_len();
+        for ((to, len, seed), scales) in matrices.into_iter().zip([of_a, of_a, of_b]) {
+            self.upload(to.elements, bytes(&reals::<E>(len, seed)));
+            if scales > 0 {
+                self.upload(to.scales, bytes(&reals::<f32>(scales, !seed)));
+            }
+        }
         // The owner of a row adds its own: all ranks have the same.
         let bias = reals::<T>(n, seed(0, 2));
         self.upload(self.at.bias, bytes(&bias));

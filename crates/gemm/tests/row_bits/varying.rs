@@ -4,26 +4,26 @@ use std::time::Duration;
 
 use warpweave_gemm::host::Element;
 use warpweave_gemm::matmul_reduce::ReduceOutput;
-use warpweave_gemm::{AllGatherOperands, GemmProblem, Protocol, ReduceOperands};
+use warpweave_gemm::{AllGatherOperands, GemmProblem, ReduceOperands};
 use warpweave_symm_mem::Memory;
 
 use crate::Kernels;
 use crate::families::Family;
-use crate::rank::{Limits, Rank};
+use crate::rank::{Limits, PLACES, Rank};
 use crate::values::{Random, shards};
 
 impl<B: Kernels> Rank<B> {
     /// Calls back to back, with nothing between them that waits on the host, of several numbers of rows:
     /// they alternate between two stagings, by the eager protocol and in one shot.
-    pub fn varying<T: Element>(&mut self, number: u64) {
-        const PREPARED: usize = 4;
+    pub fn varying<E: Element, T: Element>(&mut self, number: u64) {
+        const PREPARED: usize = PLACES / 2;
         let (rank, world) = (self.exchange.rank(), self.exchange.world());
         let random = &mut Random(number);
-        let matrix = self.make::<T>(number, random);
-        let GemmProblem { n, lda, .. } = matrix.problem;
+        let matrix = self.make::<E, T>(number, random);
+        let n = matrix.problem.n;
         let Limits { rows, most, .. } = self.limits;
         let mut prepared = Vec::new();
-        for _ in 0..PREPARED {
+        for place in 0..PREPARED {
             let m = 1 + random.below(most);
             let start = random.below(rows - m + 1);
             let shards = shards(random, m, world);
@@ -35,9 +35,10 @@ impl<B: Kernels> Rank<B> {
             let eager = self.gather(problem, shards, None, None);
             let each = self.reduction(problem, Vec::new(), (ReduceOutput::Each, 0), None);
             // By the eager protocol nobody else reads A.
-            let a = std::iter::repeat_n(self.at.first_a.add(2 * own * lda), world);
-            let gathers = self.gathers(Protocol::Eager, a.collect());
-            let reduces = self.reduces(ReduceOutput::Each, start * lda);
+            let a = self.rows_of(&problem, self.at.first_a, own, 2 * place);
+            let on_all = |address| std::iter::repeat_n(address, world).collect();
+            let gathers = self.gathers(&eager, [a.elements, a.scales].map(on_all));
+            let reduces = self.reduces(&each, start, 2 * place + 1);
             prepared.push((
                 start..start + m,
                 self.backend

@@ -5,11 +5,13 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 use warpweave_gemm as gemm;
 use warpweave_gemm::all_gather_matmul::AllGatherOperands;
-use warpweave_gemm::{GemmProblem, Layout, Protocol};
-use warpweave_symm_mem::DevicePtr;
+use warpweave_gemm::{GatheredScales, GemmProblem, Layout, Peers, Protocol};
+use warpweave_symm_mem::{DType, DevicePtr};
 
 use super::owner_lane::OwnerLane;
-use super::{Kernel, KernelBuffer, KernelShape, on_both_backends, slots_from};
+use super::{
+    Kernel, KernelBuffer, KernelScales, KernelShape, on_both_backends, scales, slots_from,
+};
 use crate::execute::{Addresses, Binding, BoxedLaunch, ExecuteBackend, Launch, Result};
 use crate::plan::{BufferId, Effect, Placement, Region, SlotId, Transport, layout_of, shard};
 use crate::simulate::{Cost, Costs, Resource, Waves, micros};
@@ -35,12 +37,26 @@ pub struct AllGatherMatmul {
     pub c: BufferId,
     /// Symmetric where peers write, else local. Alternating with the eager protocol.
     pub staging: BufferId,
+    /// Of operands of e4m3.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scales: Option<RowScales>,
     /// What a rank signals about its rows: see [`GatherProtocol`].
     pub ready: SlotId,
     /// Rows of a chunk; the last of a shard may have fewer.
     pub chunk_rows: usize,
     /// How rows come.
     pub protocol: GatherProtocol,
+}
+
+/// The scales of operands of e4m3 in [`AllGatherMatmul`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct RowScales {
+    /// Those that this rank has: of the rows of its shard, where these have some, which lie as `a` does, and of
+    /// B.
+    pub own: KernelScales,
+    /// Where rows have some: those of all M rows, as `staging`. They come with the rows, but for pushed ones,
+    /// whose scales are pulled as the others are.
+    pub staging: Option<BufferId>,
 }
 
 /// How rows come from their owners in [`AllGatherMatmul`].
@@ -80,25 +96,40 @@ impl Kernel for AllGatherMatmul {
     fn operands(&self, rank: usize, world: usize) -> Vec<KernelBuffer> {
         let KernelShape { m, n, k, .. } = self.shape;
         let (b_rows, b_cols) = layout_of(self.b_transposed).stored(k, n);
-        let staging = KernelBuffer::new(self.staging, m, k);
-        let (a, staging) = match self.protocol {
-            GatherProtocol::Eager { .. } => (
-                KernelBuffer::new(self.a, shard(m, rank, world).len(), k),
-                staging.placed(Placement::Symmetric).alternating(),
-            ),
-            GatherProtocol::Rendezvous { pushed, .. } => (
-                KernelBuffer::new(self.a, m.div_ceil(world), k).placed(Placement::Symmetric),
-                match pushed {
-                    0 => staging,
-                    _ => staging.placed(Placement::Symmetric),
-                },
-            ),
+        // A buffer of the rows of this rank's shard, and one of those of all ranks.
+        let rows = |own, staging, cols| {
+            let staging = KernelBuffer::new(staging, m, cols);
+            match self.protocol {
+                GatherProtocol::Eager { .. } => [
+                    KernelBuffer::new(own, shard(m, rank, world).len(), cols),
+                    staging.placed(Placement::Symmetric).alternating(),
+                ],
+                GatherProtocol::Rendezvous { pushed, .. } => [
+                    KernelBuffer::new(own, m.div_ceil(world), cols).placed(Placement::Symmetric),
+                    match pushed {
+                        0 => staging,
+                        _ => staging.placed(Placement::Symmetric),
+                    },
+                ],
+            }
         };
-        let bias = self.bias.map(|bias| KernelBuffer::new(bias, 1, n));
+        let output = self.shape.output();
+        let [a, staging] = rows(self.a, self.staging, k);
+        let bias = self
+            .bias
+            .map(|bias| KernelBuffer::new(bias, 1, n).of(output));
+        let scales = self.scales.iter().flat_map(|scales| {
+            let [of_a, of_b] = scales.own.operands(m, n);
+            let of_rows = scales.staging.map(|staging| rows(of_a.id, staging, 1));
+            let of_rows = of_rows.map(|both| both.map(|buffer| buffer.of(DType::F32)));
+            let of_all = of_rows.is_none().then_some(of_a);
+            of_rows.into_iter().flatten().chain(of_all).chain([of_b])
+        });
         [a, KernelBuffer::new(self.b, b_rows, b_cols)]
             .into_iter()
             .chain(bias)
-            .chain([KernelBuffer::new(self.c, m, n), staging])
+            .chain([KernelBuffer::new(self.c, m, n).of(output), staging])
+            .chain(scales)
             .collect()
     }
 
@@ -122,7 +153,8 @@ impl Kernel for AllGatherMatmul {
             GatherProtocol::Rendezvous { pushed, .. } => format!("{pushed} pushed"),
             GatherProtocol::Eager { .. } => "eager".into(),
         };
-        format!("chunks of {} rows, {how}", self.chunk_rows)
+        let scales = scales::agreed(self.own_scales());
+        format!("chunks of {} rows, {how}{scales}", self.chunk_rows)
     }
 
     fn validate(&self, _: usize, world: usize) -> Result<(), String> {
@@ -172,6 +204,10 @@ impl Kernel for AllGatherMatmul {
     fn cost(&self, costs: &Costs<'_>, rest: &[Effect]) -> Option<Cost> {
         let own = costs.plan.rank;
         match rest.first()? {
+            // Scales are few.
+            Effect::Read(region) | Effect::Write(region) if self.is_row_scales(region.buffer) => {
+                Some(Cost::default())
+            }
             Effect::Read(region) if region.rank != own => Some(self.first_chunk(costs, region)),
             Effect::Write(region) if region.rank == own => {
                 match costs.is_own(region, self.c) && !region.rows.is_empty() {
@@ -194,10 +230,47 @@ fn peers(rank: usize, world: usize) -> impl Iterator<Item = usize> {
 
 /// The lanes.
 impl AllGatherMatmul {
+    /// The scales that this rank has.
+    fn own_scales(&self) -> Option<&KernelScales> {
+        self.scales.as_ref().map(|scales| &scales.own)
+    }
+
+    /// The buffers of the scales of rows, where rows have some: of this rank's shard, and of all.
+    fn row_scales(&self) -> Option<[BufferId; 2]> {
+        let scales = self.scales.as_ref()?;
+        Some([scales.own.a, scales.staging?])
+    }
+
+    fn is_row_scales(&self, id: BufferId) -> bool {
+        self.row_scales().is_some_and(|both| both.contains(&id))
+    }
+
+    /// The same rows of the scales as `rows` is of A or of its staging.
+    fn scales_of(&self, rows: &Region) -> Option<Region> {
+        let [own, staging] = self.row_scales()?;
+        Some(Region {
+            buffer: if rows.buffer == self.a { own } else { staging },
+            cols: 0..1,
+            ..rows.clone()
+        })
+    }
+
+    /// Rows of A or of its staging with their scales.
+    fn with_scales(&self, rows: Region) -> impl Iterator<Item = Region> {
+        let scales = self.scales_of(&rows);
+        std::iter::once(rows).chain(scales)
+    }
+
     /// A GEMM on `rows` of A in the buffer `a`, and of C.
     fn multiply(&self, lane: &OwnerLane, a: Region, rows: Range<usize>) -> Vec<Effect> {
-        let mut effects = vec![Effect::Read(a), lane.read_weight(self.b, self.b_transposed)];
         let n = self.shape.n;
+        let scales = self.own_scales().map(|scales| {
+            let mut of = scales.regions(lane.rank, 0..1, n);
+            of.a = self.scales_of(&a).unwrap_or(of.a);
+            [of.a, of.b]
+        });
+        let mut effects = vec![Effect::Read(a), lane.read_weight(self.b, self.b_transposed)];
+        effects.extend(scales.into_iter().flatten().map(Effect::Read));
         effects.extend(
             self.bias
                 .map(|bias| Effect::Read(lane.own_box(bias, 0..1, n))),
@@ -216,13 +289,30 @@ impl AllGatherMatmul {
         self.multiply(lane, lane.shard_rows(self.a, lane.rows()), lane.rows())
     }
 
+    /// Pulls an owner's rows and their scales, and gives them back.
+    fn pull(&self, lane: &OwnerLane, done: SlotId) -> Vec<Effect> {
+        let mut effects = lane.pull((self.a, self.staging), (self.ready, done));
+        let scales = self.pull_scales(lane);
+        let end = effects.len() - 1;
+        effects.splice(end..end, scales);
+        effects
+    }
+
+    /// Pulls the scales of an owner's rows, where these have some.
+    fn pull_scales(&self, lane: &OwnerLane) -> impl Iterator<Item = Effect> + use<> {
+        let from = self.scales_of(&lane.shard_rows(self.a, lane.rows()));
+        let to = self.scales_of(&lane.staged(self.staging));
+        let pulled = from.zip(to).into_iter();
+        pulled.flat_map(|(from, to)| [Effect::Read(from), Effect::Write(to)])
+    }
+
     /// The GEMM comes last here. In truth it begins with the first chunk, as [`Self::chunked_lanes`] has it.
     /// Nothing outside can tell: what follows the last signal is seen by this rank alone.
     fn pulling_lane(&self, lane: &OwnerLane, done: SlotId) -> Vec<Effect> {
         if lane.is_own() {
             return self.own_lane(lane);
         }
-        let mut effects = lane.pull((self.a, self.staging), (self.ready, done));
+        let mut effects = self.pull(lane, done);
         effects.extend(self.multiply_staged(lane, lane.rows()));
         effects.push(lane.wait(done));
         effects
@@ -235,7 +325,7 @@ impl AllGatherMatmul {
         let mut lanes = Vec::new();
         for lane in others {
             let after_pull = Effect::After(vec![lanes.len()]);
-            let mut pull = lane.pull((self.a, self.staging), (self.ready, done));
+            let mut pull = self.pull(&lane, done);
             let signal = pull.pop();
             let mut multiply = vec![after_pull.clone()];
             multiply.extend(self.multiply_staged(&lane, lane.rows()));
@@ -248,7 +338,7 @@ impl AllGatherMatmul {
     }
 
     /// Where rows are pushed, what is done for the other ranks: for each with any rows a lane for the wait
-    /// for its pushed rows, one for the GEMM on those and one for what is pulled, after all those waits; and
+    /// for its pushed rows, after which its scales are pulled, one for the GEMM on those and one for what is pulled, after all those waits; and
     /// one at the end, in which all get theirs back.
     fn pushed_lanes(
         &self,
@@ -267,7 +357,12 @@ impl AllGatherMatmul {
         let waits = 0..present.len();
         let mut lanes: Vec<Vec<Effect>> = present
             .iter()
-            .map(|lane| vec![lane.wait(self.ready)])
+            .map(|lane| {
+                let scales = self.pull_scales(lane);
+                std::iter::once(lane.wait(self.ready))
+                    .chain(scales)
+                    .collect()
+            })
             .collect();
         for (wait, lane) in present.iter().enumerate() {
             let mut effects = vec![Effect::After(vec![wait])];
@@ -334,14 +429,17 @@ impl AllGatherMatmul {
     ) -> Vec<Effect> {
         let mut effects = Vec::new();
         for (slot, rows) in pieces {
-            effects.push(Effect::Read(lane.shard_rows(self.a, rows.clone())));
+            let own = self.with_scales(lane.shard_rows(self.a, rows.clone()));
+            effects.extend(own.map(Effect::Read));
             let staged = lane.own_box(self.staging, rows.clone(), self.shape.k);
-            effects.extend(to.iter().map(|&peer| {
-                Effect::Write(Region {
-                    rank: peer,
-                    ..staged.clone()
-                })
-            }));
+            for staged in self.with_scales(staged) {
+                effects.extend(to.iter().map(|&peer| {
+                    Effect::Write(Region {
+                        rank: peer,
+                        ..staged.clone()
+                    })
+                }));
+            }
             effects.push(Effect::Signal {
                 slot: *slot,
                 to: to.to_vec(),
@@ -448,7 +546,9 @@ impl AllGatherMatmul {
         let descriptor = gemm::AllGatherMatmul {
             problem: GemmProblem {
                 bias: self.bias.is_some(),
+                scaling: scales::scaling(self.own_scales()),
                 ..GemmProblem::new(m, n, k, dtype)
+                    .with_output(self.shape.output())
                     .with_layouts(Layout::RowMajor, layout_of(self.b_transposed))
             },
             shards: (0..world).map(|rank| shard(m, rank, world)).collect(),
@@ -486,6 +586,18 @@ impl<B: ExecuteBackend> Launch<B> for Prepared<B> {
             b: at.own(kernel.b),
             c: at.own(kernel.c),
             bias: kernel.bias.map_or(DevicePtr::NULL, |bias| at.own(bias)),
+            scales: kernel.scales.map_or(GatheredScales::default(), |scales| {
+                let RowScales { own, staging } = scales;
+                GatheredScales {
+                    a: match staging {
+                        Some(_) => at.copies(own.a).collect(),
+                        None => at.own(own.a).into(),
+                    },
+                    staging: staging.map_or(Peers::NONE, |staging| at.copies(staging).collect()),
+                    staging_stride: staging.map_or(0, |staging| at.alternate(staging)),
+                    b: at.own(own.b),
+                }
+            }),
             pad: at.pad()?,
         };
         // SAFETY: the caller's obligation; all ranks enqueue plans with this kernel, whose interfaces the

@@ -30,7 +30,7 @@ use crate::execute::{Binding, BoxedLaunch, Result};
 use crate::plan::{BufferId, Effect, Placement, SlotId, Transport, output_of};
 use crate::simulate::{Cost, Costs};
 
-pub use all_gather_matmul::{AllGatherMatmul, GatherProtocol};
+pub use all_gather_matmul::{AllGatherMatmul, GatherProtocol, RowScales};
 pub use chunked_matmul::ChunkedMatmul;
 pub use matmul_reduce::MatmulReduce;
 pub use multimem_gather::{MultimemGather, MultimemGatherMatmul};

@@ -120,20 +120,19 @@ impl Operation {
             let scales = scales(0..of_a.0, [own.clone(), own]);
             matrices.into_iter().chain(scales).collect()
         };
+        // Scales of rows are sharded with them.
+        let gathered_scales = || {
+            let rows = match problem.scaling {
+                Scaling::Row => mine(m),
+                _ => 0..of_a.0,
+            };
+            scales(rows, [0..of_a.1, 0..of_b.1])
+        };
         match self {
             Operation::AllGatherMatmul => {
-                // Scales of rows are sharded with them.
-                let rows = match problem.scaling {
-                    Scaling::Row => mine(m),
-                    _ => 0..of_a.0,
-                };
-                let matrices = [
-                    shard_of_a(),
-                    weight(0..k, false),
-                    operand("c", c, 0..m, 0..n),
-                ];
-                let scales = scales(rows, [0..of_a.1, 0..of_b.1]);
-                matrices.into_iter().chain(scales).collect()
+                let c = operand("c", c, 0..m, 0..n);
+                let matrices = [shard_of_a(), weight(0..k, false), c];
+                matrices.into_iter().chain(gathered_scales()).collect()
             }
             Operation::MatmulReduceScatter => partial_gemm(false, mine(m)),
             Operation::MatmulAllReduce => partial_gemm(false, 0..m),
@@ -147,12 +146,15 @@ impl Operation {
                 operand("c", c, 0..m, 0..n),
                 operand("residual_out", Matrix::ResidualOut, 0..m, 0..n),
             ],
-            Operation::ColumnParallelLinear => vec![
-                shard_of_a(),
-                operand("b", b, 0..k, 0..n).transposed(),
-                operand("bias", Matrix::Bias, 0..1, 0..n),
-                operand("c", c, 0..m, 0..n),
-            ],
+            Operation::ColumnParallelLinear => {
+                let matrices = [
+                    shard_of_a(),
+                    weight(0..k, true),
+                    operand("bias", Matrix::Bias, 0..1, 0..n),
+                    operand("c", c, 0..m, 0..n),
+                ];
+                matrices.into_iter().chain(gathered_scales()).collect()
+            }
             Operation::MatmulOverlappingAllGather => vec![
                 operand("a", a, 0..m, 0..k),
                 operand("b", b, 0..k, 0..n),

@@ -1,13 +1,14 @@
 //! The launch that gathers and multiplies: on the host, and on GPUs, one for each rank.
 
-use warpweave_overlap::plan::Problem;
+use warpweave_overlap::algorithms;
+use warpweave_overlap::plan::{Problem, Scaling};
 use warpweave_symm_mem::DType;
 
 use crate::chunked_matmul::{
     computes_every_call, gpus_compute_a_hundred_calls, gpus_compute_ragged_shards,
 };
-use crate::cuda::is_named;
-use crate::host;
+use crate::cuda::{self, gpu, is_named};
+use crate::{computes_the_gemm_on, host};
 
 const NAMES: [&str; 8] = [
     "fusedAllGather",
@@ -35,6 +36,27 @@ fn calls_back_to_back_gather_the_rows_of_their_own_call() {
 #[ignore = "needs two GPUs of compute capability 9.0 and the feature `nvcc`"]
 fn gpus_gather_ragged_shards_call_after_call() {
     gpus_compute_ragged_shards(&NAMES);
+}
+
+/// Whole chunks and tiles, ragged ones, several slices of a row, fewer rows than ranks.
+#[test]
+#[ignore = "needs two GPUs of compute capability 9.0 and the feature `nvcc`"]
+fn gpus_gather_rows_of_e4m3_with_their_scales() {
+    let world = cuda::world();
+    for name in NAMES {
+        let algorithm = algorithms::find(name).unwrap();
+        for (m, n, k) in [
+            (512 * world, 136, 128),
+            (160 * world + 5, 264, 48),
+            (600 * world + 1, 8, 4224),
+            (world - 1, 16, 16),
+        ] {
+            for scaling in [Scaling::Row, Scaling::Tensor] {
+                let problem = Problem::new(m, n, k, DType::E4m3).with_scaling(scaling);
+                computes_the_gemm_on(gpu, &algorithm, world, problem);
+            }
+        }
+    }
 }
 
 #[test]

@@ -25,7 +25,7 @@ use fixtures::{calls, element, gemm, matrix, on_ranks};
 use warpweave_gemm::Scaling;
 use warpweave_overlap::Operation;
 use warpweave_overlap::algorithms::{self, Configuration};
-use warpweave_overlap::execute::ExecuteError;
+use warpweave_overlap::execute::{ExecuteBackend, ExecuteError};
 use warpweave_overlap::kernels::AnyKernel;
 use warpweave_overlap::plan::{
     Collective, MulticastRegion, OpKind, Placement, Plan, PlanBuilder, Problem, Role, StreamId,
@@ -39,7 +39,16 @@ pub(crate) fn host(_rank: usize) -> Host {
 
 /// Runs five calls on every rank, alternately run and replayed, and compares every element of every call.
 fn computes_the_gemm(algorithm: &Configuration, world: usize, problem: Problem) {
-    let got = on_ranks(world, host, move |rank| {
+    computes_the_gemm_on(host, algorithm, world, problem);
+}
+
+fn computes_the_gemm_on<B: ExecuteBackend>(
+    device: impl Fn(usize) -> B + Sync,
+    algorithm: &Configuration,
+    world: usize,
+    problem: Problem,
+) {
+    let got = on_ranks(world, device, move |rank| {
         let (me, world) = rank.place();
         let plan = algorithm.plan(me, world, &problem).unwrap();
         let mut bound = rank.bind(plan).unwrap();

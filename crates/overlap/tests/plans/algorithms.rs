@@ -1,10 +1,10 @@
 //! The seven algorithms hold as they are.
 
-use crate::fixtures::{has_deadlock, holds, pipelines, plans, problem};
+use crate::fixtures::{has_deadlock, holds, narrow, pipelines, plans, problem};
 use std::time::{Duration, Instant};
 use warpweave_overlap::algorithms::{self, Capabilities};
 use warpweave_overlap::plan::{Collective, Effect, OpKind, Placement, Plan, Problem, Transport};
-use warpweave_overlap::{PlanError, check};
+use warpweave_overlap::{Operation, PlanError, check};
 use warpweave_symm_mem::DType;
 
 #[test]
@@ -67,19 +67,44 @@ fn kernels_that_take_their_lanes_in_turn_hold_too() {
     }
 }
 
+/// Those that gather rows of e4m3; reductions are elsewhere.
+#[test]
+fn what_takes_e4m3_holds_with_it() {
+    let gathers = [Operation::AllGatherMatmul, Operation::ColumnParallelLinear];
+    let mut all = algorithms::every();
+    all.retain(|c| c.algorithm().takes_e4m3 && gathers.contains(&c.operation()));
+    assert!(all.iter().any(|c| c.name() == "fusedAllGather:pulled=3"));
+    for algorithm in &all {
+        for world in [1, 2, 3, 8] {
+            for m in [8 * world + 3, 3] {
+                for problem in narrow(m) {
+                    let plans = plans(algorithm, world, &problem);
+                    holds(&check(&plans, 3));
+                    assert!(plans.iter().all(Plan::kernels_do_what_they_declare));
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn lanes_by_piece_hold_too() {
     for algorithm in &algorithms::every() {
         for world in [2, 3] {
-            let mut plans = plans(algorithm, world, &problem(4 * world + 1));
-            for plan in &mut plans {
-                for op in &mut plan.ops {
-                    if let OpKind::Kernel { kernel, lanes } = &mut op.kind {
-                        *lanes = kernel.lanes_by_piece(plan.rank, world);
+            let m = 4 * world + 1;
+            let takes_e4m3 = algorithm.algorithm().takes_e4m3;
+            let narrow = narrow(m).into_iter().filter(|_| takes_e4m3);
+            for problem in std::iter::once(problem(m)).chain(narrow) {
+                let mut plans = plans(algorithm, world, &problem);
+                for plan in &mut plans {
+                    for op in &mut plan.ops {
+                        if let OpKind::Kernel { kernel, lanes } = &mut op.kind {
+                            *lanes = kernel.lanes_by_piece(plan.rank, world);
+                        }
                     }
                 }
+                holds(&check(&plans, 3));
             }
-            holds(&check(&plans, 3));
         }
     }
 }

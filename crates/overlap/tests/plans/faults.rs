@@ -240,12 +240,12 @@ fn scales_belong_to_e4m3_and_have_their_shape() {
         p.builder.push(MAIN, gemm);
     });
     let problem = Problem::new(8, 8, 8, DType::E4m3).with_scaling(Scaling::Row);
-    let algorithm = algorithms::find("fusedAllGather").unwrap();
+    let algorithm = algorithms::find("pushChunksWaitingGemm").unwrap();
     let refused = algorithm.plan(0, 2, &problem).unwrap_err();
     assert!(
         refused
             .to_string()
-            .contains("`fusedAllGather` does not take"),
+            .contains("`pushChunksWaitingGemm` does not take"),
         "{refused}"
     );
     let blocks = problem.with_scaling(Scaling::Block);

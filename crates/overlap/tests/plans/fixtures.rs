@@ -2,8 +2,8 @@
 
 use warpweave_overlap::algorithms::Configuration;
 use warpweave_overlap::plan::{
-    BufferId, OpKind, Placement, Plan, PlanBuilder, Problem, Provider, Region, Role, StreamId,
-    shard,
+    BufferId, OpKind, Placement, Plan, PlanBuilder, Problem, Provider, Region, Role, Scaling,
+    StreamId, shard,
 };
 use warpweave_overlap::{Report, Violation};
 use warpweave_symm_mem::DType;
@@ -12,6 +12,12 @@ pub const MAIN: StreamId = StreamId::MAIN;
 
 pub fn problem(m: usize) -> Problem {
     Problem::new(m, 3, 5, DType::F32)
+}
+
+/// The same of e4m3.
+pub fn narrow(m: usize) -> [Problem; 2] {
+    let of = |scaling| Problem::new(m, 3, 5, DType::E4m3).with_scaling(scaling);
+    [Scaling::Row, Scaling::Tensor].map(of)
 }
 
 pub fn plans(algorithm: &Configuration, world: usize, problem: &Problem) -> Vec<Plan> {

@@ -1,10 +1,10 @@
 //! The algorithms whose GEMM is followed by a reduction hold, and are what their names say.
 
-use crate::fixtures::{holds, plans, problem};
+use crate::fixtures::{holds, narrow, plans, problem};
 use std::collections::BTreeSet;
 use warpweave_overlap::algorithms::{self, Capabilities, Configuration};
 use warpweave_overlap::plan::{
-    Collective, OpKind, Placement, Plan, Problem, Region, Role, Scaling, StreamId, Transport,
+    Collective, OpKind, Placement, Plan, Problem, Region, Role, StreamId, Transport,
 };
 use warpweave_overlap::{Machine, Operation, PlanError, check, show, simulate};
 use warpweave_symm_mem::DType;
@@ -20,18 +20,6 @@ fn every() -> Vec<Configuration> {
     let mut every = algorithms::every();
     every.retain(|c| OPERATIONS.contains(&c.operation()));
     every
-}
-
-/// Problems of e4m3.
-fn narrow(m: usize) -> [Problem; 2] {
-    [Scaling::Row, Scaling::Tensor].map(|scaling| {
-        let dtype = DType::E4m3;
-        Problem {
-            dtype,
-            ..problem(m)
-        }
-        .with_scaling(scaling)
-    })
 }
 
 fn plan(name: &str, rank: usize, world: usize, problem: &Problem) -> Plan {

@@ -6,7 +6,7 @@ use std::ops::Range;
 use warpweave_symm_mem::{DType, DevicePtr};
 
 use super::*;
-use crate::all_gather_matmul::{AllGatherOperands, Launch};
+use crate::all_gather_matmul::{AllGatherOperands, GatheredScales, Launch};
 use crate::{GemmProblem, Peers, Protocol};
 
 /// Rows of a cluster's tile, and of the tile of each of its two blocks.
@@ -40,6 +40,7 @@ fn operands(gemm: &AllGatherMatmul) -> AllGatherOperands {
         b: DevicePtr(16),
         c: DevicePtr(16),
         bias: DevicePtr::NULL,
+        scales: GatheredScales::default(),
         pad: crate::pad_nowhere((gemm.rank, gemm.world), 2000),
     }
 }

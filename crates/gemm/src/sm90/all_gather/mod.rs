@@ -8,15 +8,17 @@ use warpweave_symm_mem::cuda::CudaStream;
 use warpweave_symm_mem::{Backend, Cuda, DevicePtr};
 
 use self::parameters::{Eager, Gathering, Maps, TileSchedule, slices};
+use super::check_problem;
 use super::config::{self, Family};
 use super::prepared::used_bias;
-use super::requirements::check_fused;
 use super::resident::{Addresses, Resident, check_family};
 use super::{RANKS, select};
-use crate::all_gather_matmul::{AllGatherMatmul, AllGatherOperands, Launch, Protocol, groups};
+use crate::all_gather_matmul::{
+    AllGatherMatmul, AllGatherOperands, GatheredScales, Launch, Protocol, groups,
+};
 use crate::cutlass::{ADDRESS_ALIGNMENT, unsupported};
 use crate::tables::{Table, Tables};
-use crate::{Error, Provider, Tiling};
+use crate::{Error, Provider, Scaling, Tiling};
 
 /// A GEMM that gathers, ready to be launched.
 #[derive(Debug)]
@@ -113,7 +115,10 @@ impl PreparedAllGather {
                 Protocol::Rendezvous { .. } => 0,
                 Protocol::Eager => operands.staging_stride,
             },
-            scales: [DevicePtr::NULL; 2],
+            scales: match self.gemm.problem.scaling {
+                Scaling::None => GatheredScales::default(),
+                _ => operands.scales,
+            },
             matrices: [
                 operands.b,
                 operands.c,
@@ -166,10 +171,10 @@ fn favourite(gemm: &AllGatherMatmul, blocks: u32) -> Option<Tiling> {
 /// Most counters of a launch: 64 MiB.
 const MOST_COUNTERS: usize = 1 << 24;
 
-/// Counters of what was pulled: one for each slice of a chunk of each rank, and one more.
+/// Counters of what was pulled: one for each slice of a chunk of each rank, and two more.
 fn counters(gemm: &AllGatherMatmul) -> usize {
     match gemm.protocol {
-        Protocol::Rendezvous { .. } => gemm.chunks() * slices(gemm) * gemm.world + 1,
+        Protocol::Rendezvous { .. } => gemm.chunks() * slices(gemm) * gemm.world + 2,
         Protocol::Eager => 0,
     }
 }
@@ -177,7 +182,7 @@ fn counters(gemm: &AllGatherMatmul) -> usize {
 /// Checks what the kernel needs of a GEMM, apart from the device.
 fn check(gemm: &AllGatherMatmul) -> Result<(), Error> {
     let problem = &gemm.problem;
-    check_fused(problem)?;
+    check_problem(problem)?;
     let world = gemm.shards.len();
     if world > RANKS {
         let why = format!("{world} ranks: its parameters have place for {RANKS}");

@@ -1,10 +1,10 @@
 //! The parameters of the kernels, as `cuda/sm90/all_gather.cu` and `cuda/sm90/eager.cu` have them.
 
-use warpweave_symm_mem::{DevicePtr, PadView};
+use warpweave_symm_mem::{DType, DevicePtr, PadView};
 
 use super::super::RANKS;
-use super::super::config::STEP;
-use super::super::prepared::{Bias, boxes, maps_of_a, refused};
+use super::super::config::{self, SWIZZLED_ROW};
+use super::super::prepared::{Bias, boxes, maps_of_a, refused, used_scales};
 use super::super::resident::Parameter;
 use super::super::tensor_map::{Matrix, TensorMap};
 use crate::all_gather_matmul::{AllGatherMatmul, Launch};
@@ -13,12 +13,12 @@ use crate::{Error, GemmProblem};
 
 /// Steps of K of a slice of a chunk, in which it is pulled: a tile multiplies what is here of its rows. A
 /// slice of a row is a piece of `kPieceBytes` (`recv_ring.cuh`).
-const SLICE_STEPS: usize = 4096 / (STEP * 2);
+const SLICE_STEPS: usize = 4096 / SWIZZLED_ROW;
 
 /// Slices of a chunk.
 pub(super) fn slices(gemm: &AllGatherMatmul) -> usize {
     gathered_bytes(&gemm.problem)
-        .div_ceil(SLICE_STEPS * STEP * 2)
+        .div_ceil(SLICE_STEPS * SWIZZLED_ROW)
         .max(1)
 }
 
@@ -98,6 +98,33 @@ fn rows_of(gemm: &AllGatherMatmul) -> [u32; RANKS] {
     of_ranks(gemm.shards.iter().map(|shard| shard.len() as u32))
 }
 
+/// `GatheredScales` in `cuda/sm90/scales.cuh`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+struct Scales {
+    a: [u64; RANKS],
+    peers: [u64; RANKS],
+    b: u64,
+    columns: u32,
+    stride: u32,
+}
+const _: () = assert!(size_of::<Scales>() == 144);
+
+impl Scales {
+    /// `peers` are what the kernel has of each rank, where rows have scales.
+    fn new(gemm: &Launch<'_>, peers: impl Fn(usize) -> DevicePtr) -> Self {
+        let by_row = gemm.has_row_scales();
+        let starts = gemm.shards.iter().map(|shard| shard.start);
+        Self {
+            a: of_ranks(starts.map(|row| gemm.scales_of_rows(row, 0).0)),
+            peers: of_ranks((0..gemm.world).filter(|_| by_row).map(|rank| peers(rank).0)),
+            b: used_scales(&gemm.problem, [gemm.operands.scales.b; 2])[1].0,
+            columns: gemm.problem.n as u32,
+            stride: by_row.into(),
+        }
+    }
+}
+
 /// `AllGatherParams` in `cuda/sm90/all_gather.cu`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
@@ -123,9 +150,10 @@ pub(super) struct Gathering {
     done: u32,
     pushed: u32,
     bias: Bias,
+    scales: Scales,
 }
 const _: () =
-    assert!(size_of::<Gathering>() == 3584 && std::mem::offset_of!(Gathering, bias) == 3504);
+    assert!(size_of::<Gathering>() == 3712 && std::mem::offset_of!(Gathering, scales) == 3520);
 
 // SAFETY: the structure above is that of the device code.
 unsafe impl Parameter for Gathering {
@@ -151,7 +179,7 @@ impl Gathering {
             schedule,
             arrived: arrived.0,
             rows: rows_of(gemm),
-            steps: problem.k.div_ceil(STEP) as u32,
+            steps: config::steps(problem),
             row_stride: gemm.row_bytes() as u32,
             row_bytes: gathered_bytes(problem) as u32,
             chunk_rows: gemm.chunk_rows as u32,
@@ -162,6 +190,7 @@ impl Gathering {
             done: gemm.done as u32,
             pushed: gemm.pushed_chunks() as u32,
             bias: Bias::new(problem, operands.bias),
+            scales: Scales::new(gemm, |rank| operands.scales.a[rank]),
         }
     }
 }
@@ -186,8 +215,10 @@ pub(super) struct Eager {
     chunk_rows: u32,
     slot: u32,
     bias: Bias,
+    scales: Scales,
+    scale_stagings: u64,
 }
-const _: () = assert!(size_of::<Eager>() == 5504 && std::mem::offset_of!(Eager, bias) == 5480);
+const _: () = assert!(size_of::<Eager>() == 5760 && std::mem::offset_of!(Eager, scales) == 5496);
 
 // SAFETY: the structure above is that of the device code.
 unsafe impl Parameter for Eager {
@@ -212,12 +243,14 @@ impl Eager {
             stagings: operands.staging_stride as u64,
             schedule,
             rows: rows_of(gemm),
-            steps: problem.k.div_ceil(STEP) as u32,
+            steps: config::steps(problem),
             row_stride: gemm.row_bytes() as u32,
             row_bytes: gathered_bytes(problem) as u32,
             chunk_rows: gemm.chunk_rows as u32,
             slot: gemm.ready as u32,
             bias: Bias::new(problem, operands.bias),
+            scales: Scales::new(gemm, |peer| gemm.staged_scale(peer, start, 0)),
+            scale_stagings: (operands.scales.staging_stride / DType::F32.size()) as u64,
         }
     }
 }

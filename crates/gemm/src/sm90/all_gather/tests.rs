@@ -5,7 +5,7 @@ use warpweave_symm_mem::{DType, DevicePtr};
 
 use super::*;
 use crate::sm90::CONFIGS;
-use crate::{GemmProblem, Peers};
+use crate::{GemmProblem, Peers, Scaling};
 
 /// Sizes of small and of absurd GEMMs.
 fn size() -> impl Strategy<Value = usize> {
@@ -43,6 +43,12 @@ fn operands(gemm: &AllGatherMatmul) -> AllGatherOperands {
         b: DevicePtr(16),
         c: DevicePtr(16),
         bias: DevicePtr::NULL,
+        scales: GatheredScales {
+            a: on_all,
+            staging: on_all,
+            staging_stride: (4 * gemm.problem.m).next_multiple_of(16),
+            b: DevicePtr(16),
+        },
         pad: crate::pad_nowhere((gemm.rank, gemm.world), 4096),
     }
 }
@@ -90,6 +96,36 @@ fn operands_that_do_not_fit_the_gemm_are_refused() {
         &|o| o.a = DevicePtr(16).into(),
         "1 addresses with 2 stagings",
     );
+    // Of rows of e4m3 each has a scale.
+    let mut narrow = gemm([64, 8, 16], (0, 2), 8, Protocol::Eager);
+    narrow.problem = GemmProblem::e4m3(64, 8, 16, Scaling::Row, DType::Bf16);
+    narrow.validate().unwrap();
+    check(&narrow).unwrap();
+    let scaled = |change: &dyn Fn(&mut GatheredScales)| {
+        let mut operands = operands(&narrow);
+        change(&mut operands.scales);
+        let launch = Launch {
+            gemm: &narrow,
+            operands: &operands,
+        };
+        launch.check(|_| ADDRESS_ALIGNMENT)
+    };
+    scaled(&|_| ()).unwrap();
+    let unscaled = |change: &dyn Fn(&mut GatheredScales), needle: &str| {
+        let error = scaled(change).unwrap_err().to_string();
+        assert!(error.contains(needle), "{error}");
+    };
+    unscaled(
+        &|s| s.a = DevicePtr(16).into(),
+        "[1, 2] addresses of scales of A",
+    );
+    unscaled(&|s| s.staging = Peers::NONE, "not [2, 2]");
+    unscaled(&|s| s.staging_stride = 240, "the 256 bytes of its scales");
+    unscaled(&|s| s.b = DevicePtr::NULL, "scales of B");
+    let askew = [DevicePtr(16), DevicePtr(8)];
+    unscaled(&|s| s.a = askew.into_iter().collect(), "address 0x8");
+    narrow.problem = GemmProblem::e4m3(64, 8, 16, Scaling::Block, DType::Bf16);
+    assert!(refusal(&narrow).contains("scales must be by tensor or row"));
     // 64 rows of 16 bytes.
     refused(&|o| o.staging_stride = 1008, "staging_stride = 1008");
     refused(&|o| o.staging_stride = 1032, "a multiple of 16");

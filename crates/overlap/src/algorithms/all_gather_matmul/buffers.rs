@@ -1,6 +1,6 @@
 //! The buffers that the plans share, and GEMMs of parts of the rows.
 
-use crate::kernels::KernelShape;
+use crate::kernels::{KernelScales, KernelShape, RowScales};
 use crate::operation::Operation;
 use crate::plan::{Batch, OpKind, Provider, Scales, SlotId, chunk, chunks, layout_of};
 use crate::plan::{BufferId, Placement, PlanBuilder, Problem, Region, Role, StreamId};
@@ -13,6 +13,12 @@ use warpweave_symm_mem::DType;
 pub(super) struct RowBuffers {
     pub(super) elements: BufferId,
     scales: Option<BufferId>,
+}
+
+impl RowBuffers {
+    pub(super) fn buffers(self) -> impl Iterator<Item = BufferId> {
+        std::iter::once(self.elements).chain(self.scales)
+    }
 }
 
 /// Rows of A with their scales, which go wherever they go.
@@ -80,8 +86,9 @@ impl Operands {
         let mut local =
             |name, role, dtype, shape| builder.buffer(name, Placement::Local, role, dtype, shape);
         let b = local("b", Role::Weight, dtype, stored);
-        let bias = is_layer.then(|| local("bias", Role::Weight, dtype, (1, n)));
-        let c = local("c", Role::Output, problem.output(), (m, n));
+        let output = problem.output();
+        let bias = is_layer.then(|| local("bias", Role::Weight, output, (1, n)));
+        let c = local("c", Role::Output, output, (m, n));
         let [_, of_b] = Scales::shapes(scaling, (m, n, k));
         let whole = (scaling == Scaling::Tensor)
             .then(|| local("scales_a", Role::Input, DType::F32, (1, 1)));
@@ -193,6 +200,11 @@ impl Operands {
         self.gemm_by(provider, StreamId::MAIN, src, rows);
     }
 
+    /// Whether B is stored n × k.
+    pub(super) fn b_transposed(&self) -> bool {
+        self.bias.is_some() || self.problem.scaling != Scaling::None
+    }
+
     /// The rows of A that `rank` holds.
     pub(super) fn rows_of(&self, rank: usize) -> Range<usize> {
         self.problem.shard(rank, self.world)
@@ -222,7 +234,7 @@ impl Operands {
     }
 
     /// Pushes up to `count` rows of this rank's shard, from its first, to rank r + 1, then r + 2 and so on,
-    /// in one piece each with a signal after it. Nothing from a rank without rows.
+    /// in one piece each with a signal after it, without their scales. Nothing from a rank without rows.
     pub(super) fn push_first(
         &mut self,
         stream: StreamId,
@@ -238,8 +250,22 @@ impl Operands {
         for to in self.builder.peers() {
             let src = self.rows_in(self.rank, self.a, 0..rows.len());
             let dst = self.rows_in(to, staging, rows.clone());
-            self.put(stream, &src, &dst, slot);
+            self.put(stream, &src.unscaled(), &dst.unscaled(), slot);
         }
+    }
+
+    /// The scales of a kernel that gathers and multiplies.
+    pub(super) fn kernel_scales(&self, staging: RowBuffers) -> Option<RowScales> {
+        let (of_all, of_b) = self.scales;
+        let own = KernelScales {
+            scaling: self.problem.scaling,
+            a: self.a.scales.or(of_all)?,
+            b: of_b?,
+        };
+        Some(RowScales {
+            own,
+            staging: staging.scales,
+        })
     }
 
     /// Multiplies this rank's shard where it lies.
@@ -276,7 +302,7 @@ impl Operands {
             b: whole(self.b),
             c: self.builder.own(self.c, rows, 0..self.problem.n),
             bias: self.bias.map(whole),
-            b_transposed: self.bias.is_some() || scales.is_some(),
+            b_transposed: self.b_transposed(),
             scales: scales.map(|(a, b)| Scales {
                 scaling: self.problem.scaling,
                 a,
@@ -290,6 +316,14 @@ impl Operands {
 }
 
 impl Rows {
+    /// Without their scales.
+    fn unscaled(self) -> Self {
+        Rows {
+            scales: None,
+            ..self
+        }
+    }
+
     pub(super) fn regions(&self) -> impl Iterator<Item = &Region> {
         std::iter::once(&self.elements).chain(&self.scales)
     }

@@ -52,7 +52,8 @@ pub const ALGORITHM: Algorithm = Algorithm::new(
 .redundant(|options| match options.choice("protocol") {
         "eager" => options.count("chunks") != CHUNKS || options.count("pulled") != EIGHTHS,
         _ => options.count("pulled") != EIGHTHS && pushed_of(options.count("chunks"), options) == 0,
-    });
+    })
+.takes_e4m3();
 
 const CHUNKS: usize = 8;
 
@@ -101,7 +102,9 @@ pub(in crate::algorithms) fn build(
     });
     let (ready, protocol) = match is_eager {
         true => {
-            plan.builder.alternate(staging.elements);
+            for buffer in staging.buffers() {
+                plan.builder.alternate(buffer);
+            }
             let first = plan.builder.slot("arrived");
             for _ in 1..chunks {
                 plan.builder.slot("arrived");
@@ -118,10 +121,11 @@ pub(in crate::algorithms) fn build(
         shape: plan.shape(),
         a: plan.a.elements,
         b: plan.b,
-        b_transposed: plan.bias.is_some(),
+        b_transposed: plan.b_transposed(),
         bias: plan.bias,
         c: plan.c,
         staging: staging.elements,
+        scales: plan.kernel_scales(staging),
         ready,
         chunk_rows,
         protocol,

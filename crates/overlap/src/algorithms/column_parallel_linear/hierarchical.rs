@@ -13,6 +13,5 @@ pub const ALGORITHM: Algorithm = Algorithm {
         hierarchical::over_nodes(operation, ALGORITHM.name, options, (rank, world), problem)
     },
     batch_invariant: |_| true,
-    takes_e4m3: false,
     ..hierarchical::ALGORITHM
 };
