@@ -1,7 +1,7 @@
 //! The column-parallel linear layer.
 
 use super::linear::Linear;
-use super::{Choice, Layers, Options, Result, Trial};
+use super::{Choice, Layers, Matrix, Options, Result, Trial};
 use crate::execute::{DeviceSlice, ExecuteBackend, Operands};
 use crate::operation::Operation;
 use crate::plan::Problem;
@@ -20,7 +20,8 @@ pub enum Input {
 /// y = x · Wᵀ + bias, where each rank has its rows of W, and gets its columns of y.
 ///
 /// W is `n` × `k` as safetensors stores weights, `n` being this rank's and the same on all ranks; the bias
-/// has `n` elements, y is m × `n`. Everything is row-major without gaps, of the layer's element type.
+/// has `n` elements, y is m × `n`. Everything is row-major without gaps, of the layer's element type; with
+/// e4m3, bias and y are bf16.
 ///
 /// A layer without a bias adds zeros: a sum of −0 becomes 0.
 pub struct ColumnParallelLinear<B: ExecuteBackend>(Linear<B>);
@@ -45,7 +46,7 @@ impl<B: ExecuteBackend> ColumnParallelLinear<B> {
         let what = (what, Operation::ColumnParallelLinear);
         let mut linear = Linear::new(layers, what, shape, options, alone)?;
         if !options.bias {
-            let zeros = layers.zeros(shape.n * shape.dtype.size());
+            let zeros = layers.zeros(shape.n * shape.output().size());
             let exchange = layers.executor().exchange().as_ref();
             linear.zeros = Some(agree(exchange, "zeros of a layer", zeros)?);
         }
@@ -58,22 +59,22 @@ impl<B: ExecuteBackend> ColumnParallelLinear<B> {
     /// for, so the call can be captured in a graph. All ranks make the same calls in the same order.
     ///
     /// # Errors
-    /// `m` is out of range; a bias that is not as the layer was made; an operand that is too small or
+    /// `m` is out of range; a bias or scales that are not as the layer was made; an operand that is too small or
     /// overlaps y; [`ExecuteError::Stopped`](crate::execute::ExecuteError::Stopped) after a fault.
-    pub fn forward(
+    pub fn forward<'a>(
         &self,
         stream: &B::Stream,
-        x: DeviceSlice<'_>,
-        weight: DeviceSlice<'_>,
-        bias: Option<DeviceSlice<'_>>,
-        y: DeviceSlice<'_>,
+        x: impl Into<Matrix<'a>>,
+        weight: impl Into<Matrix<'a>>,
+        bias: Option<DeviceSlice<'a>>,
+        y: DeviceSlice<'a>,
         m: usize,
     ) -> Result<()> {
         let zeros = self.0.zeros.as_deref().map(DeviceSlice::of);
         let bias = self.0.bias(bias)?.or(zeros);
         let operands = Operands {
             bias,
-            ..Operands::new(x, weight, y)
+            ..self.0.operands(x, weight, y)?
         };
         self.0.run(stream, &operands, m)
     }
@@ -88,19 +89,19 @@ impl<B: ExecuteBackend> ColumnParallelLinear<B> {
     ///
     /// # Errors
     /// As [`ColumnParallelLinear::forward`] and [`ColumnParallelLinear::new`].
-    pub fn tune(
+    pub fn tune<'a>(
         &mut self,
         stream: &B::Stream,
-        x: DeviceSlice<'_>,
-        weight: DeviceSlice<'_>,
-        bias: Option<DeviceSlice<'_>>,
-        y: DeviceSlice<'_>,
+        x: impl Into<Matrix<'a>>,
+        weight: impl Into<Matrix<'a>>,
+        bias: Option<DeviceSlice<'a>>,
+        y: DeviceSlice<'a>,
     ) -> Result<Vec<Trial>> {
         let zeros = self.0.zeros.clone();
         let bias = self.0.bias(bias)?.or(zeros.as_deref().map(DeviceSlice::of));
         let operands = Operands {
             bias,
-            ..Operands::new(x, weight, y)
+            ..self.0.operands(x, weight, y)?
         };
         self.0.tune(stream, &operands)
     }

@@ -23,7 +23,7 @@ pub enum LayerError {
     },
     /// There is no batch-invariant GEMM of this element type on GPUs.
     #[error(
-        "GPUs have no batch-invariant GEMM of {dtype}: take f16 or bf16, or give it up by Reproducible::No"
+        "GPUs have no batch-invariant GEMM of {dtype}: take f16, bf16 or e4m3, or give it up by Reproducible::No"
     )]
     NotReproducible {
         /// The element type.
@@ -56,6 +56,14 @@ pub enum LayerError {
         layer: String,
         /// What is wrong.
         why: String,
+    },
+    /// Scales for a layer without, or none for a layer with scales.
+    #[error("scales of `{layer}`: {why}")]
+    Scales {
+        /// The layer.
+        layer: String,
+        /// What is wrong.
+        why: &'static str,
     },
     /// No configuration could be chosen.
     #[error(transparent)]

@@ -9,6 +9,7 @@ use crate::plan::Problem;
 use crate::schedule::Schedule;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
+use warpweave_gemm::Scaling;
 use warpweave_symm_mem::require_same;
 
 /// What computes a layer at some values of M.
@@ -18,6 +19,33 @@ pub struct Choice {
     pub ms: RangeInclusive<usize>,
     /// The schedule.
     pub configuration: Configuration,
+}
+
+/// A matrix of a call: its elements and, if the layer is of e4m3, their scales in f32: one, which shards of rows
+/// have in common, or one for each row that the rank has.
+#[derive(Clone, Copy, Debug)]
+pub struct Matrix<'a> {
+    elements: DeviceSlice<'a>,
+    scales: Option<DeviceSlice<'a>>,
+}
+
+impl<'a> Matrix<'a> {
+    /// Elements of e4m3 with their scales.
+    pub fn scaled(elements: DeviceSlice<'a>, scales: DeviceSlice<'a>) -> Self {
+        Matrix {
+            elements,
+            scales: Some(scales),
+        }
+    }
+}
+
+impl<'a> From<DeviceSlice<'a>> for Matrix<'a> {
+    fn from(elements: DeviceSlice<'a>) -> Self {
+        Matrix {
+            elements,
+            scales: None,
+        }
+    }
 }
 
 /// A layer without its bias after the reduction.
@@ -49,21 +77,28 @@ impl<B: ExecuteBackend> Linear<B> {
     ) -> Result<Self> {
         let reproducible = options.reproducible == Reproducible::Yes;
         let problem = problem.with_batch_invariance(reproducible);
+        let scaling = match problem.scaling {
+            Scaling::None => String::new(),
+            scaling => format!(" scales by {}", scaling.name()),
+        };
         let name = format!(
-            "{what} {}x{} {} up to M = {}",
+            "{what} {}x{} {}{scaling} up to M = {}",
             problem.n, problem.k, problem.dtype, problem.m
         );
         let exchange = layers.executor().exchange().as_ref();
         require_same(exchange, "the layer", &format!("{name}, {options:?}"))
             .map_err(ExecuteError::from)?;
         let is_gpu = B::KIND == warpweave_symm_mem::BackendKind::Cuda;
-        if reproducible && is_gpu && problem.dtype.size() != 2 {
+        if reproducible && is_gpu && problem.dtype.size() > 2 {
             return Err(LayerError::NotReproducible {
                 dtype: problem.dtype,
             });
         }
         let nodes = layers.machine().nodes_of(exchange.world());
         let mut candidates = choice::candidates(operation, options.reproducible, nodes);
+        if !problem.dtype.is_arithmetic() {
+            candidates.retain(|c| c.algorithm().takes_e4m3);
+        }
         if let Some(only) = &options.schedule {
             let known = candidates.iter().map(Configuration::name).collect();
             // A configuration with other numbers than those worth trying is one of the layer's too.
@@ -252,6 +287,30 @@ impl<B: ExecuteBackend> Linear<B> {
         Ok(self.executor().synchronize(stream)?)
     }
 
+    /// The operands of a call, if it has scales exactly where the layer's shape does.
+    pub fn operands<'a>(
+        &self,
+        x: impl Into<Matrix<'a>>,
+        weight: impl Into<Matrix<'a>>,
+        y: DeviceSlice<'a>,
+    ) -> Result<Operands<'a>> {
+        let (x, weight) = (x.into(), weight.into());
+        let operands = Operands::new(x.elements, weight.elements, y);
+        match (x.scales, weight.scales, self.problem.scaling) {
+            (None, None, Scaling::None) => Ok(operands),
+            (Some(of_x), Some(of_weight), scaling) if scaling != Scaling::None => {
+                Ok(operands.with_scales(of_x, of_weight))
+            }
+            (_, _, scaling) => Err(LayerError::Scales {
+                layer: self.name.clone(),
+                why: match scaling {
+                    Scaling::None => "the layer was made without: Problem::with_scaling",
+                    _ => "x and the weight need theirs: Matrix::scaled",
+                },
+            }),
+        }
+    }
+
     /// The bias of a call, if it is as the layer was made.
     pub fn bias<'a>(&self, given: Option<DeviceSlice<'a>>) -> Result<Option<DeviceSlice<'a>>> {
         let wrong = |why: String| {
@@ -260,7 +319,7 @@ impl<B: ExecuteBackend> Linear<B> {
                 why,
             })
         };
-        let bytes = self.problem.n * self.problem.dtype.size();
+        let bytes = self.problem.n * self.problem.output().size();
         match given {
             Some(_) if !self.options.bias => {
                 wrong("the layer was made without: Options::with_bias".into())

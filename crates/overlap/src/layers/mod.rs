@@ -7,6 +7,9 @@
 //! largest, enqueue, and neither exchange, allocate device memory nor wait; so a caller can capture them in a
 //! graph of its own.
 //!
+//! A shape of e4m3 with [scales](crate::plan::Problem::with_scaling) takes x and weights with theirs, as a
+//! [`Matrix`]; bias and y are bf16 then.
+//!
 //! **Reproducible.** By default the bits of a row of y depend on the row of x, the weight, the bias and the
 //! number of ranks, and on nothing else: not on M, the row's place, or the schedule that was chosen.
 //! Schedules whose GEMMs or reductions are otherwise are left out, NCCL's reductions among them.
@@ -87,7 +90,7 @@ use warpweave_symm_mem::{BackendKind, Exchange, Memory, ThreadExchange};
 
 pub use column::{ColumnParallelLinear, Input};
 pub use error::{LayerError, Result};
-pub use linear::Choice;
+pub use linear::{Choice, Matrix};
 pub use row::{Output, RowParallelLinear};
 pub use tune::Trial;
 

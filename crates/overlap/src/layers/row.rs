@@ -1,8 +1,8 @@
 //! The row-parallel linear layer.
 
 use super::linear::Linear;
-use super::{Choice, LayerError, Layers, Options, Result, Trial};
-use crate::execute::{DeviceSlice, ExecuteBackend, ExecuteError, Operands};
+use super::{Choice, LayerError, Layers, Matrix, Options, Result, Trial};
+use crate::execute::{DeviceSlice, ExecuteBackend, ExecuteError};
 use crate::operation::Operation;
 use crate::plan::Problem;
 use warpweave_kernels::{LocalReduce, Strided};
@@ -20,7 +20,7 @@ pub enum Output {
 ///
 /// W is `n` × K as safetensors stores weights; a rank has its [shard](crate::plan::shard) of the `k` columns
 /// of all ranks, x m × as many. The bias has `n` elements and is the same on all ranks. Everything is
-/// row-major without gaps, of the layer's element type.
+/// row-major without gaps, of the layer's element type; with e4m3, bias and y are bf16.
 ///
 /// The bias is added once, to the reduced and rounded y, by the rank that has the row: so every schedule
 /// gives the same bits.
@@ -59,23 +59,24 @@ impl<B: ExecuteBackend> RowParallelLinear<B> {
     /// for, so the call can be captured in a graph. All ranks make the same calls in the same order.
     ///
     /// # Errors
-    /// `m` is out of range; a bias that is not as the layer was made; an operand that is too small or
+    /// `m` is out of range; a bias or scales that are not as the layer was made; an operand that is too small or
     /// overlaps y; [`ExecuteError::Stopped`] after a fault.
-    pub fn forward(
+    pub fn forward<'a>(
         &self,
         stream: &B::Stream,
-        x: DeviceSlice<'_>,
-        weight: DeviceSlice<'_>,
-        bias: Option<DeviceSlice<'_>>,
-        y: DeviceSlice<'_>,
+        x: impl Into<Matrix<'a>>,
+        weight: impl Into<Matrix<'a>>,
+        bias: Option<DeviceSlice<'a>>,
+        y: DeviceSlice<'a>,
         m: usize,
     ) -> Result<()> {
         let bias = self.linear.bias(bias)?;
+        let operands = self.linear.operands(x, weight, y)?;
         let add = match bias {
             Some(bias) => self.addition(bias, y, m)?,
             None => None,
         };
-        self.linear.run(stream, &Operands::new(x, weight, y), m)?;
+        self.linear.run(stream, &operands, m)?;
         if let Some(add) = add {
             let backend = self.linear.executor().backend();
             // SAFETY: y is as large as the schedule, which has accepted it, says; the bias is as long as a
@@ -100,7 +101,7 @@ impl<B: ExecuteBackend> RowParallelLinear<B> {
         y: DeviceSlice<'_>,
         m: usize,
     ) -> Result<Option<LocalReduce>> {
-        let Problem { n, dtype, .. } = self.linear.problem;
+        let (n, dtype) = (self.linear.problem.n, self.linear.problem.output());
         let exchange = self.linear.executor().exchange();
         let (rank, world) = (exchange.rank(), exchange.world());
         let rows = match self.output {
@@ -137,14 +138,15 @@ impl<B: ExecuteBackend> RowParallelLinear<B> {
     ///
     /// # Errors
     /// As [`RowParallelLinear::forward`] and [`RowParallelLinear::new`].
-    pub fn tune(
+    pub fn tune<'a>(
         &mut self,
         stream: &B::Stream,
-        x: DeviceSlice<'_>,
-        weight: DeviceSlice<'_>,
-        y: DeviceSlice<'_>,
+        x: impl Into<Matrix<'a>>,
+        weight: impl Into<Matrix<'a>>,
+        y: DeviceSlice<'a>,
     ) -> Result<Vec<Trial>> {
-        self.linear.tune(stream, &Operands::new(x, weight, y))
+        self.linear
+            .tune(stream, &self.linear.operands(x, weight, y)?)
     }
 }
 

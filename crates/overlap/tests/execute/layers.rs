@@ -5,10 +5,11 @@ use crate::host;
 use proptest::prelude::*;
 use std::ops::Range;
 use std::time::Duration;
+use warpweave_gemm::Scaling;
 use warpweave_overlap::algorithms::{self, Configuration};
 use warpweave_overlap::execute::{DeviceSlice, ExecuteError};
 use warpweave_overlap::layers::{
-    ColumnParallelLinear, Input, LayerError, Layers, Options, Output, Reproducible,
+    ColumnParallelLinear, Input, LayerError, Layers, Matrix, Options, Output, Reproducible,
     RowParallelLinear, choice,
 };
 use warpweave_overlap::plan::{Problem, shard};
@@ -57,6 +58,14 @@ impl Kind {
         }
     }
 
+    /// The rank whose scales `rank` has for its x: one scale is that of all shards of rows.
+    fn scales_x(self, scaling: Scaling, rank: usize) -> usize {
+        match (self, scaling) {
+            (Kind::Gathered, Scaling::Tensor) => 0,
+            _ => rank,
+        }
+    }
+
     fn rows_of_y(self, m: usize, (rank, world): (usize, usize)) -> Range<usize> {
         match self {
             Kind::Scattered => shard(m, rank, world),
@@ -80,6 +89,8 @@ struct Subject<'a> {
     bias: Option<HostMemory>,
     x: HostMemory,
     y: HostMemory,
+    /// Of x and of the weight.
+    scales: [HostMemory; 2],
 }
 
 /// Element `i` of `which`: a number with all its bits, near 1.
@@ -91,6 +102,12 @@ fn real(which: usize, i: usize) -> f32 {
 /// Small integers, whose sums are exact.
 fn integer(which: usize, i: usize) -> f32 {
     (real(which, i) * 3.0).round()
+}
+
+/// The scale of row `row` of `which`, of what `rank` has of it: a power of two.
+fn scale(scaling: Scaling, rank: usize, which: usize, row: usize) -> f32 {
+    let row = if scaling == Scaling::Row { row } else { 0 };
+    [0.5, 1.0, 2.0][(rank + which + row) % 3]
 }
 
 fn upload(rank: &Rank<Host>, bytes: &[u8]) -> HostMemory {
@@ -134,20 +151,26 @@ impl<'a> Subject<'a> {
             }
         };
         let Problem { m, n, k, dtype, .. } = shape;
-        let encoded = |values: &mut dyn Iterator<Item = f32>| -> Vec<u8> {
+        let encoded = |dtype, values: &mut dyn Iterator<Item = f32>| -> Vec<u8> {
             values.flat_map(|value| encode(dtype, value)).collect()
         };
         let depth = kind.depth(k, rank.place());
         let mut weight =
             (0..n).flat_map(|row| depth.clone().map(move |col| value(WEIGHT, row * k + col)));
-        let weight = upload(rank, &encoded(&mut weight));
-        let bias = options
-            .bias
-            .then(|| upload(rank, &encoded(&mut (0..n).map(|col| value(BIAS, col)))));
-        let bytes = |elements: usize| vec![0xff; elements * dtype.size()];
+        let weight = upload(rank, &encoded(dtype, &mut weight));
+        let bias = options.bias.then(|| {
+            let mut bias = (0..n).map(|col| value(BIAS, col));
+            upload(rank, &encoded(shape.output(), &mut bias))
+        });
+        let bytes = |elements: usize, dtype: DType| vec![0xff; elements * dtype.size()];
+        let mut of_weight = (0..n).map(|col| scale(shape.scaling, rank.place().0, WEIGHT, col));
         Subject {
-            x: upload(rank, &bytes(m * k)),
-            y: upload(rank, &bytes(m * n)),
+            x: upload(rank, &bytes(m * k, dtype)),
+            y: upload(rank, &bytes(m * n, shape.output())),
+            scales: [
+                upload(rank, &bytes(m, DType::F32)),
+                upload(rank, &encoded(DType::F32, &mut of_weight)),
+            ],
             rank,
             kind,
             shape,
@@ -159,10 +182,17 @@ impl<'a> Subject<'a> {
 
     /// Calls it with rows `rows` of X, and returns this rank's rows of y, with their places in the call.
     fn call(&self, rows: &[usize], value: fn(usize, usize) -> f32) -> Vec<(usize, Vec<u8>)> {
-        let Problem { n, k, dtype, .. } = self.shape;
+        let Problem {
+            n,
+            k,
+            dtype,
+            scaling,
+            ..
+        } = self.shape;
         let (place, m) = (self.rank.place(), rows.len());
         let depth = self.kind.depth(k, place);
-        let x: Vec<u8> = rows[self.kind.rows_of_x(m, place)]
+        let mine = &rows[self.kind.rows_of_x(m, place)];
+        let x: Vec<u8> = mine
             .iter()
             .flat_map(|&row| depth.clone().map(move |col| value(X, row * k + col)))
             .flat_map(|value| encode(dtype, value))
@@ -172,12 +202,27 @@ impl<'a> Subject<'a> {
         unsafe { backend.upload(stream, self.x.address(), &x).unwrap() };
         let [x, w, y] = [&self.x, &self.weight, &self.y].map(DeviceSlice::of);
         let bias = self.bias.as_ref().map(DeviceSlice::of);
+        let (x, w): (Matrix<'_>, Matrix<'_>) = match scaling {
+            Scaling::None => (x.into(), w.into()),
+            _ => {
+                let (rows, of) = (mine.iter(), self.kind.scales_x(scaling, place.0));
+                let of_x: Vec<u8> = rows
+                    .flat_map(|&row| encode(DType::F32, scale(scaling, of, X, row)))
+                    .collect();
+                let [sx, sw] = &self.scales;
+                // SAFETY: there is room for the scales of the largest M.
+                unsafe { backend.upload(stream, sx.address(), &of_x).unwrap() };
+                let [sx, sw] = [sx, sw].map(DeviceSlice::of);
+                (Matrix::scaled(x, sx), Matrix::scaled(w, sw))
+            }
+        };
         match &self.layer {
             Layer::Column(layer) => layer.forward(stream, x, w, bias, y, m).unwrap(),
             Layer::Row(layer) => layer.forward(stream, x, w, bias, y, m).unwrap(),
         }
         let mine = self.kind.rows_of_y(m, place);
-        let mut got = vec![0; mine.len() * n * dtype.size()];
+        let row = n * self.shape.output().size();
+        let mut got = vec![0; mine.len() * row];
         // SAFETY: y has room for the largest M.
         unsafe {
             backend
@@ -188,9 +233,96 @@ impl<'a> Subject<'a> {
             Layer::Column(layer) => layer.synchronize(stream).unwrap(),
             Layer::Row(layer) => layer.synchronize(stream).unwrap(),
         }
-        let rows = got.chunks(n * dtype.size()).map(<[u8]>::to_vec);
+        let rows = got.chunks(row).map(<[u8]>::to_vec);
         mine.zip(rows).collect()
     }
+}
+
+/// Of numbers that are exact in bf16 after each step.
+#[test]
+fn layers_of_e4m3_are_their_definition() {
+    let sign = |which, i| if real(which, i) < 0.0 { -1.0 } else { 1.0 };
+    for world in 1..=3 {
+        on_ranks(world, host, |rank| {
+            let layers = Layers::new(&rank.executor).unwrap();
+            let cases = KINDS
+                .into_iter()
+                .flat_map(|kind| [Scaling::Tensor, Scaling::Row].map(|scaling| (kind, scaling)));
+            for (kind, scaling) in cases {
+                let shape = Problem::new(20, 6, 10, DType::E4m3).with_scaling(scaling);
+                let options = Options::default().with_bias();
+                let subject = Subject::new(&rank, &layers, kind, shape, &options, sign);
+                for m in [20, 1, 7] {
+                    let rows: Vec<usize> = (0..m).map(|row| row + m).collect();
+                    for (at, got) in subject.call(&rows, sign) {
+                        let row = rows[at];
+                        let wanted = (0..6).map(|col| {
+                            // Those whose x and weight make up the element, with their scales.
+                            let (x_of, ranks) = match kind {
+                                Kind::Replicated => (rank.place().0, vec![rank.place().0]),
+                                Kind::Gathered => {
+                                    let owner =
+                                        (0..world).find(|&r| shard(m, r, world).contains(&at));
+                                    (kind.scales_x(scaling, owner.unwrap()), vec![rank.place().0])
+                                }
+                                _ => (0, (0..world).collect()),
+                            };
+                            let partial = |r: usize| {
+                                let depth = kind.depth(10, (r, world));
+                                let terms = depth
+                                    .map(|i| sign(X, row * 10 + i) * sign(WEIGHT, col * 10 + i));
+                                let of_x = match kind {
+                                    Kind::Replicated | Kind::Gathered => x_of,
+                                    _ => r,
+                                };
+                                terms.sum::<f32>()
+                                    * scale(scaling, of_x, X, row)
+                                    * scale(scaling, r, WEIGHT, col)
+                            };
+                            ranks.into_iter().map(partial).sum::<f32>() + sign(BIAS, col)
+                        });
+                        let wanted: Vec<f32> = wanted.collect();
+                        let got: Vec<f32> = got
+                            .as_chunks::<2>()
+                            .0
+                            .iter()
+                            .map(|&v| f32::from_bits(u32::from(u16::from_ne_bytes(v)) << 16))
+                            .collect();
+                        assert_eq!(
+                            got, wanted,
+                            "{kind:?} by {scaling:?}, world {world}, m = {m}, row {at}"
+                        );
+                    }
+                }
+            }
+            rank.exchange.barrier("end").unwrap();
+        });
+    }
+}
+
+#[test]
+fn scales_are_where_the_shape_has_them() {
+    on_ranks(2, host, |rank| {
+        let layers = Layers::new(&rank.executor).unwrap();
+        let plain = Problem::new(4, 8, 8, DType::F16);
+        let scaled = Problem::new(4, 8, 8, DType::E4m3).with_scaling(Scaling::Row);
+        let memory = upload(&rank, &[0; 512]);
+        let all = DeviceSlice::of(&memory);
+        let with = Matrix::scaled(all, all);
+        for (shape, x, why) in [
+            (plain, with, "made without"),
+            (scaled, all.into(), "need theirs"),
+        ] {
+            let options = Options::default();
+            let layer = RowParallelLinear::new(&layers, &shape, Output::Reduced, &options).unwrap();
+            let error = layer
+                .forward(rank.stream(), x, all, None, all, 4)
+                .unwrap_err();
+            assert!(matches!(error, LayerError::Scales { .. }), "{error}");
+            assert!(error.to_string().contains(why), "{error}");
+        }
+        rank.exchange.barrier("end").unwrap();
+    });
 }
 
 #[test]
