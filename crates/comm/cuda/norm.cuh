@@ -261,21 +261,21 @@ class RowCluster {
   }
   // Ends the exchange: gives all of its `number` values.
   __device__ __forceinline__ const float* collect(uint32_t number) {
-    const uint32_t parity = exchange_ % 2, phase = exchange_ / 2 % 2;
-    ++exchange_;
+    const uint32_t exchange = exchange_++;
+    const float* values = shared_.values[exchange % 2];
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     if (blocks_ > 1) {
-      uint64_t* arrived = &shared_.arrived[parity];
+      uint64_t* arrived = &shared_.arrived[exchange % 2];
       if (threadIdx.x == 0)
         arrive_expecting(arrived, number * uint32_t(sizeof(float)));
       else if (threadIdx.x % 32 == 0)
         arrive(arrived);
-      wait_phase(arrived, phase);
-      return shared_.values[parity];
+      wait_phase(arrived, exchange / 2 % 2);
+      return values;
     }
 #endif
     __syncthreads();
-    return shared_.values[parity];
+    return values;
   }
 
  private:
