@@ -3,13 +3,14 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use warpweave_overlap::plan::Scaling;
 use warpweave_report::Shape;
 use warpweave_report::command::BASELINES;
 use warpweave_symm_mem::DType;
 
 use crate::inject::InjectedFault;
 use crate::logging::LogFilter;
-use crate::suite::Settings;
+use crate::suite::{Settings, scaling};
 
 /// Schedules that overlap communication and computation: measured, shown and proved.
 ///
@@ -285,6 +286,9 @@ pub struct ProblemArgs {
     /// Element type.
     #[arg(long, default_value = "f16")]
     pub dtype: DType,
+    /// With e4m3: what has a scale [default: row].
+    #[arg(long, value_name = "tensor|row", value_parser = scaling)]
+    pub scales: Option<Scaling>,
     /// Plan for a machine on which multicast may be used.
     #[arg(long)]
     pub multicast: bool,

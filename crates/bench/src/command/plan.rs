@@ -13,6 +13,7 @@ use warpweave_overlap::plan::Problem;
 use warpweave_overlap::simulate::simulate_configuration;
 use warpweave_overlap::{Machine, Timeline, check, show, simulate, trace};
 use warpweave_report::file::{self, check_place};
+use warpweave_symm_mem::DType;
 
 use super::choice;
 use super::measure::machine_or_measured;
@@ -24,6 +25,7 @@ use crate::job::{self, Part};
 use crate::plans::PlanCandidate;
 use crate::progress::{Progress, aside};
 use crate::session::Session;
+use crate::suite::scaling_of;
 
 /// Prints what `command` asks for. False if a plan does not hold.
 pub(super) fn plan(command: &PlanCommand, out: &mut impl Write) -> Result<bool> {
@@ -35,7 +37,7 @@ pub(super) fn plan(command: &PlanCommand, out: &mut impl Write) -> Result<bool> 
             problem,
         } => {
             let algorithm = algorithms::find(name)?;
-            let plan = algorithm.plan(*rank, *world, &of(problem))?;
+            let plan = algorithm.plan(*rank, *world, &of(problem)?)?;
             write!(out, "{}", show(&plan))?;
             Ok(true)
         }
@@ -45,23 +47,27 @@ pub(super) fn plan(command: &PlanCommand, out: &mut impl Write) -> Result<bool> 
             calls,
             problem,
         } => {
-            let algorithms = match name.as_str() {
+            let problem = of(problem)?;
+            let mut algorithms = match name.as_str() {
                 "all" => algorithms::every(),
                 name => vec![algorithms::find(name)?],
             };
+            if name == "all" && problem.dtype == DType::E4m3 {
+                algorithms.retain(|one| one.algorithm().takes_e4m3);
+            }
             if *calls == 0 || world.is_empty() || world.contains(&0) {
                 return Err(BenchError::Usage(
                     "a check needs at least one rank and one call".into(),
                 ));
             }
-            check_all(&algorithms, (world, *calls), problem, out)
+            check_all(&algorithms, (world, *calls), &problem, out)
         }
         PlanCommand::Explain {
             operation,
             choice: args,
             problem,
         } => {
-            choice::explain(*operation, args, &of(problem), out)?;
+            choice::explain(*operation, args, &of(problem)?, out)?;
             Ok(true)
         }
         PlanCommand::Evaluate {
@@ -93,7 +99,7 @@ pub(super) fn plan(command: &PlanCommand, out: &mut impl Write) -> Result<bool> 
 fn simulated(args: &SimulateArgs) -> Result<Timeline> {
     let algorithm = algorithms::find(&args.name)?;
     let machine = machine_or_measured(args.machine.as_deref(), args.world)?;
-    let problem = (args.world, &of(&args.problem));
+    let problem = (args.world, &of(&args.problem)?);
     let (_, timeline) =
         simulate_configuration::<BenchError>(&algorithm, problem, &machine, args.calls.into())?;
     Ok(timeline)
@@ -118,7 +124,7 @@ pub(super) fn machine(name: &str) -> Result<Machine> {
 fn check_all(
     algorithms: &[Configuration],
     (worlds, calls): (&[usize], usize),
-    problem: &ProblemArgs,
+    problem: &Problem,
     out: &mut impl Write,
 ) -> Result<bool> {
     let cases: Vec<_> = algorithms
@@ -134,7 +140,7 @@ fn check_all(
                 while let index = next.fetch_add(1, Ordering::Relaxed)
                     && let Some((algorithm, world)) = cases.get(index)
                 {
-                    let plans = algorithm.plans(*world, &of(problem));
+                    let plans = algorithm.plans(*world, problem);
                     let report = plans.map(|plans| check(&plans, calls));
                     if sender.send((index, report)).is_err() {
                         break;
@@ -158,9 +164,15 @@ fn check_all(
     })
 }
 
-fn of(args: &ProblemArgs) -> Problem {
-    let shape = args.shape;
-    Problem::new(shape.m, shape.n, shape.k, args.dtype).with_multicast(args.multicast)
+fn of(args: &ProblemArgs) -> Result<Problem> {
+    let (shape, dtype) = (args.shape, args.dtype);
+    if args.scales.is_some() && dtype != DType::E4m3 {
+        let why = format!("--scales says nothing to operands of {dtype}");
+        return Err(BenchError::Usage(why));
+    }
+    let problem = Problem::new(shape.m, shape.n, shape.k, dtype);
+    let scaling = scaling_of(dtype, args.scales);
+    Ok(problem.with_multicast(args.multicast).with_scaling(scaling))
 }
 
 /// Calls before the one that is timed.
@@ -187,7 +199,7 @@ impl Part for Traced<'_> {
     type Output = bool;
 
     fn run<B: NcclBackend>(self, session: &Session<B>) -> Result<bool> {
-        let problem = of(&self.args.problem);
+        let problem = of(&self.args.problem)?;
         session.require_same("the algorithm", &self.configuration.name())?;
         session.require_same("the problem", &format!("{problem:?}"))?;
         let (rank, world) = (session.rank(), session.world());

@@ -20,7 +20,7 @@ mod run;
 mod stage;
 mod suites;
 
-pub use run::{Settings, run};
+pub use run::{Settings, run, scaling, scaling_of};
 pub(crate) use stage::{Run, Stage};
 #[cfg(test)]
 pub(crate) use suites::WITH_GATHER;

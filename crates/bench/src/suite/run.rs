@@ -29,8 +29,7 @@ pub struct Settings {
     /// Element type; by default bf16 for shapes that are given, the suite's choice for its own.
     #[arg(long, value_name = "bf16|f16|f32|e4m3")]
     pub dtype: Option<DType>,
-    /// With e4m3, which the suites gemm, fused-matmul, recipes and pipeline-32k take: what has a scale
-    /// [default: row].
+    /// With e4m3: what has a scale; blocks in the suite gemm alone [default: row].
     #[arg(long, value_name = "tensor|row|block", value_parser = scaling)]
     pub scales: Option<Scaling>,
     /// Suites collectives and decode: what a rank brings in bytes, by comma; the suite's own without.
@@ -53,7 +52,16 @@ pub struct Settings {
     pub peers: Option<Peers>,
 }
 
-fn scaling(name: &str) -> Result<Scaling, String> {
+/// What has a scale among operands of this type, if `scales` were asked for.
+pub fn scaling_of(dtype: DType, scales: Option<Scaling>) -> Scaling {
+    match dtype {
+        DType::E4m3 => scales.unwrap_or(Scaling::Row),
+        _ => Scaling::None,
+    }
+}
+
+/// Reads what has a scale.
+pub fn scaling(name: &str) -> Result<Scaling, String> {
     let all = [Scaling::Tensor, Scaling::Row, Scaling::Block];
     let named = all.into_iter().find(|scaling| scaling.name() == name);
     named.ok_or_else(|| format!("`{name}` is none of tensor, row and block"))
@@ -99,10 +107,7 @@ impl Settings {
 
     /// What has a scale among operands of this type.
     pub fn scaling(&self, dtype: DType) -> Scaling {
-        match dtype {
-            DType::E4m3 => self.scales.unwrap_or(Scaling::Row),
-            _ => Scaling::None,
-        }
+        scaling_of(dtype, self.scales)
     }
 
     /// The element type of messages, and of problems that are given.

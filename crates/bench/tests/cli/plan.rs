@@ -62,6 +62,12 @@ fn plans_of_too_many_steps_are_errors_that_say_how_many() {
 fn a_simulation_says_how_long_and_by_way_of_what() {
     let line = "simulate baselineCudaAllgatherMatmul --dtype bf16 --shape 8192x3584x8192";
     has(&plan(line, 0).out, &["h200x4", "critical path", "gemm"]);
+    let line = "simulate fusedAllGather --dtype e4m3 --scales tensor --shape 8192x3584x8192";
+    has(&plan(line, 0).out, &["h200x4", "critical path"]);
+    let error = plan("simulate fusedAllGather --scales row", 2).err;
+    has(&error, &["--scales", "f16"]);
+    let checked = plan("check all --dtype e4m3 --world 2 --shape 64x64x64", 0).out;
+    has(&checked, &["fusedAllGather", "fusedReduceScatter"]);
     let error = plan("simulate naiveRemoteRead --machine none", 1).err;
     has(&error, &["none", "h100x8"]);
     let error = plan("simulate naiveRemoteRead --world 5", 1).err;
