@@ -212,6 +212,4 @@ extern "C" __global__ void __launch_bounds__(kMoveThreads) exchange_bulk(const _
   REDUCE(__half, f16, W) \
   REDUCE(__nv_bfloat16, bf16, W)
 
-FOR_WORLD(2)
-FOR_WORLD(4)
-FOR_WORLD(8)
+WARPWEAVE_WORLDS(FOR_WORLD)

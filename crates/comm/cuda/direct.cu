@@ -109,6 +109,4 @@ extern "C" __global__ void collective_barrier(const __grid_constant__ Group grou
   REDUCE(__half, f16, W)                   \
   REDUCE(__nv_bfloat16, bf16, W)
 
-FOR_WORLD(2)
-FOR_WORLD(4)
-FOR_WORLD(8)
+WARPWEAVE_WORLDS(FOR_WORLD)

@@ -235,16 +235,17 @@ __device__ __forceinline__ void local(const RowNorm& n) {
     body(p);                                                                                        \
   }
 
-#define FOR_WORLD(T, suffix, W)                                                            \
+#define FOR_TYPE(T, suffix, W)                                                             \
   KERNEL(packet_norm_one_shot_##suffix##_##W, ReducedNorm, kNormThreads, (one_shot<T, W>)) \
   KERNEL(packet_norm_two_shot_##suffix##_##W, ReducedNorm, kNormThreads, (two_shot<T, W>))
 
-#define FOR_TYPE(T, suffix)                                         \
-  KERNEL(add_rms_norm_##suffix, RowNorm, kLocalThreads, (local<T>)) \
-  FOR_WORLD(T, suffix, 2)                                           \
-  FOR_WORLD(T, suffix, 4)                                           \
-  FOR_WORLD(T, suffix, 8)
+#define FOR_WORLD(W)       \
+  FOR_TYPE(float, f32, W)  \
+  FOR_TYPE(__half, f16, W) \
+  FOR_TYPE(__nv_bfloat16, bf16, W)
 
-FOR_TYPE(float, f32)
-FOR_TYPE(__half, f16)
-FOR_TYPE(__nv_bfloat16, bf16)
+WARPWEAVE_WORLDS(FOR_WORLD)
+
+KERNEL(add_rms_norm_f32, RowNorm, kLocalThreads, (local<float>))
+KERNEL(add_rms_norm_f16, RowNorm, kLocalThreads, (local<__half>))
+KERNEL(add_rms_norm_bf16, RowNorm, kLocalThreads, (local<__nv_bfloat16>))

@@ -159,6 +159,4 @@ __device__ __forceinline__ void push_reduce(const PushReduce& p) {
   FOR_TYPE(__half, f16, W) \
   FOR_TYPE(__nv_bfloat16, bf16, W)
 
-FOR_WORLD(2)
-FOR_WORLD(4)
-FOR_WORLD(8)
+WARPWEAVE_WORLDS(FOR_WORLD)

@@ -140,6 +140,4 @@ __device__ __forceinline__ void scatter_all_gather(const ScatterAllGather& p) {
   KERNEL(scatter_all_gather_4_##W, scatter_all_gather<W, 4>)   \
   KERNEL(scatter_all_gather_2_##W, scatter_all_gather<W, 2>)
 
-FOR_WORLD(2)
-FOR_WORLD(4)
-FOR_WORLD(8)
+WARPWEAVE_WORLDS(FOR_WORLD)

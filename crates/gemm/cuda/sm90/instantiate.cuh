@@ -8,6 +8,8 @@
   KERNEL(name##_128x128_alone, T, kMajorB, 128, Multicast::kNone, ##__VA_ARGS__) \
   KERNEL(name##_128x64_alone, T, kMajorB, 64, Multicast::kNone, ##__VA_ARGS__)
 
+#ifndef WARPWEAVE_FEW_INSTANCES
+
 #define WARPWEAVE_TILES(KERNEL, name, T, kMajorB, ...)                          \
   WARPWEAVE_TILES_ALONE(KERNEL, name, T, kMajorB, ##__VA_ARGS__)                \
   KERNEL(name##_128x256_share_a, T, kMajorB, 256, Multicast::kA, ##__VA_ARGS__) \
@@ -25,6 +27,22 @@
 #define WARPWEAVE_E4M3_TYPES(TILES, KERNEL, family, scales, kScaling)                             \
   TILES(KERNEL, family##_e4m3_f16_##scales##_nt, __nv_fp8_e4m3, Major::kK, __half, kScaling)      \
   TILES(KERNEL, family##_e4m3_bf16_##scales##_nt, __nv_fp8_e4m3, Major::kK, __nv_bfloat16, kScaling)
+
+#else  // To check the device code, not to run it: each type, storage, width and multicast once or more.
+
+#define WARPWEAVE_TILES(KERNEL, name, T, kMajorB, ...)                          \
+  KERNEL(name##_128x256_share_a, T, kMajorB, 256, Multicast::kA, ##__VA_ARGS__) \
+  KERNEL(name##_128x128_share_b, T, kMajorB, 128, Multicast::kB, ##__VA_ARGS__) \
+  KERNEL(name##_128x64_alone, T, kMajorB, 64, Multicast::kNone, ##__VA_ARGS__)
+
+#define WARPWEAVE_TYPES(TILES, KERNEL, family)       \
+  TILES(KERNEL, family##_f16_nn, __half, Major::kMN) \
+  TILES(KERNEL, family##_bf16_nt, __nv_bfloat16, Major::kK)
+
+#define WARPWEAVE_E4M3_TYPES(TILES, KERNEL, family, scales, kScaling) \
+  TILES(KERNEL, family##_e4m3_bf16_##scales##_nt, __nv_fp8_e4m3, Major::kK, __nv_bfloat16, kScaling)
+
+#endif
 
 // All tiles, or those without clusters.
 #define WARPWEAVE_KERNELS(KERNEL, family) WARPWEAVE_TYPES(WARPWEAVE_TILES, KERNEL, family)
