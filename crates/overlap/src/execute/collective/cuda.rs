@@ -112,7 +112,14 @@ impl CollectiveBackend for Cuda {
         _bytes: usize,
     ) -> Result<NcclGroup> {
         let pad = || SignalPad::new(self, exchange, "overlap.nccl", 1);
-        let pad = (!spans_nodes).then(pad).transpose()?;
+        let pad = match (!spans_nodes).then(pad).transpose() {
+            // GPUs that do not reach each other's memory have NCCL all the same. This is so on all ranks.
+            Err(error) => {
+                tracing::warn!("{error}: NCCL's first calls have no deadline");
+                None
+            }
+            Ok(pad) => pad,
+        };
         let exchange = exchange.as_ref();
         // A rank without the library would leave the others waiting in NCCL.
         let library = NcclLibrary::load().map_err(ExecuteError::from);
