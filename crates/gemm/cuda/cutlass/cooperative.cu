@@ -26,7 +26,7 @@ const Family kCooperative128x256 = {
 
 const Family kCooperative256x128 = {
     {"cooperative_256x128x64_2x1", 256, 128, 64, 2, 1, 1, 0},
-    create_for_dtype<Gemm256x128>,
+    WARPWEAVE_SECOND_TILE(create_for_dtype<Gemm256x128>),
 };
 
 }  // namespace warpweave

@@ -26,7 +26,7 @@ const Family kPingpong128x128 = {
 
 const Family kPingpong64x128 = {
     {"pingpong_64x128x128_1x1", 64, 128, 128, 1, 1, 0, 0},
-    create_for_dtype<Gemm64x128>,
+    WARPWEAVE_SECOND_TILE(create_for_dtype<Gemm64x128>),
 };
 
 }  // namespace warpweave

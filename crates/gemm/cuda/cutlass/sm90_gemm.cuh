@@ -168,6 +168,13 @@ class Sm90Plan : public ww_cutlass_plan {
   bool bound_ = false;
 };
 
+// The second tile of a source; to check the device code, not to run it, one is enough.
+#ifndef WARPWEAVE_FEW_INSTANCES
+#define WARPWEAVE_SECOND_TILE(...) __VA_ARGS__
+#else
+#define WARPWEAVE_SECOND_TILE(...) nullptr
+#endif
+
 // Creates the plan of the problem's element type.
 template <template <class> class GemmOf, template <class> class PlanOf = Sm90Plan>
 int32_t create_for_dtype(ww_cutlass_problem const& problem, ww_cutlass_plan** out) {

@@ -24,7 +24,7 @@ const Family kWaiting128x256 = {
 
 const Family kWaiting128x128 = {
     {"waiting_pingpong_128x128x64_2x1", 128, 128, 64, 2, 1, 0, 0},
-    create_for_dtype<Gemm128x128, WaitingPlan>,
+    WARPWEAVE_SECOND_TILE(create_for_dtype<Gemm128x128, WaitingPlan>),
 };
 
 }  // namespace warpweave
