@@ -21,7 +21,8 @@ namespace warpweave {
 constexpr uint32_t kMaxWorld = 8;
 constexpr uint32_t kMaxBlocks = 128;
 
-// Kernels are compiled for up to two, four and eight ranks; to check the device code, not to run it, for eight.
+// Kernels are compiled for up to two, four and eight ranks; to check the device code, not to run it, for
+// eight.
 #ifndef WARPWEAVE_FEW_INSTANCES
 #define WARPWEAVE_WORLDS(FOR) FOR(2) FOR(4) FOR(8)
 #else

@@ -288,51 +288,32 @@ __device__ __forceinline__ void all_reduce_two_shot(const Packets& p) {
 
 }  // namespace
 
-// For two, four or eight ranks: a poll of all sources is one batch of loads.
-#define KERNEL(name, ...)                                                                     \
-  extern "C" __global__ void __launch_bounds__(512) name(const __grid_constant__ Packets p) { \
-    warpweave::wait_for_prerequisites();                                                      \
-    __VA_ARGS__(p);                                                                           \
+// A poll of all sources is one batch of loads.
+#define KERNEL(name, Parameter, ...)                                                            \
+  extern "C" __global__ void __launch_bounds__(512) name(const __grid_constant__ Parameter p) { \
+    warpweave::wait_for_prerequisites();                                                        \
+    __VA_ARGS__(p);                                                                             \
   }
-
-#define FOR_WORLDS(name, body, kWords) \
-  KERNEL(name##_2, body<2, kWords>)    \
-  KERNEL(name##_4, body<4, kWords>)    \
-  KERNEL(name##_8, body<8, kWords>)
-
-#define FOR_TYPE(name, body, T, kWords) \
-  KERNEL(name##_2, body<T, 2, kWords>)  \
-  KERNEL(name##_4, body<T, 4, kWords>)  \
-  KERNEL(name##_8, body<T, 8, kWords>)
 
 // For messages of whole words, and of any number of halves.
-#define MOVES(name, body)      \
-  FOR_WORLDS(name, body, true) \
-  FOR_WORLDS(name##_halves, body, false)
+#define MOVES(name, Parameter, body, W)                \
+  KERNEL(name##_##W, Parameter, body<W, true>)         \
+  KERNEL(name##_halves_##W, Parameter, body<W, false>)
 
-#define REDUCTIONS(name, body)                     \
-  FOR_TYPE(name##_f32, body, float, true)          \
-  FOR_TYPE(name##_f16, body, __half, true)         \
-  FOR_TYPE(name##_bf16, body, __nv_bfloat16, true) \
-  FOR_TYPE(name##_halves_f16, body, __half, false) \
-  FOR_TYPE(name##_halves_bf16, body, __nv_bfloat16, false)
+#define REDUCTIONS(name, body, W)                                        \
+  KERNEL(name##_f32_##W, Packets, body<float, W, true>)                  \
+  KERNEL(name##_f16_##W, Packets, body<__half, W, true>)                 \
+  KERNEL(name##_bf16_##W, Packets, body<__nv_bfloat16, W, true>)         \
+  KERNEL(name##_halves_f16_##W, Packets, body<__half, W, false>)         \
+  KERNEL(name##_halves_bf16_##W, Packets, body<__nv_bfloat16, W, false>)
 
-MOVES(packet_all_gather, all_gather)
-MOVES(packet_all_to_all, all_to_all)
-MOVES(packet_broadcast, broadcast)
+#define FOR_WORLD(W)                                                   \
+  MOVES(packet_all_gather, Packets, all_gather, W)                     \
+  MOVES(packet_all_to_all, Packets, all_to_all, W)                     \
+  MOVES(packet_broadcast, Packets, broadcast, W)                       \
+  MOVES(packet_all_to_all_uneven, UnevenPackets, all_to_all_uneven, W) \
+  REDUCTIONS(packet_reduce_scatter, reduce_scatter, W)                 \
+  REDUCTIONS(packet_all_reduce_one_shot, all_reduce_one_shot, W)       \
+  REDUCTIONS(packet_all_reduce_two_shot, all_reduce_two_shot, W)
 
-#define UNEVEN(name, kWords, W)                                                                     \
-  extern "C" __global__ void __launch_bounds__(512) name##_##W(const __grid_constant__ UnevenPackets p) { \
-    warpweave::wait_for_prerequisites();                                                            \
-    all_to_all_uneven<W, kWords>(p);                                                                \
-  }
-UNEVEN(packet_all_to_all_uneven, true, 2)
-UNEVEN(packet_all_to_all_uneven, true, 4)
-UNEVEN(packet_all_to_all_uneven, true, 8)
-UNEVEN(packet_all_to_all_uneven_halves, false, 2)
-UNEVEN(packet_all_to_all_uneven_halves, false, 4)
-UNEVEN(packet_all_to_all_uneven_halves, false, 8)
-
-REDUCTIONS(packet_reduce_scatter, reduce_scatter)
-REDUCTIONS(packet_all_reduce_one_shot, all_reduce_one_shot)
-REDUCTIONS(packet_all_reduce_two_shot, all_reduce_two_shot)
+WARPWEAVE_WORLDS(FOR_WORLD)
