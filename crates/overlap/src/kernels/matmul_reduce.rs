@@ -73,7 +73,6 @@ impl Kernel for MatmulReduce {
     fn operands(&self, rank: usize, world: usize) -> Vec<KernelBuffer> {
         let KernelShape { m, n, .. } = self.shape;
         let depth = self.depth(rank, world);
-        let (b_rows, b_cols) = layout_of(self.b_transposed).stored(depth, n);
         let partials = m.div_ceil(world).saturating_mul(world - 1);
         let c = match self.everyone() {
             false => KernelBuffer::new(self.c, shard(m, rank, world).len(), n),
@@ -84,14 +83,8 @@ impl Kernel for MatmulReduce {
             KernelBuffer::new(self.staging, partials, n).placed(Placement::Symmetric),
             KernelBuffer::new(self.pulled, partials, n),
         ];
-        [
-            KernelBuffer::new(self.a, m, depth),
-            KernelBuffer::new(self.b, b_rows, b_cols),
-        ]
-        .into_iter()
-        .chain(c.map(|buffer| buffer.of(self.shape.output())))
-        .chain(self.scales.iter().flat_map(|scales| scales.operands(m, n)))
-        .collect()
+        let stored = (self.b_transposed, self.scales);
+        partial_operands(self.shape, depth, [self.a, self.b], stored, c)
     }
 
     fn result(&self) -> Option<BufferId> {
@@ -293,6 +286,28 @@ pub(super) fn partial_gemm(
             .with_output(shape.output())
             .with_layouts(Layout::RowMajor, layout_of(b_transposed))
     }
+}
+
+/// What a kernel needs of the buffers `a` and `b` of that GEMM, of their scales, and of those of C's type.
+pub(super) fn partial_operands(
+    shape: KernelShape,
+    depth: usize,
+    [a, b]: [BufferId; 2],
+    (b_transposed, scales): (bool, Option<KernelScales>),
+    c: impl IntoIterator<Item = KernelBuffer>,
+) -> Vec<KernelBuffer> {
+    let KernelShape { m, n, .. } = shape;
+    let (b_rows, b_cols) = layout_of(b_transposed).stored(depth, n);
+    let c = c.into_iter().map(|buffer| buffer.of(shape.output()));
+    let scales = scales.iter().flat_map(|scales| scales.operands(m, n));
+    [
+        KernelBuffer::new(a, m, depth),
+        KernelBuffer::new(b, b_rows, b_cols),
+    ]
+    .into_iter()
+    .chain(c)
+    .chain(scales)
+    .collect()
 }
 
 /// The addresses of a launch's scales, which a GEMM without them does not look at.

@@ -9,7 +9,7 @@ use warpweave_gemm::ReduceOperands;
 use warpweave_gemm::matmul_reduce::{ReduceOutput, Units};
 use warpweave_symm_mem::DevicePtr;
 
-use super::matmul_reduce::{Prepared, ReduceLaunch, addresses_of, partial_gemm};
+use super::matmul_reduce::{Prepared, ReduceLaunch, addresses_of, partial_gemm, partial_operands};
 use super::{
     Kernel, KernelBuffer, KernelScales, KernelShape, on_both_backends, scales, slots_from,
 };
@@ -66,22 +66,14 @@ impl Kernel for OneShotMatmul {
 
     fn operands(&self, rank: usize, world: usize) -> Vec<KernelBuffer> {
         let KernelShape { m, n, .. } = self.shape;
-        let depth = self.depth(rank, world);
-        let (b_rows, b_cols) = layout_of(self.b_transposed).stored(depth, n);
         let c = [
             KernelBuffer::new(self.c, m, n),
             KernelBuffer::new(self.staging, m.saturating_mul(world), n)
                 .placed(Placement::Symmetric)
                 .alternating(),
         ];
-        [
-            KernelBuffer::new(self.a, m, depth),
-            KernelBuffer::new(self.b, b_rows, b_cols),
-        ]
-        .into_iter()
-        .chain(c.map(|buffer| buffer.of(self.shape.output())))
-        .chain(self.scales.iter().flat_map(|scales| scales.operands(m, n)))
-        .collect()
+        let (depth, stored) = (self.depth(rank, world), (self.b_transposed, self.scales));
+        partial_operands(self.shape, depth, [self.a, self.b], stored, c)
     }
 
     fn result(&self) -> Option<BufferId> {

@@ -98,8 +98,7 @@ impl Operation {
         let [of_a, of_b] = Scales::shapes(problem.scaling, (m, n, k));
         let weight = |terms, transposed: bool| {
             let weight = operand("b", b, terms, 0..n);
-            // Tensor cores take e4m3 along K alone.
-            match transposed || is_scaled {
+            match problem.stores_b_transposed(transposed) {
                 true => weight.transposed(),
                 false => weight,
             }

@@ -61,6 +61,12 @@ impl Problem {
         output_of(self.dtype)
     }
 
+    /// Whether B is stored N × K: where the operation has it so, and of e4m3, which tensor cores take along
+    /// K alone.
+    pub(crate) fn stores_b_transposed(&self, by_operation: bool) -> bool {
+        by_operation || self.scaling != Scaling::None
+    }
+
     /// The same problem, where the bits of a row may depend on M, or not.
     pub fn with_batch_invariance(self, batch_invariant: bool) -> Self {
         Problem {

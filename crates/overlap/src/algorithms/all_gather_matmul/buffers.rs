@@ -81,7 +81,7 @@ impl Operands {
         let shard_rows = problem.max_shard(world);
         let is_layer = operation == Operation::ColumnParallelLinear;
         let is_narrow = scaling != Scaling::None;
-        let stored = layout_of(is_layer || is_narrow).stored(k, n);
+        let stored = layout_of(problem.stores_b_transposed(is_layer)).stored(k, n);
         let elements = builder.buffer("a", a_placement, Role::Input, dtype, (shard_rows, k));
         let mut local =
             |name, role, dtype, shape| builder.buffer(name, Placement::Local, role, dtype, shape);
@@ -202,7 +202,7 @@ impl Operands {
 
     /// Whether B is stored n × k.
     pub(super) fn b_transposed(&self) -> bool {
-        self.bias.is_some() || self.problem.scaling != Scaling::None
+        self.problem.stores_b_transposed(self.bias.is_some())
     }
 
     /// The rows of A that `rank` holds.

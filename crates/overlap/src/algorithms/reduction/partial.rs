@@ -50,8 +50,7 @@ impl PartialGemm {
         } = *problem;
         let depth = shard(k, rank, world).len();
         let is_scaled = scaling != Scaling::None;
-        // Tensor cores take e4m3 along K alone.
-        let b_transposed = stored == Stored::Transposed || is_scaled;
+        let b_transposed = problem.stores_b_transposed(stored == Stored::Transposed);
         let of_b = layout_of(b_transposed).stored(depth, n);
         let local = Placement::Local;
         let mut builder = PlanBuilder::new(name, rank, world);
