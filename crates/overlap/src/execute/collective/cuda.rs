@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use warpweave_comm::nccl::{Element, Launch, ReduceOp};
 use warpweave_comm::{NcclComm, NcclLibrary, NcclOptions};
-use warpweave_symm_mem::{Backend, Cuda, DevicePtr, Error, Exchange, SignalPad, agree};
+use warpweave_symm_mem::{Backend, Cuda, DevicePtr, Error, Exchange, SignalPad, agree, sync};
 
 use super::{CollectiveBackend, NcclCall};
 use crate::execute::error::{ExecuteError, Result};
@@ -29,8 +29,9 @@ pub struct NcclGroup {
 /// for as long as a wait may take, and a rank that is late is named.
 struct Meeting {
     pad: SignalPad<Cuda>,
+    peers: Vec<usize>,
     /// Collectives, each with its bytes rounded up to a power of two.
-    met: Mutex<HashSet<(Collective, usize)>>,
+    met: sync::Mutex<HashSet<(Collective, usize)>>,
 }
 
 impl std::fmt::Debug for NcclGroup {
@@ -45,29 +46,26 @@ impl NcclGroup {
         self.comm.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Meets the other ranks before `call`, if it is the first of its kind. Not during a capture, which nothing
-    /// can be waited for in.
+    /// Meets the other ranks before `call`, if it is the first of its kind. Not during a capture, in which
+    /// nothing can be waited for.
     fn meet(&self, cuda: &Cuda, stream: &<Cuda as Backend>::Stream, call: &NcclCall) -> Result<()> {
-        let Some(meeting) = &self.meeting else {
+        let Some(Meeting { pad, peers, met }) = &self.meeting else {
             return Ok(());
         };
         let bytes = call.counts.iter().sum::<usize>() * call.dtype.size();
         let kind = (call.collective, bytes.next_power_of_two());
-        let met = || meeting.met.lock().unwrap_or_else(PoisonError::into_inner);
-        if met().contains(&kind) || cuda.is_capturing(stream)? {
+        if met.lock().contains(&kind) || cuda.is_capturing(stream)? {
             return Ok(());
         }
-        let (rank, world) = (self.comm().rank(), self.comm().world());
-        let peers: Vec<usize> = (0..world).filter(|&peer| peer != rank).collect();
-        match meeting.pad.signal(stream, 0, &peers) {
+        match pad.signal(stream, 0, peers) {
             // A build without device code waits for nobody with a deadline.
             Err(Error::FeatureMissing { .. }) => return Ok(()),
             signalled => signalled?,
         }
-        meeting.pad.wait(stream, 0, &peers, 0)?;
+        pad.wait(stream, 0, peers, 0)?;
         cuda.drain_group(stream, self)?;
-        meeting.pad.check(stream)?;
-        met().insert(kind);
+        pad.check(stream)?;
+        met.lock().insert(kind);
         Ok(())
     }
 }
@@ -127,9 +125,11 @@ impl CollectiveBackend for Cuda {
         agree(exchange, "devices for NCCL", own_device(self, exchange))?;
         self.bind()?;
         let comm = Mutex::new(NcclComm::init(&library, exchange, options(self))?);
+        let (rank, world) = (exchange.rank(), exchange.world());
         let meeting = pad.map(|pad| Meeting {
             pad,
-            met: Mutex::default(),
+            peers: (0..world).filter(|&peer| peer != rank).collect(),
+            met: sync::Mutex::default(),
         });
         Ok(NcclGroup {
             library,
@@ -208,9 +208,9 @@ impl CollectiveBackend for Cuda {
         comm.abort();
         let quiet = self.synchronize(stream).map_err(ExecuteError::from);
         agree(exchange.as_ref(), "recovery of NCCL", quiet)?;
-        if let Some(Meeting { pad, met }) = &group.meeting {
+        if let Some(Meeting { pad, met, .. }) = &group.meeting {
             pad.recover(stream, exchange.as_ref())?;
-            met.lock().unwrap_or_else(PoisonError::into_inner).clear();
+            met.lock().clear();
         }
         *comm = NcclComm::init(&group.library, exchange.as_ref(), options(self))?;
         Ok(())
