@@ -1,15 +1,15 @@
 //! A report without samples, in few bytes, as it is kept in `docs/results`.
 //!
-//! It is the same JSON with four changes. Numbers have five digits. Of times back to back and of graph launches
-//! the file has the median alone. What follows from the rest is left out, and so is what is its field's default.
-//! A list of objects is a table, `{"of": n, "columns": {…}}`:
+//! It is the same JSON with four changes. Numbers have five digits. Of times back to back and of graph
+//! launches the file has the median alone. What follows from the rest is left out, and so is what is its
+//! field's default. A list of objects is a table, `{"of": n, "columns": {…}}`:
 //!
 //! - A column is a list of `n` values, `null` where an object lacks the field. `outer.inner` is a field of an
 //!   object within.
 //! - If all objects have the same value, the column is that value, or `{"each": value}` for a list. In a
 //!   table of one object the values stand as they are.
-//! - If the values are lists of `m` objects each, the column is a table of `m` whose values are columns of `n`:
-//!   in `results` with the same rows, a row's times at all sizes follow each other.
+//! - If the values are lists of `m` objects each, the column is a table of `m` whose values are columns of
+//!   `n`: in `results` with the same rows, a row's times at all sizes follow each other.
 //!
 //! Results of other operations, or with other rows, are tables of their own, in one list.
 

@@ -19,7 +19,7 @@ pub(crate) use source::mix;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Numbers {
     /// Integers from −2 to 2: every sum of products is exact in f32, so each element of C has one right
-    /// value. Where partial products are summed over the ranks, A has so few that are not 0 that every
+    /// value. Where partials are summed over the ranks, A has so few that are not 0 that every
     /// partial sum is exact in the element type; where the GEMM is large, so few that the reference takes a
     /// moment.
     Integers,
@@ -107,7 +107,7 @@ impl Matrices {
         }
     }
 
-    /// Rows and columns of the scales of A and of B; where partial products are summed over the ranks, a
+    /// Rows and columns of the scales of A and of B; where partials are summed over the ranks, a
     /// column for each rank.
     pub fn scales(&self) -> [(usize, usize); 2] {
         let Problem {

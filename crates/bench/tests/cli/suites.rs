@@ -145,8 +145,8 @@ fn rows_of_e4m3_are_right(ranks: usize, suite: &str, rows_of: &str, refused: &st
 /// By what gathers rows with their scales.
 #[test]
 fn gathered_rows_of_e4m3_are_right() {
-    let rows_of = "baselineNcclAllgatherMatmul,ringGet,ringPut/bound,pushChunks:chunks=2/local,fusedAllGather,\
-                   fusedAllGather:protocol=eager/local,fusedAllGather:pulled=3/bound";
+    let rows_of = "baselineNcclAllgatherMatmul,ringGet,ringPut/bound,pushChunks:chunks=2/local,\
+                   fusedAllGather,fusedAllGather:protocol=eager/local,fusedAllGather:pulled=3/bound";
     rows_of_e4m3_are_right(3, "recipes", rows_of, "threadloadGatherThenCutlass");
 }
 

@@ -17,8 +17,8 @@ pub(super) fn partial(gemm: &Launch<'_>, rows: &Range<usize>) -> Result<Vec<f32>
         let mut wide = problem.with_output(DType::F32);
         wide.bias = false;
         wide.ldc = wide.n;
-        // SAFETY: the caller of the launch vouches for A, B and scales; `sums` has the GEMM's size and is this
-        // function's own.
+        // SAFETY: the caller of the launch vouches for A, B and scales; `sums` has the GEMM's size and is
+        // this function's own.
         unsafe { panels::multiply_raw(&wide, operands)? };
     }
     Ok(sums)

@@ -44,15 +44,16 @@ pub trait GemmReduceBackend: GemmBackend {
     /// [`Error::Operand`] for a missing or misaligned address; those of launching.
     ///
     /// # Safety
-    /// - `a` and `b` hold the problem's matrices, `bias` and `scales` its elements if it has them, and C the rows of this
-    ///   rank or all of them. Each staging and `pulled` hold as many rows as the largest shard for each of
-    ///   the other ranks; in one shot each staging holds all rows for each rank, twice. All are mapped until
-    ///   the launches of all ranks have ended, and what is written overlaps nothing else.
+    /// - `a` and `b` hold the problem's matrices, `bias` and `scales` its elements if it has them, and C the
+    ///   rows of this rank or all of them. Each staging and `pulled` hold as many rows as the largest shard
+    ///   for each of the other ranks; in one shot each staging holds all rows for each rank, twice. All are
+    ///   mapped until the launches of all ranks have ended, and what is written overlaps nothing else.
     /// - The pad lives until then. Nothing signals or waits in the GEMM's slots but GEMMs of this kind with
     ///   the same `done`, whose counter holds the epochs of all of them. Every rank launches a GEMM with the
     ///   same shards, groups and slots, as often as this one and in the same order with the others.
-    /// - No unordered work writes `a`, B, the bias or scales, or touches this rank's C, staging or `pulled`. Others
-    ///   read staging, and C where everyone gets the result, only until this rank's launch has ended.
+    /// - No unordered work writes `a`, B, the bias or scales, or touches this rank's C, staging or
+    ///   `pulled`. Others read staging, and C where everyone gets the result, only until this rank's launch
+    ///   has ended.
     /// - In one shot others write staging from the start of their launches. Everything that uses `ready` or
     ///   `done` is then in one shot and uses both, and a staging belongs to one such pair and to GEMMs with
     ///   the same `staging_stride`: the flags decide which of the two a call takes.

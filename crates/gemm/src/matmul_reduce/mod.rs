@@ -42,8 +42,8 @@
 //!
 //! Every rank's partial is rounded to the element type of C, that of the rank that reduces too. Operands of
 //! e4m3 have scales, by tensor or row, which may differ between the ranks: a partial is scaled before it is
-//! rounded. The partials are
-//! added in f32 in the order of ranks, from negative zero, then the bias, and the result is rounded once.
+//! rounded. The partials are added in f32 in the order of ranks, from negative zero, then the bias, and the
+//! result is rounded once.
 //! So the bits of a row depend on nothing but its rows of A, B and the bias: not on who owns it, on m, or on
 //! which of the two protocols reduces it, and a GEMM followed by a reduction in the order of ranks, as
 //! `warpweave-kernels`' `LocalReduce` and `warpweave-comm`'s direct collectives do it, gives the same.

@@ -60,8 +60,8 @@ impl<B: ExecuteBackend> Bound<B> {
         &self.stream
     }
 
-    /// Enqueues one call. Allocates nothing and waits for nothing, but for the other ranks before NCCL's first
-    /// collective of a kind and size, in which it connects them.
+    /// Enqueues one call. Allocates nothing and waits for nothing, but for the other ranks before NCCL's
+    /// first collective of a kind and size, in which it connects them.
     ///
     /// # Errors
     /// What the backend reports while enqueuing; what goes wrong later is found by [`Bound::check`].

@@ -265,8 +265,8 @@ impl<B: ExecuteBackend> Prepared<B> {
     /// Enqueues one call at M = `m` on `stream`: waits for nothing, exchanges nothing, and allocates no
     /// device memory, but for the first call at an M whose GEMMs need more scratch than any that `prepare`
     /// looked at. It may be captured in a graph of the caller's, which then uses these operands at every
-    /// launch; launching the graph is a call like any other. Before NCCL's first collective of a kind and size,
-    /// in which it connects them, ranks of a node wait for each other, unless it is captured.
+    /// launch; launching the graph is a call like any other. Before NCCL's first collective of a kind and
+    /// size, in which it connects them, ranks of a node wait for each other, unless it is captured.
     ///
     /// All ranks make the same calls of all that the executor has prepared, in the same order, with the same
     /// M. Calls follow each other on one stream, or on several that wait for each other.

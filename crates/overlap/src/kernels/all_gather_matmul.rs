@@ -51,8 +51,8 @@ pub struct AllGatherMatmul {
 /// The scales of operands of e4m3 in [`AllGatherMatmul`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RowScales {
-    /// Those that this rank has: of the rows of its shard, where these have some, which lie as `a` does, and of
-    /// B.
+    /// Those that this rank has: of the rows of its shard, where these have some, which lie as `a` does, and
+    /// of B.
     pub own: KernelScales,
     /// Where rows have some: those of all M rows, as `staging`. They come with the rows, but for pushed ones,
     /// whose scales are pulled as the others are.
@@ -338,8 +338,8 @@ impl AllGatherMatmul {
     }
 
     /// Where rows are pushed, what is done for the other ranks: for each with any rows a lane for the wait
-    /// for its pushed rows, after which its scales are pulled, one for the GEMM on those and one for what is pulled, after all those waits; and
-    /// one at the end, in which all get theirs back.
+    /// for its pushed rows, after which its scales are pulled, one for the GEMM on those and one for what is
+    /// pulled, after all those waits; and one at the end, in which all get theirs back.
     fn pushed_lanes(
         &self,
         others: &[OwnerLane],

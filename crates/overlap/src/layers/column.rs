@@ -59,8 +59,8 @@ impl<B: ExecuteBackend> ColumnParallelLinear<B> {
     /// for, so the call can be captured in a graph. All ranks make the same calls in the same order.
     ///
     /// # Errors
-    /// `m` is out of range; a bias or scales that are not as the layer was made; an operand that is too small or
-    /// overlaps y; [`ExecuteError::Stopped`](crate::execute::ExecuteError::Stopped) after a fault.
+    /// `m` is out of range; a bias or scales that are not as the layer was made; an operand that is too small
+    /// or overlaps y; [`ExecuteError::Stopped`](crate::execute::ExecuteError::Stopped) after a fault.
     pub fn forward<'a>(
         &self,
         stream: &B::Stream,

@@ -23,7 +23,8 @@ pub enum LayerError {
     },
     /// There is no batch-invariant GEMM of this element type on GPUs.
     #[error(
-        "GPUs have no batch-invariant GEMM of {dtype}: take f16, bf16 or e4m3, or give it up by Reproducible::No"
+        "GPUs have no batch-invariant GEMM of {dtype}: take f16, bf16 or e4m3, or give it up by \
+         Reproducible::No"
     )]
     NotReproducible {
         /// The element type.

@@ -21,8 +21,8 @@ pub struct Choice {
     pub configuration: Configuration,
 }
 
-/// A matrix of a call: its elements and, if the layer is of e4m3, their scales in f32: one, which shards of rows
-/// have in common, or one for each row that the rank has.
+/// A matrix of a call: its elements and, if the layer is of e4m3, their scales in f32: one, which shards of
+/// rows have in common, or one for each row that the rank has.
 #[derive(Clone, Copy, Debug)]
 pub struct Matrix<'a> {
     elements: DeviceSlice<'a>,

@@ -54,8 +54,8 @@ fn runs(configuration: &Configuration, problem: &Problem, world: usize) -> bool 
     equal || configuration.name() != "matmulThenReduceScatter:transport=symmetric"
 }
 
-/// The scale that `rank` has of a line of the matrix `which` in call `call`, or of all lines: powers of two, so
-/// that GEMMs stay exact.
+/// The scale that `rank` has of a line of the matrix `which` in call `call`, or of all lines: powers of two,
+/// so that GEMMs stay exact.
 fn scale(scaling: Scaling, (which, call): (usize, usize), line: usize, rank: usize) -> f32 {
     match scaling {
         Scaling::None => 1.0,
@@ -64,8 +64,8 @@ fn scale(scaling: Scaling, (which, call): (usize, usize), line: usize, rank: usi
     }
 }
 
-/// The part of its matrix that a buffer of one of `world` ranks holds, in call `call`; small integers, so that
-/// sums in any order are exact.
+/// The part of its matrix that a buffer of one of `world` ranks holds, in call `call`; small integers, so
+/// that sums in any order are exact.
 fn stored(operand: &Operand, problem: &Problem, call: usize, world: usize) -> Vec<u8> {
     let scaling = problem.scaling;
     let partial = |row: usize, col: usize, rank: usize| {

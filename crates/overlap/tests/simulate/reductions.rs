@@ -57,8 +57,8 @@ fn groups_let_the_links_begin_early() {
     assert!(of(256) < of(1024));
 }
 
-/// Of e4m3 the GEMM takes half as long, and partials are as large as those of bf16: deep GEMMs gain, and those
-/// that the links bound do not.
+/// Of e4m3 the GEMM takes half as long, and partials are as large as those of bf16: deep GEMMs gain, and
+/// those that the links bound do not.
 #[test]
 fn e4m3_halves_the_gemm_and_not_the_traffic() {
     let e4m3 = (DType::E4m3, Scaling::Row);

@@ -1,5 +1,5 @@
-//! What follows from the times: ratios to the baseline of a group; of collectives, ratios to NCCL and the fastest
-//! variant.
+//! What follows from the times: ratios to the baseline of a group; of collectives, ratios to NCCL and the
+//! fastest variant.
 
 use super::{Kind, Limit, Metric, Operands, Outcome, Ratios, Report, Row, Status};
 

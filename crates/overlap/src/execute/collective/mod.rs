@@ -55,8 +55,9 @@ pub trait CollectiveBackend: CollectiveKernels {
         bytes: usize,
     ) -> Result<Self::Group>;
 
-    /// Enqueues one collective from one operand, `src`, to the other, `dst`. It may be captured in a graph, and
-    /// waits for nothing but the other ranks before the first call of a kind and size that is not captured.
+    /// Enqueues one collective from one operand, `src`, to the other, `dst`. It may be captured in a graph,
+    /// and waits for nothing but the other ranks before the first call of a kind and size that is not
+    /// captured.
     ///
     /// - `src`, which is read, has this rank's shard (all-gather), or as many elements as all shards have.
     /// - `dst`, which is written, has this rank's shard (reduce-scatter), or as many elements as all shards
