@@ -226,13 +226,7 @@ fn verdict(error: &ExchangeError) -> String {
     match error {
         ExchangeError::Timeout {
             waiting_for, after, ..
-        } => {
-            let ranks: Vec<_> = waiting_for.iter().map(usize::to_string).collect();
-            format!(
-                "no word from rank {} within {after:.1?}: dead or stalled",
-                ranks.join(", ")
-            )
-        }
+        } => format!("no word from ranks {waiting_for:?} within {after:.1?}: dead or stalled"),
         other => other.to_string(),
     }
 }

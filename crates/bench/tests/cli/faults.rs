@@ -1,7 +1,7 @@
 //! Ranks that die, stall, disagree or miscalculate: the job ends in bounded time, and every surviving rank
 //! names the culprit. The same on both backends.
 
-use crate::job::{self, Patience, has};
+use crate::job::{self, Patience, has, names_one_of};
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -165,8 +165,7 @@ fn a_stopped_rank_costs_the_others_one_deadline(device: &Device) {
     });
     for rank in 0..device.world {
         let error = outcome.ended(rank, BROUGHT_DOWN);
-        let names = [format!("rank {culprit}"), format!("ranks [{culprit}]")];
-        let is_named = names.iter().any(|name| error.contains(name));
+        let is_named = names_one_of(&error, culprit..culprit + 1);
         assert!(is_named || rank == culprit, "rank {rank}: {error}");
     }
 }

@@ -93,6 +93,18 @@ pub fn has(text: &str, parts: &[&str]) {
     }
 }
 
+/// Whether `text` names one of `ranks`, as `rank 2` or as one of `ranks [1, 2]`.
+pub fn names_one_of(text: &str, ranks: std::ops::Range<usize>) -> bool {
+    text.split("rank").skip(1).any(|after| {
+        let after = after.trim_start_matches('s').trim_start_matches([' ', '[']);
+        let mut numbers = after.split(", ").map_while(|word| {
+            let digits = word.split(|c: char| !c.is_ascii_digit()).next()?;
+            digits.parse().ok()
+        });
+        numbers.any(|rank| ranks.contains(&rank))
+    })
+}
+
 /// What became of the ranks of a job.
 pub struct Outcome {
     /// Exit status and output of each rank.
