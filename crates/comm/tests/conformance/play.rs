@@ -308,29 +308,24 @@ impl<B: CollectiveKernels> Rank<B> {
         wanted[place.output_at..][..output.len()].copy_from_slice(&output);
         wanted.extend(behind);
         let got = &log[*at..][..wanted.len()];
-        match got
-            .iter()
-            .zip(&wanted)
-            .position(|(got, wanted)| got != wanted)
-        {
-            None => Ok(()),
-            Some(at) => {
-                let differ = got
-                    .iter()
-                    .zip(&wanted)
-                    .filter(|(got, wanted)| got != wanted);
-                Err(format!(
-                    "rank {rank} of {}: {case:?}: {} bytes differ, the first {} bytes after the output's \
-                     start ({} bytes): {:02x?}, not {:02x?}",
-                    self.world(),
-                    differ.count(),
-                    at as i64 - place.output_at as i64,
-                    output.len(),
-                    &got[at..got.len().min(at + 16)],
-                    &wanted[at..wanted.len().min(at + 16)],
-                ))
-            }
+        if got == wanted {
+            return Ok(());
         }
+        let differing = (0..wanted.len()).filter(|&at| got[at] != wanted[at]);
+        let at = differing
+            .clone()
+            .next()
+            .expect("slices of one length differ");
+        Err(format!(
+            "rank {rank} of {}: {case:?}: {} bytes differ, the first {} bytes after the output's \
+             start ({} bytes): {:02x?}, not {:02x?}",
+            self.world(),
+            differing.count(),
+            at as i64 - place.output_at as i64,
+            output.len(),
+            &got[at..got.len().min(at + 16)],
+            &wanted[at..wanted.len().min(at + 16)],
+        ))
     }
 }
 

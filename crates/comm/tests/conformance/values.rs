@@ -6,7 +6,7 @@ use warpweave_comm::collective::launch::PAYLOAD;
 use warpweave_comm::collective::tree::{NOBODY, Neighbours};
 use warpweave_comm::collective::{Operation, Variant};
 use warpweave_symm_mem::DType;
-use warpweave_symm_mem::host::rounded;
+use warpweave_symm_mem::host::{decode, encode};
 
 use crate::case::{Case, Limits};
 
@@ -14,19 +14,18 @@ use crate::case::{Case, Limits};
 /// rounded, some zeros of either sign, some tiny ones.
 pub fn given(dtype: DType, seed: u64, rank: usize, range: Range<usize>) -> Vec<f32> {
     let start = (seed << 8 | rank as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    range
-        .map(|index| {
-            let mixed = (start ^ index as u64).wrapping_mul(0xd6e8_feb8_6659_fd93);
-            let mixed = (mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
-            let value = (mixed >> 40) as f32 / (1 << 22) as f32 - 2.0;
-            match mixed & 63 {
-                0 => -0.0,
-                1 => 0.0,
-                2 => rounded(dtype, value / (1 << 23) as f32),
-                _ => rounded(dtype, value),
-            }
-        })
-        .collect()
+    let value = |index: usize| {
+        let mixed = (start ^ index as u64).wrapping_mul(0xd6e8_feb8_6659_fd93);
+        let mixed = (mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
+        let value = (mixed >> 40) as f32 / (1 << 22) as f32 - 2.0;
+        match mixed & 63 {
+            0 => -0.0,
+            1 => 0.0,
+            2 => value / (1 << 23) as f32,
+            _ => value,
+        }
+    };
+    decode(dtype, &encode(dtype, &range.map(value).collect::<Vec<_>>()))
 }
 
 /// What `rank` has afterwards, before it is rounded to the type.

@@ -75,13 +75,15 @@ pub fn matrix(
     cols: usize,
 ) -> Vec<u8> {
     let places = rows.flat_map(|row| (0..cols).map(move |col| (row, col)));
-    places
-        .flat_map(|(row, col)| encode(dtype, element(which, call, row, col)))
-        .collect()
+    encode(
+        dtype,
+        places.map(|(row, col)| element(which, call, row, col)),
+    )
 }
 
-pub fn encode(dtype: DType, value: f32) -> Vec<u8> {
-    warpweave_symm_mem::host::encode(dtype, &[value])
+/// The elements of `dtype` nearest to `values`, as they lie in memory.
+pub fn encode(dtype: DType, values: impl IntoIterator<Item = f32>) -> Vec<u8> {
+    warpweave_symm_mem::host::encode(dtype, &values.into_iter().collect::<Vec<_>>())
 }
 
 /// The scale of line `line` of the matrix `which` in call `call`: a power of two, so that GEMMs stay exact.
@@ -99,22 +101,18 @@ fn scales(problem: &Problem, which: usize, call: usize, lines: std::ops::Range<u
         _ => lines,
     };
     let scales = lines.map(|line| scale(problem, which, call, line));
-    scales.flat_map(|scale| encode(DType::F32, scale)).collect()
+    encode(DType::F32, scales)
 }
 
 /// C of a call by the definition.
 pub fn gemm(problem: &Problem, call: usize) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    for row in 0..problem.m {
-        for col in 0..problem.n {
-            let sum: f32 = (0..problem.k)
-                .map(|i| element(0, call, row, i) * element(1, 0, i, col))
-                .sum();
-            let scaled = sum * scale(problem, 0, call, row) * scale(problem, 1, 0, col);
-            bytes.extend(encode(problem.output(), scaled));
-        }
-    }
-    bytes
+    let places = (0..problem.m).flat_map(|row| (0..problem.n).map(move |col| (row, col)));
+    let values = places.map(|(row, col)| {
+        let terms = (0..problem.k).map(|i| element(0, call, row, i) * element(1, 0, i, col));
+        let sum: f32 = terms.sum();
+        sum * scale(problem, 0, call, row) * scale(problem, 1, 0, col)
+    });
+    encode(problem.output(), values)
 }
 
 /// Calls `bound` with changing inputs, the even calls as they are and the odd ones as replays, and returns
@@ -130,8 +128,8 @@ pub fn calls<B: ExecuteBackend>(
     if is_narrow {
         // Stored n × k.
         let places = (0..problem.n).flat_map(|col| (0..problem.k).map(move |i| (i, col)));
-        let b = places.flat_map(|(i, col)| encode(problem.dtype, element(1, 0, i, col)));
-        bound.write("b", &b.collect::<Vec<_>>())?;
+        let b = places.map(|(i, col)| element(1, 0, i, col));
+        bound.write("b", &encode(problem.dtype, b))?;
         bound.write("scales_b", &scales(problem, 1, 0, 0..problem.n))?;
     } else {
         bound.write("b", &matrix(problem.dtype, (1, 0), 0..problem.k, problem.n))?;

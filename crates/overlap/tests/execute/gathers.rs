@@ -72,15 +72,10 @@ pub fn stored(operand: &Operand, all: &[Operand], problem: &Problem, call: usize
         let of = usize::from(operand.matrix == Matrix::C);
         let row = |&row: &usize| normalized(problem, call, row)[of].clone();
         let values = rows.iter().flat_map(row);
-        return values.flat_map(|v| encode(problem.dtype, v)).collect();
+        return encode(problem.dtype, values);
     }
-    places
-        .into_iter()
-        .flat_map(|(row, col)| {
-            let value = value(operand.matrix, problem, call, row, col) + bias(col);
-            encode(problem.dtype, value)
-        })
-        .collect()
+    let one = |(row, col)| value(operand.matrix, problem, call, row, col) + bias(col);
+    encode(problem.dtype, places.into_iter().map(one))
 }
 
 /// Runs `calls` on every rank, alternately run and replayed, with a rank that dawdles, and compares every

@@ -151,25 +151,22 @@ impl<'a> Subject<'a> {
             }
         };
         let Problem { m, n, k, dtype, .. } = shape;
-        let encoded = |dtype, values: &mut dyn Iterator<Item = f32>| -> Vec<u8> {
-            values.flat_map(|value| encode(dtype, value)).collect()
-        };
         let depth = kind.depth(k, rank.place());
-        let mut weight =
+        let weight =
             (0..n).flat_map(|row| depth.clone().map(move |col| value(WEIGHT, row * k + col)));
-        let weight = upload(rank, &encoded(dtype, &mut weight));
+        let weight = upload(rank, &encode(dtype, weight));
         let bias = options.bias.then(|| {
-            let mut bias = (0..n).map(|col| value(BIAS, col));
-            upload(rank, &encoded(shape.output(), &mut bias))
+            let bias = (0..n).map(|col| value(BIAS, col));
+            upload(rank, &encode(shape.output(), bias))
         });
         let bytes = |elements: usize, dtype: DType| vec![0xff; elements * dtype.size()];
-        let mut of_weight = (0..n).map(|col| scale(shape.scaling, rank.place().0, WEIGHT, col));
+        let of_weight = (0..n).map(|col| scale(shape.scaling, rank.place().0, WEIGHT, col));
         Subject {
             x: upload(rank, &bytes(m * k, dtype)),
             y: upload(rank, &bytes(m * n, shape.output())),
             scales: [
                 upload(rank, &bytes(m, DType::F32)),
-                upload(rank, &encoded(DType::F32, &mut of_weight)),
+                upload(rank, &encode(DType::F32, of_weight)),
             ],
             rank,
             kind,
@@ -192,11 +189,10 @@ impl<'a> Subject<'a> {
         let (place, m) = (self.rank.place(), rows.len());
         let depth = self.kind.depth(k, place);
         let mine = &rows[self.kind.rows_of_x(m, place)];
-        let x: Vec<u8> = mine
+        let values = mine
             .iter()
-            .flat_map(|&row| depth.clone().map(move |col| value(X, row * k + col)))
-            .flat_map(|value| encode(dtype, value))
-            .collect();
+            .flat_map(|&row| depth.clone().map(move |col| value(X, row * k + col)));
+        let x = encode(dtype, values);
         let (backend, stream) = (self.rank.backend(), self.rank.stream());
         // SAFETY: x has room for the largest M.
         unsafe { backend.upload(stream, self.x.address(), &x).unwrap() };
@@ -206,9 +202,7 @@ impl<'a> Subject<'a> {
             Scaling::None => (x.into(), w.into()),
             _ => {
                 let (rows, of) = (mine.iter(), self.kind.scales_x(scaling, place.0));
-                let of_x: Vec<u8> = rows
-                    .flat_map(|&row| encode(DType::F32, scale(scaling, of, X, row)))
-                    .collect();
+                let of_x = encode(DType::F32, rows.map(|&row| scale(scaling, of, X, row)));
                 let [sx, sw] = &self.scales;
                 // SAFETY: there is room for the scales of the largest M.
                 unsafe { backend.upload(stream, sx.address(), &of_x).unwrap() };

@@ -96,7 +96,7 @@ impl Layer {
             _ => (70, n),
         };
         let values = (0..elements).map(|place| real(seed, place));
-        values.flat_map(|v| encode(self.dtype, v)).collect()
+        encode(self.dtype, values)
     }
 
     /// The [outputs](OUTPUTS), of a GEMM and comm's call.

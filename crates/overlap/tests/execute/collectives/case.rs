@@ -107,9 +107,7 @@ impl Case {
             _ => set.iter().map(|&rank| value(rank, row, col)).sum(),
         };
         let places = rows.flat_map(|row| (0..COLS).map(move |col| (row, col)));
-        places
-            .flat_map(|(row, col)| encode(self.dtype, one(row, col)))
-            .collect()
+        encode(self.dtype, places.map(|(row, col)| one(row, col)))
     }
 
     /// Runs `calls` calls, odd ones as replays, and compares every result.
