@@ -15,7 +15,6 @@ use warpweave_overlap::plan::{
 };
 use warpweave_overlap::{Operation, PlanError};
 use warpweave_report::{Breakdown, Metric, Row, Times};
-use warpweave_symm_mem::DType;
 
 use crate::candidate::Entrant;
 use crate::inputs::{Matrices, part};
@@ -38,11 +37,7 @@ fn implementation(
 fn local(plan: &mut PlanBuilder, operands: &[Operand], problem: &Problem) -> Vec<Region> {
     let whole = |operand: &Operand| {
         let (role, shape) = (operand.role(), operand.stored());
-        let dtype = match operand.matrix {
-            Matrix::ScalesA | Matrix::ScalesB => DType::F32,
-            Matrix::C | Matrix::Bias => problem.output(),
-            _ => problem.dtype,
-        };
+        let dtype = operand.matrix.dtype(problem);
         let id = plan.buffer(operand.buffer, Placement::Local, role, dtype, shape);
         plan.whole(id)
     };
@@ -251,6 +246,7 @@ mod tests {
     use crate::suite::WITH_GATHER;
     use warpweave_overlap::algorithms;
     use warpweave_report::Shape;
+    use warpweave_symm_mem::DType;
 
     #[test]
     fn the_gemms_alone_hold_back_to_back() {

@@ -96,6 +96,16 @@ impl Scaling {
             Scaling::Block => "block",
         }
     }
+
+    /// What follows the element type in tables and errors, if there are scales: ` scales by row`.
+    pub const fn suffix(self) -> &'static str {
+        match self {
+            Scaling::None => "",
+            Scaling::Tensor => " scales by tensor",
+            Scaling::Row => " scales by row",
+            Scaling::Block => " scales by block",
+        }
+    }
 }
 
 /// Elements along K, and columns of B, that share a scale of [`Scaling::Block`].
@@ -394,9 +404,7 @@ impl fmt::Display for GemmProblem {
                 write!(f, " {name}^T")?;
             }
         }
-        if self.scaling != Scaling::None {
-            write!(f, " scales by {}", self.scaling.name())?;
-        }
+        f.write_str(self.scaling.suffix())?;
         if self.bias {
             f.write_str(" +bias")?;
         }

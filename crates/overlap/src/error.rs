@@ -44,13 +44,13 @@ pub enum PlanError {
     },
     /// Operands of e4m3 for an algorithm that does not take them, or not with these scales.
     #[error(
-        "`{name}` does not take operands of e4m3 with scales by {}: all-gather + matmul does by its fused \
-         kernel, copy engines or NCCL, and so does matmul + reduction, with scales by tensor or row",
+        "`{name}` does not take operands of e4m3 with scales by {}: all-gather + matmul and its layer do by \
+         their fused kernel, copy engines or NCCL, and so does matmul + reduction, with scales by tensor or row",
         .scaling.name()
     )]
     NarrowOperands {
-        /// The algorithm.
-        name: &'static str,
+        /// The algorithm, with the parameters that differ from their defaults.
+        name: String,
         /// What has a scale.
         scaling: Scaling,
     },

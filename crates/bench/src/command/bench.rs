@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use warpweave_comm::{Job, Measured};
+use warpweave_overlap::plan::Problem;
 use warpweave_overlap::{Operation, algorithms};
 use warpweave_report::baseline::Baselines;
 use warpweave_report::file::{self, check_place};
@@ -113,17 +114,20 @@ fn settings(args: &BenchArgs) -> Result<Settings> {
             return Err(BenchError::Usage(why));
         }
     }
+    let scaling = args.settings.scaling(dtype);
     // Some algorithm of each operation.
-    let takes_e4m3 = |operation: &Operation| {
-        let mut of = algorithms::algorithms().filter(|a| a.operation == *operation);
-        of.any(|algorithm| algorithm.takes_e4m3)
+    let takes_it = |operation: &Operation| {
+        let problem = Problem::new(1, 1, 1, dtype).with_scaling(scaling);
+        let candidates = algorithms::candidates(*operation);
+        candidates.iter().any(|candidate| candidate.takes(&problem))
     };
-    let takes_e4m3 = match suite.operations {
+    let takes_it = match suite.operations {
         [] => suite.name == GEMM.name,
-        operations => operations.iter().all(takes_e4m3),
+        operations => operations.iter().all(takes_it),
     };
-    if dtype == DType::E4m3 && !takes_e4m3 {
-        let why = format!("the suite {} takes no operands of e4m3", suite.name);
+    if dtype == DType::E4m3 && !takes_it {
+        let (suite, scales) = (suite.name, scaling.name());
+        let why = format!("the suite {suite} takes no operands of e4m3 with scales by {scales}");
         return Err(BenchError::Usage(why));
     }
     suite.cases(&args.settings.implementations)?;

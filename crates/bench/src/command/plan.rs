@@ -52,8 +52,8 @@ pub(super) fn plan(command: &PlanCommand, out: &mut impl Write) -> Result<bool> 
                 "all" => algorithms::every(),
                 name => vec![algorithms::find(name)?],
             };
-            if name == "all" && problem.dtype == DType::E4m3 {
-                algorithms.retain(|one| one.algorithm().takes_e4m3);
+            if name == "all" {
+                algorithms.retain(|one| one.takes(&problem));
             }
             if *calls == 0 || world.is_empty() || world.contains(&0) {
                 return Err(BenchError::Usage(

@@ -9,7 +9,6 @@ use std::ops::Range;
 use warpweave_overlap::Operation;
 use warpweave_overlap::operation::{Matrix, Operand};
 use warpweave_overlap::plan::{Problem, Role, Scales, Scaling, shard};
-use warpweave_symm_mem::DType;
 
 pub use sets::{InputSets, Stored};
 pub use source::Source;
@@ -74,7 +73,7 @@ impl Matrices {
 
     /// The elements of a matrix that goes in. Weights are the same in all sets of a kind.
     pub fn source(&self, matrix: Matrix, numbers: Numbers, set: usize) -> Source {
-        let Problem { n, k, dtype, .. } = self.problem;
+        let Problem { n, k, .. } = self.problem;
         let (place, cols) = match matrix {
             Matrix::A => (0, k),
             Matrix::B => (1, n),
@@ -93,11 +92,7 @@ impl Matrices {
         Source {
             numbers,
             seed: set << 3 | place,
-            dtype: match matrix {
-                Matrix::ScalesA | Matrix::ScalesB => DType::F32,
-                Matrix::Bias => self.problem.output(),
-                _ => dtype,
-            },
+            dtype: matrix.dtype(&self.problem),
             is_scale: matches!(matrix, Matrix::ScalesA | Matrix::ScalesB),
             cols,
             stride: match (matrix, numbers) {

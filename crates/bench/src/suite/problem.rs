@@ -5,7 +5,7 @@ use std::rc::Rc;
 use warpweave_overlap::Operation;
 use warpweave_overlap::PlanError;
 use warpweave_overlap::operation::Matrix;
-use warpweave_overlap::plan::{Problem, Provider, Role, Scaling};
+use warpweave_overlap::plan::{Problem, Provider, Role};
 use warpweave_report::statistics::Spread;
 use warpweave_report::{Group, Metric, Operands, Outcome, Row, Times};
 use warpweave_symm_mem::BackendKind;
@@ -62,10 +62,7 @@ pub(super) fn measure<'a, B: ExecuteBackend>(
     let _entered = span.enter();
     let (session, scaling) = (run.session, run.settings.scaling(dtype));
     let problem = super::problem(&session.backend, sizes).with_scaling(scaling);
-    let dtype = match scaling {
-        Scaling::None => dtype.name().to_owned(),
-        _ => format!("{dtype} scales by {}", scaling.name()),
-    };
+    let dtype = format!("{dtype}{}", scaling.suffix());
     let label = format!("{shape} {dtype}");
     let stage = Stage { run, place, label };
     stage.at("reference");

@@ -261,8 +261,12 @@ fn wrong_options_are_refused_with_what_there_is() {
             "none of tensor, row and block",
         ),
         (
-            "row-parallel-norm --dtype e4m3",
-            "takes no operands of e4m3",
+            "overlap-allgather --dtype e4m3",
+            "takes no operands of e4m3 with scales by row",
+        ),
+        (
+            "row-parallel --dtype e4m3 --scales block",
+            "takes no operands of e4m3 with scales by block",
         ),
         ("gemm --peers x", "--peers says nothing to the suite gemm"),
     ] {

@@ -154,8 +154,10 @@ fn gathered_rows_of_e4m3_are_right() {
 #[test]
 fn column_parallel_layers_of_e4m3_are_right() {
     let rows_of = "fusedColumnParallelLinear,fusedColumnParallelLinear:protocol=eager/local,\
-                   hierarchicalColumnParallelLinear";
-    rows_of_e4m3_are_right(2, "column-parallel", rows_of, "columnParallelLinear");
+                   hierarchicalColumnParallelLinear,columnParallelLinear,\
+                   columnParallelLinear:sharding=cyclic,columnParallelLinear:gather=push/local";
+    let refused = "columnParallelLinear:gemms=batched";
+    rows_of_e4m3_are_right(2, "column-parallel", rows_of, refused);
 }
 
 /// Each rank has scales of its own.
@@ -174,6 +176,10 @@ fn reductions_of_e4m3_are_right() {
         (
             "row-parallel",
             "rowParallelLinear,rowParallelLinearPipeline,fusedRowParallelLinear",
+        ),
+        (
+            "row-parallel-norm",
+            "rowParallelLinearNorm,rowParallelLinearNorm:reduce=nccl/local",
         ),
     ] {
         for scales in ["tensor", "row"] {

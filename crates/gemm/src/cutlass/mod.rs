@@ -17,7 +17,7 @@ use absent as library;
 use linked as library;
 
 pub use library::{Prepared, chunked_configs, configs};
-pub(crate) use model::{seconds, slots, tile_seconds, tiles};
+pub(crate) use model::{seconds, slots, speed, tile_seconds, tiles};
 pub use model::{select, tilings};
 pub use requirements::{ADDRESS_ALIGNMENT, check_device, check_problem};
 pub(crate) use requirements::{check_hopper, check_rows, check_single, unsupported};

@@ -7,9 +7,18 @@
 
 use super::tiling::{Config, Raster, Tiling};
 use crate::GemmProblem;
+use warpweave_symm_mem::DType;
 
 /// f16 and bf16 rate of one SM under sustained load, FLOP/s.
 const SM_RATE: f64 = 800e12 / 132.0;
+/// How many times that rate tensor cores have for elements of this type.
+pub(crate) fn speed(dtype: DType) -> f64 {
+    match dtype {
+        DType::E4m3 => 2.0,
+        _ => 1.0,
+    }
+}
+
 /// Launch, first loads and tensor-map pulls, seconds.
 const LAUNCH: f64 = 4e-6;
 /// L2 write bandwidth of one SM, bytes/s.
@@ -75,7 +84,8 @@ pub(crate) fn seconds(config: &Config, problem: &GemmProblem, sms: u32) -> f64 {
 pub(crate) fn tile_seconds(config: &Config, problem: &GemmProblem) -> (f64, f64) {
     let [tile_m, tile_n, _] = config.tile;
     let area = f64::from(tile_m) * f64::from(tile_n);
-    let multiply = 2.0 * area * problem.k as f64 / (SM_RATE * efficiency(config));
+    let rate = SM_RATE * speed(problem.dtype) * efficiency(config);
+    let multiply = 2.0 * area * problem.k as f64 / rate;
     (multiply, area * problem.out.size() as f64 / STORE_RATE)
 }
 
@@ -110,7 +120,23 @@ pub(crate) fn slots(config: &Config, sms: u32) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use warpweave_symm_mem::DType;
+    use crate::Scaling;
+
+    /// A tile of e4m3 is multiplied in half the time, and stored in as much.
+    #[test]
+    fn tiles_of_e4m3_are_multiplied_in_half_the_time() {
+        let wide = config("wide", [128, 256, 64], [1, 1], true, false);
+        let of = |problem| tile_seconds(&wide, &problem);
+        let half = of(GemmProblem::new(1024, 1024, 1024, DType::Bf16));
+        let narrow = of(GemmProblem::e4m3(
+            1024,
+            1024,
+            1024,
+            Scaling::Row,
+            DType::Bf16,
+        ));
+        assert_eq!(narrow, (half.0 / 2.0, half.1));
+    }
 
     const fn config(
         name: &'static str,

@@ -119,7 +119,8 @@ pub fn select(problem: &GemmProblem, sms: u32) -> Option<Tiling> {
     })
 }
 
-/// What a link gives whoever pulls through it, bytes/s, and what tensor cores multiply, FLOP/s: 4×H200.
+/// What a link gives whoever pulls through it, bytes/s, and what tensor cores multiply of f16 and bf16, FLOP/s:
+/// 4×H200.
 pub(super) const LINK_RATE: f64 = 325e9;
 const GEMM_RATE: f64 = 700e12;
 
@@ -127,7 +128,7 @@ const GEMM_RATE: f64 = 700e12;
 /// Small tiles are worth more then than what large ones save: what is pulled last waits for a tile, or a tile
 /// for it.
 pub(super) fn is_late(problem: &GemmProblem, bytes: usize) -> bool {
-    let multiplying = problem.flops() / GEMM_RATE;
+    let multiplying = problem.flops() / (GEMM_RATE * cutlass::speed(problem.dtype));
     bytes as f64 / LINK_RATE > 0.75 * multiplying
 }
 
@@ -384,6 +385,17 @@ mod tests {
         );
         for config in 0..CONFIGS.len() {
             assert!(all.iter().any(|tiling| tiling.config == config));
+        }
+    }
+
+    /// Of half the bytes of A, which e4m3 has, pulling hides as well as of all.
+    #[test]
+    fn rows_of_e4m3_are_late_when_as_many_of_bf16_are() {
+        let half = GemmProblem::new(8192, 3584, 8192, DType::Bf16);
+        let narrow = GemmProblem::e4m3(8192, 3584, 8192, Scaling::Row, DType::Bf16);
+        for (bytes, late) in [(160_000_000, false), (180_000_000, true)] {
+            assert_eq!(is_late(&half, bytes), late, "{bytes}");
+            assert_eq!(is_late(&narrow, bytes / 2), late, "{bytes}");
         }
     }
 

@@ -125,6 +125,14 @@ impl Configuration {
         self.algorithm.needs
     }
 
+    /// Whether it takes operands of this element type, with these scales or without.
+    pub fn takes(&self, problem: &Problem) -> bool {
+        match problem.dtype.is_arithmetic() {
+            true => problem.scaling == Scaling::None,
+            false => (self.algorithm.scalings)(&self.options).contains(&problem.scaling),
+        }
+    }
+
     /// The name in tables, on command lines and in plans.
     pub fn name(&self) -> String {
         self.to_string()
@@ -137,16 +145,9 @@ impl Configuration {
     /// has more than [`Plan::MOST_STEPS`] steps.
     pub fn plan(&self, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
         problem.validate(rank, world)?;
-        let takes = match problem.dtype.is_arithmetic() {
-            true => problem.scaling == Scaling::None,
-            false => {
-                self.algorithm.takes_e4m3
-                    && matches!(problem.scaling, Scaling::Tensor | Scaling::Row)
-            }
-        };
-        if !takes {
+        if !self.takes(problem) {
             return Err(PlanError::NarrowOperands {
-                name: self.algorithm.name,
+                name: self.name(),
                 scaling: problem.scaling,
             });
         }

@@ -18,6 +18,7 @@ use crate::former;
 use crate::operation::Operation;
 use crate::plan::{Plan, Problem};
 use std::ops::Range;
+use warpweave_gemm::Scaling;
 
 pub use configuration::{Configuration, Options};
 pub use parameter::{Parameter, Value, Values};
@@ -64,6 +65,9 @@ pub type Build = fn(&Options, rank: usize, world: usize, &Problem) -> Result<Pla
 /// Gives the rows of A that a rank holds, in the order in which it holds them.
 pub type Rows = fn(&Options, rank: usize, world: usize, &Problem) -> Vec<Range<usize>>;
 
+/// The scales that kernels of several ranks take, and that travel with the rows of A.
+const TENSOR_OR_ROW: &[Scaling] = &[Scaling::Tensor, Scaling::Row];
+
 /// An algorithm that computes an operation.
 #[derive(Clone, Copy, Debug)]
 pub struct Algorithm {
@@ -85,8 +89,8 @@ pub struct Algorithm {
     pub redundant: Option<fn(&Options) -> bool>,
     /// Whether it is [batch-invariant](Configuration::is_batch_invariant) with these options.
     pub batch_invariant: fn(&Options) -> bool,
-    /// Whether it takes operands of e4m3, with scales by tensor or row.
-    pub takes_e4m3: bool,
+    /// With which scales it takes operands of e4m3 with these options; with none, it does not take them.
+    pub scalings: fn(&Options) -> &'static [Scaling],
 }
 
 impl Algorithm {
@@ -107,17 +111,20 @@ impl Algorithm {
             rows: None,
             redundant: None,
             batch_invariant: |_| false,
-            takes_e4m3: false,
+            scalings: |_| &[],
         }
     }
 
-    /// With operands of e4m3 too.
+    /// With operands of e4m3 too, with scales by tensor or row.
     #[must_use]
     pub const fn takes_e4m3(self) -> Self {
-        Algorithm {
-            takes_e4m3: true,
-            ..self
-        }
+        self.takes_scales(|_| TENSOR_OR_ROW)
+    }
+
+    /// With operands of e4m3 too, with these scales.
+    #[must_use]
+    pub const fn takes_scales(self, scalings: fn(&Options) -> &'static [Scaling]) -> Self {
+        Algorithm { scalings, ..self }
     }
 
     /// With this need on a GPU.

@@ -27,7 +27,8 @@ pub const ALGORITHM: Algorithm = Algorithm::new(
     "one GEMM, then an all-reduce with the residual and RMSNorm in the same launch",
     build,
 )
-.parameters(&[REDUCE]);
+.parameters(&[REDUCE])
+.takes_e4m3();
 
 fn build(
     options: &Options,
@@ -37,11 +38,12 @@ fn build(
 ) -> Result<Plan, PlanError> {
     let transport = transport(options, REDUCE.key);
     let (main, local) = (StreamId::MAIN, Placement::Local);
-    let Problem { m, n, dtype, .. } = *problem;
+    let Problem { m, n, .. } = *problem;
     let (place, all) = ((rank, world), (local, 0..m));
     let mut plan = PartialGemm::new(ALGORITHM.name, place, problem, Stored::Transposed, all);
     let mut operand = |name, role, rows| {
-        let buffer = plan.builder.buffer(name, local, role, dtype, (rows, n));
+        let (dtype, shape) = (problem.output(), (rows, n));
+        let buffer = plan.builder.buffer(name, local, role, dtype, shape);
         plan.builder.whole(buffer)
     };
     let norm = AddRmsNorm {

@@ -69,7 +69,7 @@ impl KernelScales {
 /// What all ranks must have alike, as a part of [`Kernel::agreed`](super::Kernel::agreed).
 pub(super) fn agreed(scales: Option<&KernelScales>) -> String {
     scales.map_or(String::new(), |scales| {
-        format!(", scales by {}", scales.scaling.name())
+        format!(",{}", scales.scaling.suffix())
     })
 }
 

@@ -77,14 +77,9 @@ impl<B: ExecuteBackend> Linear<B> {
     ) -> Result<Self> {
         let reproducible = options.reproducible == Reproducible::Yes;
         let problem = problem.with_batch_invariance(reproducible);
-        let scaling = match problem.scaling {
-            Scaling::None => String::new(),
-            scaling => format!(" scales by {}", scaling.name()),
-        };
-        let name = format!(
-            "{what} {}x{} {}{scaling} up to M = {}",
-            problem.n, problem.k, problem.dtype, problem.m
-        );
+        let Problem { m, n, k, dtype, .. } = problem;
+        let scales = problem.scaling.suffix();
+        let name = format!("{what} {n}x{k} {dtype}{scales} up to M = {m}");
         let exchange = layers.executor().exchange().as_ref();
         require_same(exchange, "the layer", &format!("{name}, {options:?}"))
             .map_err(ExecuteError::from)?;
@@ -96,8 +91,12 @@ impl<B: ExecuteBackend> Linear<B> {
         }
         let nodes = layers.machine().nodes_of(exchange.world());
         let mut candidates = choice::candidates(operation, options.reproducible, nodes);
-        if !problem.dtype.is_arithmetic() {
-            candidates.retain(|c| c.algorithm().takes_e4m3);
+        candidates.retain(|c| c.takes(&problem));
+        if candidates.is_empty() {
+            return Err(LayerError::NothingRuns {
+                layer: name,
+                reasons: vec!["none takes such operands".into()],
+            });
         }
         if let Some(only) = &options.schedule {
             let known = candidates.iter().map(Configuration::name).collect();

@@ -103,29 +103,31 @@ impl Operation {
                 false => weight,
             }
         };
-        let scales = |rows, [cols_a, cols_b]: [Range<usize>; 2]| {
-            let scales_a = operand("scales_a", Matrix::ScalesA, rows, cols_a);
+        let scales = |[cols_a, cols_b]: [Range<usize>; 2]| {
+            let scales_a = operand("scales_a", Matrix::ScalesA, 0..of_a.0, cols_a);
             let scales_b = operand("scales_b", Matrix::ScalesB, 0..of_b.0, cols_b);
             [scales_a, scales_b].into_iter().filter(move |_| is_scaled)
         };
         // Each rank has scales of its own: a column of the matrices of all.
+        let own_scales = || scales([rank..rank + 1, rank..rank + 1]);
         let partial_gemm = |transposed, rows| {
-            let own = rank..rank + 1;
             let matrices = [
                 operand("a", a, 0..m, mine(k)),
                 weight(mine(k), transposed),
                 operand("c", c, rows, 0..n),
             ];
-            let scales = scales(0..of_a.0, [own.clone(), own]);
-            matrices.into_iter().chain(scales).collect()
+            matrices.into_iter().chain(own_scales()).collect()
         };
         // Scales of rows are sharded with them.
         let gathered_scales = || {
-            let rows = match problem.scaling {
-                Scaling::Row => mine(m),
-                _ => 0..of_a.0,
-            };
-            scales(rows, [0..of_a.1, 0..of_b.1])
+            let all = scales([0..of_a.1, 0..of_b.1]);
+            all.map(|scales| match (scales.matrix, problem.scaling) {
+                (Matrix::ScalesA, Scaling::Row) => Operand {
+                    rows: shard_of_a().rows,
+                    ..scales
+                },
+                _ => scales,
+            })
         };
         match self {
             Operation::AllGatherMatmul => {
@@ -137,14 +139,17 @@ impl Operation {
             Operation::MatmulAllReduce => partial_gemm(false, 0..m),
             Operation::RowParallelLinear => partial_gemm(true, 0..m),
             Operation::LinearReduceScatter => partial_gemm(true, mine(m)),
-            Operation::RowParallelLinearNorm => vec![
-                operand("a", a, 0..m, mine(k)),
-                operand("b", b, mine(k), 0..n).transposed(),
-                operand("residual", Matrix::Residual, 0..m, 0..n),
-                operand("norm_weight", Matrix::NormWeight, 0..1, 0..n),
-                operand("c", c, 0..m, 0..n),
-                operand("residual_out", Matrix::ResidualOut, 0..m, 0..n),
-            ],
+            Operation::RowParallelLinearNorm => {
+                let matrices = [
+                    operand("a", a, 0..m, mine(k)),
+                    weight(mine(k), true),
+                    operand("residual", Matrix::Residual, 0..m, 0..n),
+                    operand("norm_weight", Matrix::NormWeight, 0..1, 0..n),
+                    operand("c", c, 0..m, 0..n),
+                    operand("residual_out", Matrix::ResidualOut, 0..m, 0..n),
+                ];
+                matrices.into_iter().chain(own_scales()).collect()
+            }
             Operation::ColumnParallelLinear => {
                 let matrices = [
                     shard_of_a(),

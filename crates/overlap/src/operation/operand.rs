@@ -1,7 +1,8 @@
 //! The caller's side of a plan: which part of which matrix a buffer holds.
 
-use crate::plan::Role;
+use crate::plan::{Problem, Role};
 use std::ops::Range;
+use warpweave_symm_mem::DType;
 
 /// A matrix of the problem, the same for all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -28,6 +29,21 @@ pub enum Matrix {
     ScalesA,
     /// The scales of B.
     ScalesB,
+}
+
+impl Matrix {
+    /// Its element type.
+    pub fn dtype(self, problem: &Problem) -> DType {
+        match self {
+            Matrix::A | Matrix::B | Matrix::X | Matrix::Y => problem.dtype,
+            Matrix::ScalesA | Matrix::ScalesB => DType::F32,
+            Matrix::Bias
+            | Matrix::C
+            | Matrix::Residual
+            | Matrix::NormWeight
+            | Matrix::ResidualOut => problem.output(),
+        }
+    }
 }
 
 /// A buffer of a plan that its caller writes or reads.

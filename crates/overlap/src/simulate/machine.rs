@@ -3,6 +3,7 @@
 use super::collectives::Collectives;
 use super::cost::{LastWave, micros};
 use super::error::SimulateError;
+use crate::plan::output_of;
 use serde::{Deserialize, Serialize};
 use warpweave_comm::measured::{Figures, Measured};
 use warpweave_symm_mem::DType;
@@ -441,12 +442,13 @@ impl Machine {
             DType::Bf16 => rates.bf16,
             DType::F16 => rates.f16,
             DType::F32 => rates.f32,
-            // On Hopper; no GEMM of a plan has such operands yet.
+            // On Hopper: tensor cores take twice as many elements of half the size.
             DType::E4m3 => 2.0 * rates.bf16,
         };
         let sms = self.gpu.sms as f64;
         let (rows, cols, depth) = (m as f64, n as f64, k as f64);
-        let bytes = ((rows + cols) * depth + rows * cols) * dtype.size() as f64;
+        let [operand, result] = [dtype, output_of(dtype)].map(|dtype| dtype.size() as f64);
+        let bytes = (rows + cols) * depth * operand + rows * cols * result;
         let of = move |t: &Tile| {
             let tiles = m.div_ceil(t.rows).saturating_mul(n.div_ceil(t.cols)) as f64 / sms;
             // A small tile loads more for each multiplication. Where fewer SMs multiply, each gets more of

@@ -9,13 +9,13 @@ use warpweave_overlap::Operation;
 use warpweave_overlap::algorithms::{self, Configuration};
 use warpweave_overlap::execute::ExecuteBackend;
 use warpweave_overlap::operation::{Matrix, Operand};
-use warpweave_overlap::plan::{Problem, Role};
+use warpweave_overlap::plan::{Problem, Role, Scaling};
 use warpweave_symm_mem::DType;
 
 use crate::chunked_matmul::ragged_shards;
 use crate::cuda::{gpu, world};
 use crate::fixtures::{element, encode, on_ranks};
-use crate::host;
+use crate::{host, narrow};
 
 /// Element (row, col) of a matrix of the problem in call `call`. B and the bias are constant.
 fn value(matrix: Matrix, problem: &Problem, call: usize, row: usize, col: usize) -> f32 {
@@ -26,10 +26,21 @@ fn value(matrix: Matrix, problem: &Problem, call: usize, row: usize, col: usize)
         Matrix::X | Matrix::Y => element(3, call, row, col),
         Matrix::Residual => element(4, call, row, col),
         Matrix::NormWeight => element(5, 0, row, col),
-        Matrix::ScalesA | Matrix::ScalesB => unreachable!("no operation has scales"),
-        Matrix::C | Matrix::ResidualOut => (0..problem.k)
-            .map(|i| element(0, call, row, i) * element(1, 0, i, col))
-            .sum(),
+        Matrix::ScalesA => scale(problem, 6 + call, row),
+        Matrix::ScalesB => scale(problem, 7, row),
+        Matrix::C | Matrix::ResidualOut => {
+            let terms = (0..problem.k).map(|i| element(0, call, row, i) * element(1, 0, i, col));
+            terms.sum::<f32>() * scale(problem, 6 + call, row) * scale(problem, 7, col)
+        }
+    }
+}
+
+/// The scale of a line of a matrix, or of all lines: a power of two, so that GEMMs stay exact.
+fn scale(problem: &Problem, which: usize, line: usize) -> f32 {
+    match problem.scaling {
+        Scaling::None => 1.0,
+        Scaling::Row => [0.5, 1.0][(which + line + line / 3) % 2],
+        _ => [0.5, 1.0][which % 2],
     }
 }
 
@@ -43,7 +54,7 @@ fn normalized(problem: &Problem, call: usize, row: usize) -> [Vec<f32>; 2] {
     let gemm = whole(Matrix::C, row);
     let (residual, weight) = (whole(Matrix::Residual, row), whole(Matrix::NormWeight, 0));
     add_rms_norm(
-        problem.dtype,
+        problem.output(),
         [&gemm, &residual, &weight],
         Operation::EPSILON,
     )
@@ -52,7 +63,7 @@ fn normalized(problem: &Problem, call: usize, row: usize) -> [Vec<f32>; 2] {
 /// What the buffer of an operand, one of these of a rank, holds in call `call`.
 pub fn stored(operand: &Operand, all: &[Operand], problem: &Problem, call: usize) -> Vec<u8> {
     let has = |matrix| all.iter().any(|operand| operand.matrix == matrix);
-    let biased = has(Matrix::Bias);
+    let (biased, dtype) = (has(Matrix::Bias), operand.matrix.dtype(problem));
     let rows: Vec<usize> = operand.rows.iter().cloned().flatten().collect();
     let cols = || operand.cols.clone();
     let places: Vec<(usize, usize)> = match operand.transposed {
@@ -72,10 +83,10 @@ pub fn stored(operand: &Operand, all: &[Operand], problem: &Problem, call: usize
         let of = usize::from(operand.matrix == Matrix::C);
         let row = |&row: &usize| normalized(problem, call, row)[of].clone();
         let values = rows.iter().flat_map(row);
-        return encode(problem.dtype, values);
+        return encode(dtype, values);
     }
     let one = |(row, col)| value(operand.matrix, problem, call, row, col) + bias(col);
-    encode(problem.dtype, places.into_iter().map(one))
+    encode(dtype, places.into_iter().map(one))
 }
 
 /// Runs `calls` on every rank, alternately run and replayed, with a rank that dawdles, and compares every
@@ -151,6 +162,27 @@ fn every_variation_of_a_layer_computes_it_at_every_world() {
             }
         }
     }
+}
+
+/// Scales of A go where its rows go, those of W and of partials stay.
+#[test]
+fn layers_of_e4m3_compute_theirs_with_scales() {
+    let operations = [
+        Operation::ColumnParallelLinear,
+        Operation::RowParallelLinearNorm,
+    ];
+    let mut taken = 0;
+    for algorithm in &operations.map(algorithms::candidates).concat() {
+        for world in [1, 2, 4] {
+            for m in [5 * world + 3, world.max(2) - 1] {
+                for problem in narrow(m).iter().filter(|problem| algorithm.takes(problem)) {
+                    computes(algorithm, world, problem, 0..4);
+                    taken += 1;
+                }
+            }
+        }
+    }
+    assert!(taken > 12 * 20, "{taken}");
 }
 
 /// Halves, whose sums are rounded once, after the bias.

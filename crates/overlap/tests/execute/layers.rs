@@ -315,6 +315,13 @@ fn scales_are_where_the_shape_has_them() {
             assert!(matches!(error, LayerError::Scales { .. }), "{error}");
             assert!(error.to_string().contains(why), "{error}");
         }
+        // No schedule takes these.
+        for scaling in [Scaling::None, Scaling::Block] {
+            let (shape, options) = (scaled.with_scaling(scaling), Options::default());
+            let layer = RowParallelLinear::new(&layers, &shape, Output::Reduced, &options);
+            let error = layer.err().unwrap();
+            assert!(matches!(error, LayerError::NothingRuns { .. }), "{error}");
+        }
         rank.exchange.barrier("end").unwrap();
     });
 }

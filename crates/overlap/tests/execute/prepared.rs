@@ -10,7 +10,7 @@ use warpweave_overlap::algorithms::{self, Configuration};
 use warpweave_overlap::execute::{
     DeviceSlice, ExecuteBackend, ExecuteError, NormOperands, Operands, Prepared,
 };
-use warpweave_overlap::plan::{Problem, Role};
+use warpweave_overlap::plan::{Problem, Role, Scaling};
 use warpweave_overlap::schedule::Schedule;
 use warpweave_symm_mem::{Backend, Cuda, DType, Host, Memory, SymmetricBuffer};
 
@@ -60,6 +60,10 @@ impl<B: ExecuteBackend> Call<B> {
             Some(bias) => operands.with_bias(bias),
             None => operands,
         };
+        let operands = match (self.named("scales_a"), self.named("scales_b")) {
+            (Some(of_a), Some(of_b)) => operands.with_scales(of_a, of_b),
+            _ => operands,
+        };
         let operands = match self.named("residual") {
             Some(residual) => operands.with_norm(NormOperands {
                 residual,
@@ -108,40 +112,54 @@ fn prepare(rank: &Rank<Host>, some: &[Configuration], problem: &Problem) -> Vec<
 
 #[test]
 fn every_schedule_computes_at_any_m_with_the_callers_operands() {
-    let all: Vec<Configuration> = algorithms::every();
+    let problem = Problem::new(36, 10, 18, DType::F32);
     for world in 1..=4 {
-        for some in all.chunks(12) {
-            let problem = Problem::new(36, 10, 18, DType::F32).with_multicast(true);
-            on_ranks(world, host, |rank| {
-                let prepared = prepare(&rank, some, &problem);
-                // Calls of all schedules follow each other, each with another M.
-                let ms = [36, 1, 9, 35, 2, 23, 5, 36];
-                let mut number = 0;
-                let mut calls = Vec::new();
-                for (round, _) in ms.iter().enumerate() {
-                    for (index, one) in prepared.iter().enumerate() {
-                        let m = ms[(round + index) % ms.len()];
-                        if !divides(one.schedule(), m, world) {
-                            continue;
-                        }
-                        number += 1;
-                        let call = Call::new(&rank, one.schedule(), m, number);
-                        one.run(rank.stream(), &call.operands(), m).unwrap();
-                        calls.push((one, call));
+        compute_at_any_m(world, problem.with_multicast(true));
+    }
+}
+
+#[test]
+fn schedules_of_e4m3_compute_at_any_m_with_the_callers_scales() {
+    let problem = Problem::new(36, 10, 18, DType::E4m3);
+    for (world, scaling) in [(2, Scaling::Tensor), (3, Scaling::Row)] {
+        compute_at_any_m(world, problem.with_scaling(scaling));
+    }
+}
+
+/// Every schedule that takes the operands of `problem`, up to its M.
+fn compute_at_any_m(world: usize, problem: Problem) {
+    let mut all: Vec<Configuration> = algorithms::every();
+    all.retain(|configuration| configuration.takes(&problem));
+    for some in all.chunks(12) {
+        on_ranks(world, host, |rank| {
+            let prepared = prepare(&rank, some, &problem);
+            // Calls of all schedules follow each other, each with another M.
+            let ms = [36, 1, 9, 35, 2, 23, 5, 36];
+            let mut number = 0;
+            let mut calls = Vec::new();
+            for (round, _) in ms.iter().enumerate() {
+                for (index, one) in prepared.iter().enumerate() {
+                    let m = ms[(round + index) % ms.len()];
+                    if !divides(one.schedule(), m, world) {
+                        continue;
                     }
+                    number += 1;
+                    let call = Call::new(&rank, one.schedule(), m, number);
+                    one.run(rank.stream(), &call.operands(), m).unwrap();
+                    calls.push((one, call));
                 }
-                for (one, call) in &calls {
-                    rank.executor.synchronize(rank.stream()).unwrap();
-                    let name = one.schedule().configuration().name();
-                    assert!(
-                        call.is_right(&rank),
-                        "{name} at M = {} of {world} ranks",
-                        call.m
-                    );
-                }
-                rank.exchange.barrier("end").unwrap();
-            });
-        }
+            }
+            for (one, call) in &calls {
+                rank.executor.synchronize(rank.stream()).unwrap();
+                let name = one.schedule().configuration().name();
+                assert!(
+                    call.is_right(&rank),
+                    "{name} at M = {} of {world} ranks",
+                    call.m
+                );
+            }
+            rank.exchange.barrier("end").unwrap();
+        });
     }
 }
 

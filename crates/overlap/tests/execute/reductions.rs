@@ -83,11 +83,7 @@ fn stored(operand: &Operand, problem: &Problem, call: usize, world: usize) -> Ve
         Matrix::C => (0..world).map(|rank| partial(row, col, rank)).sum(),
         other => panic!("{other:?} is no operand of a reduction"),
     };
-    let dtype = match operand.matrix {
-        Matrix::ScalesA | Matrix::ScalesB => DType::F32,
-        Matrix::C => problem.output(),
-        _ => problem.dtype,
-    };
+    let dtype = operand.matrix.dtype(problem);
     let rows: Vec<usize> = operand.rows.iter().cloned().flatten().collect();
     let (height, width) = operand.stored();
     let first = operand.cols.start;

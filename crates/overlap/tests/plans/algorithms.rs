@@ -67,13 +67,24 @@ fn kernels_that_take_their_lanes_in_turn_hold_too() {
     }
 }
 
-/// Those that gather rows of e4m3; reductions are elsewhere.
+/// Those that gather rows of e4m3, and the norm after a GEMM of e4m3; reductions are elsewhere.
 #[test]
 fn what_takes_e4m3_holds_with_it() {
-    let gathers = [Operation::AllGatherMatmul, Operation::ColumnParallelLinear];
+    let operations = [
+        Operation::AllGatherMatmul,
+        Operation::ColumnParallelLinear,
+        Operation::RowParallelLinearNorm,
+    ];
     let mut all = algorithms::every();
-    all.retain(|c| c.algorithm().takes_e4m3 && gathers.contains(&c.operation()));
-    assert!(all.iter().any(|c| c.name() == "fusedAllGather:pulled=3"));
+    all.retain(|c| operations.contains(&c.operation()) && narrow(1).iter().all(|p| c.takes(p)));
+    for name in [
+        "fusedAllGather:pulled=3",
+        "columnParallelLinear:gather=push",
+        "columnParallelLinear:sharding=cyclic",
+        "rowParallelLinearNorm",
+    ] {
+        assert!(all.iter().any(|c| c.name() == name), "{name}");
+    }
     for algorithm in &all {
         for world in [1, 2, 3, 8] {
             for m in [8 * world + 3, 3] {
@@ -92,8 +103,7 @@ fn lanes_by_piece_hold_too() {
     for algorithm in &algorithms::every() {
         for world in [2, 3] {
             let m = 4 * world + 1;
-            let takes_e4m3 = algorithm.algorithm().takes_e4m3;
-            let narrow = narrow(m).into_iter().filter(|_| takes_e4m3);
+            let narrow = narrow(m).into_iter().filter(|p| algorithm.takes(p));
             for problem in std::iter::once(problem(m)).chain(narrow) {
                 let mut plans = plans(algorithm, world, &problem);
                 for plan in &mut plans {

@@ -57,6 +57,15 @@ fn groups_let_the_links_begin_early() {
     assert!(of(256) < of(1024));
 }
 
+/// A shallow GEMM takes as long as memory needs to store C, which is bf16 for e4m3 too.
+#[test]
+fn e4m3_gains_nothing_where_c_is_most_of_the_bytes() {
+    let machine = Machine::named("h200x4").unwrap();
+    let time = |dtype| machine.gemm_time((8192, 8192, 16), dtype).0;
+    let gain = time(DType::Bf16) / time(DType::E4m3);
+    assert!((1.0..1.1).contains(&gain), "{gain}");
+}
+
 /// Of e4m3 the GEMM takes half as long, and partials are as large as those of bf16: deep GEMMs gain, and
 /// those that the links bound do not.
 #[test]

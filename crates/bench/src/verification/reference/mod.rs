@@ -86,10 +86,7 @@ impl ReferenceOf {
         let computed = matches!(matrix, Matrix::C | Matrix::ResidualOut);
         Expectation {
             numbers: self.numbers,
-            dtype: match matrix {
-                Matrix::C => self.matrices.problem.output(),
-                _ => self.matrices.problem.dtype,
-            },
+            dtype: matrix.dtype(&self.matrices.problem),
             narrow: self.matrices.problem.scaling != Scaling::None,
             terms: if computed { self.matrices.problem.k } else { 0 },
             summands: if computed { self.matrices.summands } else { 1 },
@@ -278,7 +275,7 @@ impl Reference {
     /// that is what the kernels' arithmetic gives.
     fn normalized(&self, matrix: Matrix, row: usize) -> norm::Row {
         let of = &self.of;
-        let (n, dtype) = (of.matrices.problem.n, of.matrices.problem.dtype);
+        let (n, dtype) = (of.matrices.problem.n, of.matrices.problem.output());
         let (x, magnitudes) = self.row_of_gemm(row);
         let residual = of.source(Matrix::Residual).row(row, 0..n);
         let weight = of.source(Matrix::NormWeight).row(0, 0..n);

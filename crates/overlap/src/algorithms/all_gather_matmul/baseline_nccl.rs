@@ -4,7 +4,7 @@ use super::buffers::Operands;
 use crate::algorithms::{Algorithm, Options};
 use crate::error::PlanError;
 use crate::operation::Operation;
-use crate::plan::{Collective, Placement, Plan, Problem, Provider, StreamId, Transport};
+use crate::plan::{Placement, Plan, Problem, Provider, StreamId, Transport};
 
 /// An NCCL all-gather, then cuBLASLt; NCCL brings its own synchronisation.
 pub const ALGORITHM: Algorithm = Algorithm::new(
@@ -20,15 +20,8 @@ fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Pl
     let staging = plan.staging(Placement::Local);
 
     let all = plan.rows_in(rank, staging, 0..problem.m);
-    for (src, dst) in plan.own_shard().regions().zip(all.regions()) {
-        plan.builder.collective(
-            StreamId::MAIN,
-            Collective::AllGather,
-            src.clone(),
-            dst.clone(),
-            Transport::Nccl,
-        );
-    }
+    let own = plan.own_shard();
+    plan.gather(StreamId::MAIN, &own, &all, Transport::Nccl);
     plan.gemm(Provider::CublasLt, staging);
     plan.builder.finish()
 }

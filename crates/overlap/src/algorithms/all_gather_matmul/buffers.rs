@@ -2,72 +2,68 @@
 
 use crate::kernels::{KernelScales, KernelShape, RowScales};
 use crate::operation::Operation;
-use crate::plan::{Batch, OpKind, Provider, Scales, SlotId, chunk, chunks, layout_of};
+use crate::plan::{Batch, Collective, OpKind, Provider, Scales, SlotId, Transport};
 use crate::plan::{BufferId, Placement, PlanBuilder, Problem, Region, Role, StreamId};
+use crate::plan::{chunk, chunks, layout_of};
 use std::ops::Range;
 use warpweave_gemm::Scaling;
 use warpweave_symm_mem::DType;
 
 /// Buffers of rows of A: their elements, and their scales where each row has one.
 #[derive(Clone, Copy)]
-pub(super) struct RowBuffers {
-    pub(super) elements: BufferId,
+pub struct RowBuffers {
+    pub elements: BufferId,
     scales: Option<BufferId>,
 }
 
 impl RowBuffers {
-    pub(super) fn buffers(self) -> impl Iterator<Item = BufferId> {
+    pub fn buffers(self) -> impl Iterator<Item = BufferId> {
         std::iter::once(self.elements).chain(self.scales)
     }
 }
 
 /// Rows of A with their scales, which go wherever they go.
 #[derive(Clone)]
-pub(super) struct Rows {
-    pub(super) elements: Region,
+pub struct Rows {
+    pub elements: Region,
     scales: Option<Region>,
 }
 
-/// A plan under construction, with its operands.
-pub(super) struct Operands {
-    pub(super) builder: PlanBuilder,
-    pub(super) a: RowBuffers,
+/// A plan under construction, with the operands of an operation that gathers A.
+pub struct Operands {
+    pub builder: PlanBuilder,
+    pub a: RowBuffers,
     /// Of a linear layer, and of e4m3, stored n × k.
-    pub(super) b: BufferId,
+    pub b: BufferId,
     /// Of a linear layer.
-    pub(super) bias: Option<BufferId>,
-    pub(super) c: BufferId,
+    pub bias: Option<BufferId>,
+    pub c: BufferId,
     /// The scale of all of A, where it has one, and those of B.
     scales: (Option<BufferId>, Option<BufferId>),
-    pub(super) rank: usize,
+    pub rank: usize,
     world: usize,
     problem: Problem,
 }
 
 impl Operands {
     /// `a` is symmetric where peers read it and local where they do not.
-    pub(super) fn new(
+    pub fn new(
         name: &str,
         ranks: (usize, usize),
         problem: &Problem,
         a_placement: Placement,
     ) -> Self {
-        Self::of(
-            Operation::AllGatherMatmul,
-            name,
-            ranks,
-            problem,
-            a_placement,
-        )
+        let a = (a_placement, problem.max_shard(ranks.1));
+        Self::of(Operation::AllGatherMatmul, name, ranks, problem, a)
     }
 
-    /// Those of an operation that gathers A.
-    pub(super) fn of(
+    /// Those of this operation. `a` has as many rows as the rank that holds the most.
+    pub fn of(
         operation: Operation,
         name: &str,
         (rank, world): (usize, usize),
         problem: &Problem,
-        a_placement: Placement,
+        (a_placement, a_rows): (Placement, usize),
     ) -> Self {
         let Problem {
             m,
@@ -78,11 +74,10 @@ impl Operands {
             ..
         } = *problem;
         let mut builder = PlanBuilder::new(name, rank, world);
-        let shard_rows = problem.max_shard(world);
         let is_layer = operation == Operation::ColumnParallelLinear;
         let is_narrow = scaling != Scaling::None;
         let stored = layout_of(problem.stores_b_transposed(is_layer)).stored(k, n);
-        let elements = builder.buffer("a", a_placement, Role::Input, dtype, (shard_rows, k));
+        let elements = builder.buffer("a", a_placement, Role::Input, dtype, (a_rows, k));
         let mut local =
             |name, role, dtype, shape| builder.buffer(name, Placement::Local, role, dtype, shape);
         let b = local("b", Role::Weight, dtype, stored);
@@ -94,7 +89,7 @@ impl Operands {
             .then(|| local("scales_a", Role::Input, DType::F32, (1, 1)));
         let scales_b = is_narrow.then(|| local("scales_b", Role::Weight, DType::F32, of_b));
         let of_rows = (scaling == Scaling::Row).then(|| {
-            let shape = (shard_rows, 1);
+            let shape = (a_rows, 1);
             builder.buffer("scales_a", a_placement, Role::Input, DType::F32, shape)
         });
         Operands {
@@ -114,13 +109,13 @@ impl Operands {
     }
 
     /// Adds the buffers that hold all rows of A.
-    pub(super) fn staging(&mut self, placement: Placement) -> RowBuffers {
+    pub fn staging(&mut self, placement: Placement) -> RowBuffers {
         let rows = self.problem.m;
         self.row_buffers(["staging", "staged_scales"], placement, rows)
     }
 
     /// Adds buffers for so many rows of A, and for their scales where they have some.
-    pub(super) fn row_buffers(
+    pub fn row_buffers(
         &mut self,
         [name, of_scales]: [&str; 2],
         placement: Placement,
@@ -137,13 +132,13 @@ impl Operands {
     }
 
     /// The `index`-th of `count` chunks of this rank's shard, in its own buffer; empty if it has fewer.
-    pub(super) fn own_chunk(&self, count: usize, index: usize) -> Rows {
+    pub fn own_chunk(&self, count: usize, index: usize) -> Rows {
         let rows = 0..self.rows_of(self.rank).len();
         self.rows_in(self.rank, self.a, chunk(&rows, index, count))
     }
 
     /// These rows of buffers of `rank`.
-    pub(super) fn rows_in(&self, rank: usize, buffers: RowBuffers, rows: Range<usize>) -> Rows {
+    pub fn rows_in(&self, rank: usize, buffers: RowBuffers, rows: Range<usize>) -> Rows {
         let of = |buffer, cols| self.builder.on(rank, buffer, rows.clone(), 0..cols);
         Rows {
             elements: of(buffers.elements, self.problem.k),
@@ -152,41 +147,50 @@ impl Operands {
     }
 
     /// Copies rows by copy engine.
-    pub(super) fn copy(&mut self, stream: StreamId, src: &Rows, dst: &Rows) {
+    pub fn copy(&mut self, stream: StreamId, src: &Rows, dst: &Rows) {
         for (src, dst) in src.regions().zip(dst.regions()) {
             self.builder.copy(stream, src.clone(), dst.clone());
         }
     }
 
     /// Copies rows to a peer, and signals it after that, whether or not there was something to copy.
-    pub(super) fn put(&mut self, stream: StreamId, src: &Rows, dst: &Rows, slot: SlotId) {
+    pub fn put(&mut self, stream: StreamId, src: &Rows, dst: &Rows, slot: SlotId) {
         self.copy(stream, src, dst);
         self.builder.signal(stream, slot, [dst.elements.rank]);
     }
 
+    /// Gathers rows of all ranks by a collective.
+    pub fn gather(&mut self, stream: StreamId, src: &Rows, dst: &Rows, transport: Transport) {
+        for (src, dst) in src.regions().zip(dst.regions()) {
+            let (src, dst) = (src.clone(), dst.clone());
+            self.builder
+                .collective(stream, Collective::AllGather, src, dst, transport);
+        }
+    }
+
     /// The rows that `rank` holds, in its own buffer.
-    pub(super) fn shard_on(&self, rank: usize) -> Rows {
+    pub fn shard_on(&self, rank: usize) -> Rows {
         self.rows_in(rank, self.a, 0..self.rows_of(rank).len())
     }
 
     /// This rank's shard, in its own buffer.
-    pub(super) fn own_shard(&self) -> Rows {
+    pub fn own_shard(&self) -> Rows {
         self.shard_on(self.rank)
     }
 
     /// Where this rank's shard lies in the staging of `rank`.
-    pub(super) fn staged_on(&self, rank: usize, staging: RowBuffers) -> Rows {
+    pub fn staged_on(&self, rank: usize, staging: RowBuffers) -> Rows {
         self.rows_in(rank, staging, self.rows_of(self.rank))
     }
 
     /// The sizes of a kernel that gathers and multiplies.
-    pub(super) fn shape(&self) -> KernelShape {
+    pub fn shape(&self) -> KernelShape {
         let Problem { m, n, k, dtype, .. } = self.problem;
         KernelShape { m, n, k, dtype }
     }
 
     /// The sizes of a kernel that only gathers.
-    pub(super) fn gather_shape(&self) -> KernelShape {
+    pub fn gather_shape(&self) -> KernelShape {
         KernelShape {
             n: 0,
             ..self.shape()
@@ -194,26 +198,26 @@ impl Operands {
     }
 
     /// Multiplies the staged rows.
-    pub(super) fn gemm(&mut self, provider: Provider, staging: RowBuffers) {
+    pub fn gemm(&mut self, provider: Provider, staging: RowBuffers) {
         let rows = 0..self.problem.m;
         let src = self.rows_in(self.rank, staging, rows.clone());
-        self.gemm_by(provider, StreamId::MAIN, src, rows);
+        self.gemms(provider, StreamId::MAIN, src, (rows, Batch::ONE));
     }
 
     /// Whether B is stored n × k.
-    pub(super) fn b_transposed(&self) -> bool {
+    pub fn b_transposed(&self) -> bool {
         self.problem.stores_b_transposed(self.bias.is_some())
     }
 
     /// The rows of A that `rank` holds.
-    pub(super) fn rows_of(&self, rank: usize) -> Range<usize> {
+    pub fn rows_of(&self, rank: usize) -> Range<usize> {
         self.problem.shard(rank, self.world)
     }
 
     /// Pushes this rank's shard to rank r + 1, then r + 2 and so on, in `count` chunks with a signal after
     /// each, once the peer has given its credit in `free`. `ready` gives the slot for the step, from 1, and
     /// the number of the chunk.
-    pub(super) fn push(
+    pub fn push(
         &mut self,
         stream: StreamId,
         staging: RowBuffers,
@@ -235,7 +239,7 @@ impl Operands {
 
     /// Pushes up to `count` rows of this rank's shard, from its first, to rank r + 1, then r + 2 and so on,
     /// in one piece each with a signal after it, without their scales. Nothing from a rank without rows.
-    pub(super) fn push_first(
+    pub fn push_first(
         &mut self,
         stream: StreamId,
         staging: RowBuffers,
@@ -255,7 +259,7 @@ impl Operands {
     }
 
     /// The scales of a kernel that gathers and multiplies.
-    pub(super) fn kernel_scales(&self, staging: RowBuffers) -> Option<RowScales> {
+    pub fn kernel_scales(&self, staging: RowBuffers) -> Option<RowScales> {
         let (of_all, of_b) = self.scales;
         let own = KernelScales {
             scaling: self.problem.scaling,
@@ -269,28 +273,30 @@ impl Operands {
     }
 
     /// Multiplies this rank's shard where it lies.
-    pub(super) fn gemm_own(&mut self, stream: StreamId) {
+    pub fn gemm_own(&mut self, stream: StreamId) {
         let (src, rows) = (self.own_shard(), self.rows_of(self.rank));
         self.gemm_of(stream, src, rows);
     }
 
     /// Multiplies these rows, which are in this rank's staging.
-    pub(super) fn gemm_staged(
-        &mut self,
-        stream: StreamId,
-        staging: RowBuffers,
-        rows: Range<usize>,
-    ) {
+    pub fn gemm_staged(&mut self, stream: StreamId, staging: RowBuffers, rows: Range<usize>) {
         let src = self.rows_in(self.rank, staging, rows.clone());
         self.gemm_of(stream, src, rows);
     }
 
     /// Rows of C from rows of A by cuBLASLt; nothing where there are none.
-    pub(super) fn gemm_of(&mut self, stream: StreamId, src: Rows, rows: Range<usize>) {
-        self.gemm_by(Provider::CublasLt, stream, src, rows);
+    pub fn gemm_of(&mut self, stream: StreamId, src: Rows, rows: Range<usize>) {
+        self.gemms(Provider::CublasLt, stream, src, (rows, Batch::ONE));
     }
 
-    fn gemm_by(&mut self, provider: Provider, stream: StreamId, src: Rows, rows: Range<usize>) {
+    /// The same of a batch, of which `src` and `rows` are those of the first GEMM.
+    pub fn gemms(
+        &mut self,
+        provider: Provider,
+        stream: StreamId,
+        src: Rows,
+        (rows, batch): (Range<usize>, Batch),
+    ) {
         if rows.is_empty() {
             return;
         }
@@ -308,7 +314,7 @@ impl Operands {
                 a,
                 b,
             }),
-            batch: Batch::ONE,
+            batch,
             provider,
         };
         self.builder.push(stream, gemm);
@@ -324,7 +330,7 @@ impl Rows {
         }
     }
 
-    pub(super) fn regions(&self) -> impl Iterator<Item = &Region> {
+    pub fn regions(&self) -> impl Iterator<Item = &Region> {
         std::iter::once(&self.elements).chain(&self.scales)
     }
 }

@@ -80,13 +80,14 @@ pub(in crate::algorithms) fn build(
         true => Placement::Local,
         false => Placement::Symmetric,
     };
-    let mut plan = Operands::of(operation, name, (rank, world), problem, placement);
+    let shard = problem.max_shard(world);
+    let a = (placement, shard);
+    let mut plan = Operands::of(operation, name, (rank, world), problem, a);
     let main = StreamId::MAIN;
     if world == 1 {
         plan.gemm_own(main);
         return plan.builder.finish();
     }
-    let shard = problem.max_shard(world);
     let chunk_rows = match is_eager {
         true => gemm::AllGatherMatmul::eager_chunk_rows(shard),
         false => gemm::AllGatherMatmul::chunk_rows(shard, options.count("chunks")),

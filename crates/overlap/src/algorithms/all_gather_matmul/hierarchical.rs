@@ -78,8 +78,8 @@ pub(in crate::algorithms) fn over_nodes(
     problem: &Problem,
 ) -> Result<Plan, PlanError> {
     let nodes = Nodes::new((rank, world), options);
-    let local = Placement::Local;
-    let mut plan = Operands::of(operation, name, (rank, world), problem, local);
+    let a = (Placement::Local, problem.max_shard(world));
+    let mut plan = Operands::of(operation, name, (rank, world), problem, a);
     plan.builder.nodes_of(nodes.size);
     let main = StreamId::MAIN;
     let landing = Landing::gather(&mut plan, &nodes, options.count(CHUNKS.key));

@@ -9,7 +9,7 @@
 pub mod baseline_cuda;
 pub mod baseline_nccl;
 pub mod broadcast_pipeline;
-mod buffers;
+pub(super) mod buffers;
 pub mod direct_exchange;
 pub mod fused;
 pub mod hierarchical;

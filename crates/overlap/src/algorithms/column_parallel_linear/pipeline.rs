@@ -1,13 +1,11 @@
 //! `columnParallelLinear`: gathers chunk by chunk and multiplies each chunk on a pool of streams.
 
 use super::chunk::{Arrangement, Chunk, Gemm, Sharding, deal};
-use crate::algorithms::{Algorithm, Options, Parameter, Values};
+use crate::algorithms::all_gather_matmul::buffers::{Operands, RowBuffers, Rows};
+use crate::algorithms::{Algorithm, Options, Parameter, TENSOR_OR_ROW, Values};
 use crate::error::PlanError;
 use crate::operation::Operation;
-use crate::plan::{
-    Batch, BufferId, Collective, Placement, Plan, PlanBuilder, Problem, Region, Role, SlotId,
-    StreamId, Transport,
-};
+use crate::plan::{Placement, Plan, Problem, Provider, Scaling, SlotId, StreamId, Transport};
 use std::ops::Range;
 use warpweave_symm_mem::Priority;
 
@@ -69,7 +67,8 @@ pub const ALGORITHM: Algorithm = Algorithm::new(
 ])
 .rows(rows)
 .redundant(redundant)
-.batch_invariant(|_| true);
+.batch_invariant(|_| true)
+.takes_scales(scalings);
 
 fn build(
     options: &Options,
@@ -79,12 +78,12 @@ fn build(
 ) -> Result<Plan, PlanError> {
     let mut layer = Layer::new(options, (rank, world), problem);
     match options.choice("gather") {
-        _ if world == 1 => layer.multiply_where_it_lies(),
+        _ if world == 1 => layer.plan.gemm_own(StreamId::MAIN),
         "push" => layer.push(),
         "symmetric" => layer.collect(Transport::SymmetricMemory),
         _ => layer.collect(Transport::Nccl),
     }
-    layer.builder.finish()
+    layer.plan.builder.finish()
 }
 
 /// One chunk is the whole blocks, whichever the sharding; a chunk of one GEMM is no batch; a stream without a
@@ -94,6 +93,14 @@ fn redundant(options: &Options) -> bool {
     let cyclic = options.choice("sharding") == "cyclic";
     let batched = options.choice("gemms") == "batched";
     options.count("streams") > chunks || chunks == 1 && (cyclic || batched) || cyclic && batched
+}
+
+/// The GEMMs of a batch have no scales, and collectives over symmetric memory move no single bytes.
+fn scalings(options: &Options) -> &'static [Scaling] {
+    match (options.choice("gemms"), options.choice("gather")) {
+        ("batched", _) | (_, "symmetric") => &[],
+        _ => TENSOR_OR_ROW,
+    }
 }
 
 /// The rows of A that a rank holds.
@@ -120,13 +127,8 @@ fn chunks(options: &Options, world: usize, problem: &Problem) -> Vec<Chunk> {
 
 /// A plan under construction.
 struct Layer {
-    builder: PlanBuilder,
-    a: BufferId,
-    b: BufferId,
-    bias: BufferId,
-    c: BufferId,
+    plan: Operands,
     rank: usize,
-    problem: Problem,
     chunks: Vec<Chunk>,
     streams: usize,
     batched: bool,
@@ -134,142 +136,117 @@ struct Layer {
 
 impl Layer {
     fn new(options: &Options, (rank, world): (usize, usize), problem: &Problem) -> Self {
-        let Problem { m, n, k, dtype, .. } = *problem;
         let chunks = chunks(options, world, problem);
         // The first rank has the most.
         let held = chunks.iter().filter_map(|chunk| chunk.pieces.first());
-        let most = held.map(|piece| piece.held.len()).sum();
-        let mut builder = PlanBuilder::new(ALGORITHM.name, rank, world);
-        let mut local =
-            |name, role, shape| builder.buffer(name, Placement::Local, role, dtype, shape);
+        let a = (
+            Placement::Local,
+            held.map(|piece| piece.held.len()).sum::<usize>(),
+        );
+        let (name, operation) = (ALGORITHM.name, ALGORITHM.operation);
         Layer {
-            a: local("a", Role::Input, (most, k)),
-            b: local("b", Role::Weight, (n, k)),
-            bias: local("bias", Role::Weight, (1, n)),
-            c: local("c", Role::Output, (m, n)),
-            builder,
+            plan: Operands::of(operation, name, (rank, world), problem, a),
             rank,
-            problem: *problem,
             streams: options.count("streams").min(chunks.len()),
             chunks,
             batched: options.choice("gemms") == "batched",
         }
     }
 
-    fn staging(&mut self, placement: Placement) -> BufferId {
-        let Problem { m, k, dtype, .. } = self.problem;
-        self.builder
-            .buffer("staging", placement, Role::Staging, dtype, (m, k))
-    }
-
-    /// One GEMM, of all rows of A.
-    fn multiply_where_it_lies(&mut self) {
-        let rows = 0..self.problem.m;
-        let whole = Gemm {
-            staged: rows.clone(),
-            rows,
-            batch: Batch::ONE,
-        };
-        self.multiply(StreamId::MAIN, self.a, &whole);
-    }
-
     /// Gathers by collectives.
     fn collect(&mut self, transport: Transport) {
-        let staging = self.staging(transport.placement());
+        let staging = self.plan.staging(transport.placement());
         let chunks = std::mem::take(&mut self.chunks);
-        let mut pool = vec![self.builder.fork_with(Priority::Normal)];
+        let mut pool = vec![self.plan.builder.fork_with(Priority::Normal)];
         for (index, chunk) in chunks.iter().enumerate() {
             let stream = pool[index % self.streams];
             let src = self.held(chunk);
-            let dst = self.rows(self.rank, staging, chunk.staged());
-            self.builder
-                .collective(stream, Collective::AllGather, src, dst, transport);
+            let dst = self.plan.rows_in(self.rank, staging, chunk.staged());
+            self.plan.gather(stream, &src, &dst, transport);
             // The next collective begins after this one, not after its GEMMs.
             if self.streams > 1 && index + 1 < chunks.len() {
                 match pool.get((index + 1) % self.streams) {
                     Some(&next) => {
-                        self.builder.order(stream, next);
+                        self.plan.builder.order(stream, next);
                     }
-                    None => pool.push(self.builder.fork_from(stream, Priority::Normal)),
+                    None => {
+                        let next = self.plan.builder.fork_from(stream, Priority::Normal);
+                        pool.push(next);
+                    }
                 }
             }
-            self.multiply_chunk(stream, staging, chunk);
+            self.multiply(stream, staging, chunk);
         }
         for stream in pool {
-            self.builder.join(stream);
+            self.plan.builder.join(stream);
         }
     }
 
     /// Gathers by copy engine.
     fn push(&mut self) {
-        let staging = self.staging(Placement::Symmetric);
+        let staging = self.plan.staging(Placement::Symmetric);
         let (rank, streams) = (self.rank, self.streams);
         let chunks = std::mem::take(&mut self.chunks);
         let ready: Vec<SlotId> = (0..streams)
-            .map(|stream| self.builder.slot(format!("ready {stream}")))
+            .map(|stream| self.plan.builder.slot(format!("ready {stream}")))
             .collect();
-        let free = self.builder.slot("free");
-        let peers = self.builder.peers();
+        let free = self.plan.builder.slot("free");
+        let peers = self.plan.builder.peers();
         let gives = |rank: usize, chunk: &Chunk| !chunk.pieces[rank].rows.is_empty();
         let gives_any = |rank: usize| chunks.iter().any(|chunk| gives(rank, chunk));
 
-        let pushes = gives_any(rank).then(|| self.builder.fork());
+        let pushes = gives_any(rank).then(|| self.plan.builder.fork());
         if let Some(pushes) = pushes {
-            self.builder.wait_credit(pushes, free, peers.clone());
+            self.plan.builder.wait_credit(pushes, free, peers.clone());
             for (index, chunk) in chunks.iter().enumerate() {
                 for &to in peers.iter().filter(|_| gives(rank, chunk)) {
                     let (src, dst) = (self.held(chunk), self.place(to, staging, chunk));
-                    self.builder.put(pushes, src, dst, ready[index % streams]);
+                    self.plan.put(pushes, &src, &dst, ready[index % streams]);
                 }
             }
         }
-        let pool = self.builder.pool(streams, Priority::Normal);
+        let pool = self.plan.builder.pool(streams, Priority::Normal);
         for (index, chunk) in chunks.iter().enumerate() {
             let stream = pool[index % streams];
             let (src, dst) = (self.held(chunk), self.place(rank, staging, chunk));
             let from = peers.iter().copied().filter(|&peer| gives(peer, chunk));
-            self.builder
-                .copy(stream, src, dst)
-                .wait(stream, ready[index % streams], from);
-            self.multiply_chunk(stream, staging, chunk);
+            self.plan.copy(stream, &src, &dst);
+            self.plan.builder.wait(stream, ready[index % streams], from);
+            self.multiply(stream, staging, chunk);
         }
+        let builder = &mut self.plan.builder;
         for stream in pool {
-            self.builder.join(stream);
+            builder.join(stream);
         }
         let givers = peers.iter().copied().filter(|&peer| gives_any(peer));
-        self.builder.signal(StreamId::MAIN, free, givers);
+        builder.signal(StreamId::MAIN, free, givers);
         if let Some(pushes) = pushes {
-            self.builder.join(pushes);
+            builder.join(pushes);
         }
-    }
-
-    /// All columns of these rows.
-    fn rows(&self, rank: usize, buffer: BufferId, rows: Range<usize>) -> Region {
-        self.builder.on(rank, buffer, rows, 0..self.problem.k)
     }
 
     /// This rank's piece of a chunk.
-    fn held(&self, chunk: &Chunk) -> Region {
-        self.rows(self.rank, self.a, chunk.pieces[self.rank].held.clone())
+    fn held(&self, chunk: &Chunk) -> Rows {
+        let held = chunk.pieces[self.rank].held.clone();
+        self.plan.rows_in(self.rank, self.plan.a, held)
     }
 
     /// Where this rank's piece of a chunk lies in the staging of `rank`.
-    fn place(&self, rank: usize, staging: BufferId, chunk: &Chunk) -> Region {
-        self.rows(rank, staging, chunk.pieces[self.rank].staged.clone())
+    fn place(&self, rank: usize, staging: RowBuffers, chunk: &Chunk) -> Rows {
+        let staged = chunk.pieces[self.rank].staged.clone();
+        self.plan.rows_in(rank, staging, staged)
     }
 
-    fn multiply_chunk(&mut self, stream: StreamId, staging: BufferId, chunk: &Chunk) {
-        for gemm in chunk.gemms(self.batched) {
-            self.multiply(stream, staging, &gemm);
+    fn multiply(&mut self, stream: StreamId, staging: RowBuffers, chunk: &Chunk) {
+        for Gemm {
+            staged,
+            rows,
+            batch,
+        } in chunk.gemms(self.batched)
+        {
+            let src = self.plan.rows_in(self.rank, staging, staged);
+            self.plan
+                .gemms(Provider::CublasLt, stream, src, (rows, batch));
         }
-    }
-
-    fn multiply(&mut self, stream: StreamId, buffer: BufferId, gemm: &Gemm) {
-        let a = self.rows(self.rank, buffer, gemm.staged.clone());
-        let [weight, bias] = [self.b, self.bias].map(|id| self.builder.whole(id));
-        let cols = 0..self.problem.n;
-        let c = self.builder.own(self.c, gemm.rows.clone(), cols);
-        self.builder
-            .linear(stream, (a, weight, Some(bias)), c, gemm.batch);
     }
 }
