@@ -576,6 +576,35 @@ fn the_choice_is_pure_and_measured_times_count() {
 }
 
 #[test]
+fn times_count_for_operands_that_are_scaled_alike() {
+    let by = |scaling| Problem::new(64, 1024, 4096, DType::E4m3).with_scaling(scaling);
+    let operation = Operation::RowParallelLinear;
+    let mut candidates = choice::candidates(operation, Reproducible::No, 1);
+    candidates.retain(|candidate| candidate.takes(&by(Scaling::Row)));
+    let mut figures = choice::Figures {
+        machine: Machine::named("h200x4").unwrap(),
+        capabilities: algorithms::Capabilities::SM90,
+        measurements: Default::default(),
+    };
+    let best = |figures: &choice::Figures, scaling| {
+        let classes = choice::classes(operation, 4, &by(scaling), &candidates, figures).unwrap();
+        classes.last().unwrap().ranking.clone()
+    };
+    let last = best(&figures, Scaling::Row).last().unwrap().clone();
+    let of_tensors = best(&figures, Scaling::Tensor);
+    figures
+        .measurements
+        .push(warpweave_overlap::select::Measurement {
+            configuration: last.clone(),
+            world: 4,
+            problem: by(Scaling::Row),
+            us: 5.0,
+        });
+    assert_eq!(best(&figures, Scaling::Row)[0], last);
+    assert!(best(&figures, Scaling::Tensor) == of_tensors);
+}
+
+#[test]
 fn errors_say_what_to_do() {
     on_ranks(2, host, |rank| {
         let layers = Layers::new(&rank.executor).unwrap();
