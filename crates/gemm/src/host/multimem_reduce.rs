@@ -1,6 +1,6 @@
-//! The host twin of GEMM + all-reduce by multimem: the same groups in the same order, by the same signals. The
-//! host backend's multicast is emulated: an owner loads from every rank's staging, adds in the order of ranks,
-//! and stores to every rank's C.
+//! The host twin of GEMM + all-reduce by multimem: the same groups in the same order, by the same signals.
+//! The host backend's multicast is emulated: an owner loads from every rank's staging, adds in the order of
+//! ranks, and stores to every rank's C.
 
 use warpweave_symm_mem::host::{expect_signal, is_noticed, send_signal};
 
@@ -17,10 +17,10 @@ pub(super) unsafe fn reduce<T: Element>(gemm: &Launch<'_>) -> Result<(), Error> 
     for group in &gemm.order() {
         let Group { owner, index, .. } = *group;
         let partial = partials::partial(gemm, &group.rows)?;
-        // SAFETY: slots and ranks were checked. This rank's staging is written after `done` of the call before,
-        // and that of others read after their `ready`, which they signal in a launch that has begun, so that
-        // their C may be written. Every wait runs: each advances its own epoch. After one that failed nothing
-        // is published or written to a peer.
+        // SAFETY: slots and ranks were checked. This rank's staging is written after `done` of the call
+        // before, and that of others read after their `ready`, which they signal in a launch that has begun,
+        // so that their C may be written. Every wait runs: each advances its own epoch. After one that failed
+        // nothing is published or written to a peer.
         unsafe {
             if !is_noticed(pad) {
                 store::<T>(gemm, gemm.staged(own, owner), group, &partial);

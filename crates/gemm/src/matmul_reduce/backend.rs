@@ -49,8 +49,8 @@ pub trait GemmReduceBackend: GemmBackend {
     /// - `a` and `b` hold the problem's matrices, `bias` and `scales` its elements if it has them, and C the
     ///   rows of this rank or all of them. Each staging and `pulled` hold as many rows as the largest shard
     ///   for each of the other ranks; in one shot each staging holds all rows for each rank, twice, and by
-    ///   multimem all rows, at the multicast addresses too. All are mapped until the launches of all ranks have
-    ///   ended, and what is written overlaps nothing else.
+    ///   multimem all rows, at the multicast addresses too. All are mapped until the launches of all ranks
+    ///   have ended, and what is written overlaps nothing else.
     /// - The pad lives until then. Nothing signals or waits in the GEMM's slots but GEMMs of this kind with
     ///   the same `done`, whose counter holds the epochs of all of them. Every rank launches a GEMM with the
     ///   same shards, groups and slots, as often as this one and in the same order with the others.

@@ -26,12 +26,12 @@
 //!
 //! # By multimem
 //!
-//! With NVLink multicast ([`ReduceOutput::Multimem`]) the switch adds partials and copies results, so that each
-//! crosses a link once. Staging has rows as C has, those of this rank too. In a call rank r
+//! With NVLink multicast ([`ReduceOutput::Multimem`]) the switch adds partials and copies results, so that
+//! each crosses a link once. Staging has rows as C has, those of this rank too. In a call rank r
 //! - for each group: stores its partial into its staging and signals `ready` to the owner;
-//! - for each group of its own: waits for `ready` of all others, loads the sum of all ranks' partials from the
-//!   multicast address of staging, and stores it to the multicast address of C. Whoever has signalled `ready`
-//!   has begun the call, so its C may be written;
+//! - for each group of its own: waits for `ready` of all others, loads the sum of all ranks' partials from
+//!   the multicast address of staging, and stores it to the multicast address of C. Whoever has signalled
+//!   `ready` has begun the call, so its C may be written;
 //! - then signals `done` to all others, and ends after their `done`: all its rows of C have been stored.
 //!
 //! # In one shot
@@ -58,8 +58,8 @@
 //! which of the two protocols reduces it, and a GEMM followed by a reduction in the order of ranks, as
 //! `warpweave-kernels`' `LocalReduce` and `warpweave-comm`'s direct collectives do it, gives the same.
 //!
-//! By multimem the switch adds the partials in f32, in an unspecified order, and rounds once. All ranks get the
-//! same bits, which may differ from those above. A bias would be rounded once more and is refused.
+//! By multimem the switch adds the partials in f32, in an unspecified order, and rounds once. All ranks get
+//! the same bits, which may differ from those above. A bias would be rounded once more and is refused.
 
 mod backend;
 mod order;
@@ -153,8 +153,8 @@ pub struct ReduceOperands {
     /// shot each staging is two, and each holds the partials of all ranks, in their order, of all rows of C,
     /// which peers write. By multimem it has the rows of C.
     pub staging: Peers,
-    /// By multimem, on a GPU: the multicast addresses of `c` and of `staging`. Null on the host backend, which
-    /// loads from and stores to every mapping; otherwise unused.
+    /// By multimem, on a GPU: the multicast addresses of `c` and of `staging`. Null on the host backend,
+    /// which loads from and stores to every mapping; otherwise unused.
     pub multicast: [DevicePtr; 2],
     /// In one shot the bytes from the first of the two to the second: at least world · m rows, and on a GPU a
     /// multiple of 16. The same on all ranks and in all calls that share a staging, whatever their m.

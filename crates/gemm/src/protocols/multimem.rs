@@ -1,5 +1,5 @@
-//! The GEMM + all-reduce by multimem: `multimem_reduction.cu`. What the switch adds is read from the staging of
-//! every rank, and what it copies is written to the C of every rank.
+//! The GEMM + all-reduce by multimem: `multimem_reduction.cu`. What the switch adds is read from the staging
+//! of every rank, and what it copies is written to the C of every rank.
 
 use super::{Model, Planted, Published, Thread, aux_ended, begin, calls, end, peers};
 use crate::matmul_reduce::{Group, order};

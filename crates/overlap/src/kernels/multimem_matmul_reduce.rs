@@ -1,5 +1,5 @@
-//! GEMM + all-reduce by multimem: K is sharded, and for the owner of each row the switch adds all ranks' partial
-//! results, and copies the sum to all, in the same launch.
+//! GEMM + all-reduce by multimem: K is sharded, and for the owner of each row the switch adds all ranks'
+//! partial results, and copies the sum to all, in the same launch.
 
 use std::ops::Range;
 

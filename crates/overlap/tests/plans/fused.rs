@@ -34,8 +34,8 @@ fn fused_kernels_hold_in_groups_of_any_number_of_rows() {
 #[test]
 fn fused_kernels_without_one_of_their_signals_or_waits_do_not_hold() {
     // One of each of four groups of others, three of each of two own ones, three in the end. For everyone,
-    // one more of each. By multimem one of each of four groups of others, two of each of two own ones, three in
-    // the end.
+    // one more of each. By multimem one of each of four groups of others, two of each of two own ones, three
+    // in the end.
     for (name, count) in FUSED.into_iter().zip([13, 19, 19, 11, 11]) {
         assert_eq!(needed(&format!("{name}:rows=2")), count, "{name}");
     }

@@ -10,8 +10,8 @@ use crate::plan::{Placement, Plan, Problem, StreamId};
 /// How the owners reduce where everyone gets the result.
 pub(in crate::algorithms) const REDUCE: Parameter = Parameter {
     key: "reduce",
-    summary: "pull: owners pull partials and add them in the order of ranks, and the others pull the results; \
-              multimem: NVLink multicast, the switch adds partials in an order of its own and copies results",
+    summary: "pull: owners pull partials, add them in the order of ranks, and the others pull results; \
+              multimem: the switch adds partials in an order of its own and copies results",
     values: Values::Choices(&["pull", MULTIMEM]),
 };
 
@@ -22,12 +22,13 @@ pub(in crate::algorithms) fn is_multimem(options: &Options) -> bool {
     options.choice(REDUCE.key) == MULTIMEM && !super::one_shot::is_one_shot(options)
 }
 
-/// One kernel. It leaves its partial C in its `staging` as it is computed, in groups of `rows` rows. The owners
-/// load the sums of all ranks' partials from the multicast address of `staging`, and store them to that of C.
-/// In a world of one it is one GEMM.
+/// One kernel. It leaves its partial C in its `staging` as it is computed, in groups of `rows` rows. The
+/// owners load the sums of all ranks' partials from the multicast address of `staging`, and store them to that
+/// of C. In a world of one it is one GEMM.
 ///
 /// `ready i`: "my partial of group i of your rows is in my staging, and my C may be written". `done`: "I have
-/// loaded everything of yours, and stored my rows to your C"; each call ends after it, so no credit is needed.
+/// loaded everything of yours, and stored my rows to your C"; each call ends after it, so no credit is
+/// needed.
 pub(super) fn multimem(
     name: &str,
     options: &Options,
