@@ -11,6 +11,7 @@ fn main() {
         device.cubin("cuda/sm90/all_gather.cu", "sm_90a")?;
         device.cubin("cuda/sm90/eager.cu", "sm_90a")?;
         device.cubin("cuda/sm90/reduction.cu", "sm_90a")?;
+        device.cubin("cuda/sm90/multimem_reduction.cu", "sm_90a")?;
         device.cubin("cuda/sm90/one_shot.cu", "sm_90a")?;
         Ok(())
     });

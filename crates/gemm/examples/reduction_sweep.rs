@@ -122,6 +122,7 @@ fn shape(cuda: &Cuda, exchange: &Arc<dyn Exchange>, [m, n, k]: Shape) -> Result<
             },
             staging: staging.addresses().into(),
             staging_stride: world * c_bytes,
+            multicast: [DevicePtr::NULL; 2],
             pulled: pulled.address(),
             pad: pad.view(),
         };

@@ -25,7 +25,8 @@
 // Reading order: `tile.cuh` (shapes, shared memory), `schedule.cuh` (order of tiles), `pipeline.cuh` (the
 // ring of stages), `mainloop.cuh`, `epilogue.cuh`, this file, `plain.cu`. Then `recv_ring.cuh` and the
 // kernels that communicate, each of which is one file: `all_gather.cu`, `eager.cu`, `reduction.cu`,
-// `one_shot.cu`. `instantiate.cuh` names their entry points; `proof.cuh` checks the layouts at compile time.
+// `multimem_reduction.cu`, `one_shot.cu`. `instantiate.cuh` names their entry points; `proof.cuh` checks the
+// layouts at compile time.
 //
 // Edges: TMA stores nothing beyond a matrix, and fills columns beyond it with zeros. Rows beyond A are not
 // loaded (`rows_of_box`).

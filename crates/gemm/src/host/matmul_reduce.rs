@@ -5,7 +5,7 @@ use std::sync::Arc;
 use warpweave_symm_mem::host::{expect_signal, is_noticed, record, send_signal};
 use warpweave_symm_mem::{DevicePtr, Host, with_element};
 
-use super::{Element, enqueue, one_shot, panels, partials};
+use super::{Element, enqueue, multimem_reduce, one_shot, panels, partials};
 use crate::matmul_reduce::{Group, Launch, ReduceOperands, ReduceOutput};
 use crate::{Error, GemmReduceBackend, MatmulReduce};
 
@@ -36,9 +36,12 @@ impl GemmReduceBackend for Host {
 /// # Safety
 /// As for [`GemmReduceBackend::matmul_reduce`], with `T` the type of C.
 unsafe fn reduce<T: Element>(gemm: &Launch<'_>) -> Result<(), Error> {
-    if gemm.c == ReduceOutput::Each {
+    match gemm.c {
         // SAFETY: the caller's obligation.
-        return unsafe { one_shot::reduce::<T>(gemm) };
+        ReduceOutput::Each => return unsafe { one_shot::reduce::<T>(gemm) },
+        // SAFETY: the caller's obligation.
+        ReduceOutput::Multimem => return unsafe { multimem_reduce::reduce::<T>(gemm) },
+        ReduceOutput::Owner | ReduceOutput::Everyone => {}
     }
     let (pad, own) = (&gemm.operands.pad, gemm.rank);
     let everyone = gemm.c == ReduceOutput::Everyone;
@@ -100,7 +103,11 @@ unsafe fn reduce<T: Element>(gemm: &Launch<'_>) -> Result<(), Error> {
 }
 
 /// The rows of a group within what lies for the whole shard from `base` on.
-fn rows_at<T>(gemm: &Launch<'_>, base: DevicePtr, group: &Group) -> impl Iterator<Item = *mut T> {
+pub(super) fn rows_at<T>(
+    gemm: &Launch<'_>,
+    base: DevicePtr,
+    group: &Group,
+) -> impl Iterator<Item = *mut T> {
     let first = gemm.shards[group.owner].start;
     let rows = group.rows.start - first..group.rows.end - first;
     rows.map(move |row| gemm.row_from(base, row).as_host::<T>())
@@ -110,7 +117,12 @@ fn rows_at<T>(gemm: &Launch<'_>, base: DevicePtr, group: &Group) -> impl Iterato
 ///
 /// # Safety
 /// They are there, with elements of type `T`, and nothing else accesses them meanwhile.
-unsafe fn store<T: Element>(gemm: &Launch<'_>, base: DevicePtr, group: &Group, values: &[f32]) {
+pub(super) unsafe fn store<T: Element>(
+    gemm: &Launch<'_>,
+    base: DevicePtr,
+    group: &Group,
+    values: &[f32],
+) {
     let values = values.chunks_exact(gemm.problem.n);
     // SAFETY: the caller's obligation; a row has n elements.
     unsafe { partials::round_rows(rows_at::<T>(gemm, base, group), values) };

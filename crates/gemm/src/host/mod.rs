@@ -4,6 +4,7 @@ mod all_gather_matmul;
 mod backend;
 mod chunked_matmul;
 mod matmul_reduce;
+mod multimem_reduce;
 mod one_shot;
 mod panels;
 mod partials;

@@ -22,7 +22,9 @@ pub trait GemmReduceBackend: GemmBackend {
     /// - [`Error::InvalidProblem`] for a descriptor that contradicts itself.
     /// - On a GPU [`Error::Unsupported`], [`Error::Device`] and [`Error::MissingFeature`]: it needs compute
     ///   capability 9.0 and the feature `nvcc`, eight ranks at most, groups of a multiple of 128 rows (in one
-    ///   shot there are none), and what [`sm90::check_problem`](crate::sm90::check_problem) says.
+    ///   shot there are none), and what [`sm90::check_problem`](crate::sm90::check_problem) says. By multimem
+    ///   also [`Error::Memory`], where the device has no multicast or the guard does not allow it, with the
+    ///   reason.
     /// - What the backend reports.
     fn prepare_reduce(
         &self,
@@ -46,14 +48,15 @@ pub trait GemmReduceBackend: GemmBackend {
     /// # Safety
     /// - `a` and `b` hold the problem's matrices, `bias` and `scales` its elements if it has them, and C the
     ///   rows of this rank or all of them. Each staging and `pulled` hold as many rows as the largest shard
-    ///   for each of the other ranks; in one shot each staging holds all rows for each rank, twice. All are
-    ///   mapped until the launches of all ranks have ended, and what is written overlaps nothing else.
+    ///   for each of the other ranks; in one shot each staging holds all rows for each rank, twice, and by
+    ///   multimem all rows, at the multicast addresses too. All are mapped until the launches of all ranks
+    ///   have ended, and what is written overlaps nothing else.
     /// - The pad lives until then. Nothing signals or waits in the GEMM's slots but GEMMs of this kind with
     ///   the same `done`, whose counter holds the epochs of all of them. Every rank launches a GEMM with the
     ///   same shards, groups and slots, as often as this one and in the same order with the others.
     /// - No unordered work writes `a`, B, the bias or scales, or touches this rank's C, staging or
-    ///   `pulled`. Others read staging, and C where everyone gets the result, only until this rank's launch
-    ///   has ended.
+    ///   `pulled`. Others read staging, and C where everyone gets the result, or by multimem write C, only
+    ///   until this rank's launch has ended; after a fault until the pad has recovered.
     /// - In one shot others write staging from the start of their launches. Everything that uses `ready` or
     ///   `done` is then in one shot and uses both, and a staging belongs to one such pair and to GEMMs with
     ///   the same `staging_stride`: the flags decide which of the two a call takes.

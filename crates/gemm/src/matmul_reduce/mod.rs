@@ -24,6 +24,16 @@
 //! After a failed wait a rank signals nothing more; in one shot a launch that begins after it writes nothing
 //! to its peers.
 //!
+//! # By multimem
+//!
+//! With NVLink multicast ([`ReduceOutput::Multimem`]) the switch adds partials and copies results, so that
+//! each crosses a link once. Staging has rows as C has, those of this rank too. In a call rank r
+//! - for each group: stores its partial into its staging and signals `ready` to the owner;
+//! - for each group of its own: waits for `ready` of all others, loads the sum of all ranks' partials from
+//!   the multicast address of staging, and stores it to the multicast address of C. Whoever has signalled
+//!   `ready` has begun the call, so its C may be written;
+//! - then signals `done` to all others, and ends after their `done`: all its rows of C have been stored.
+//!
 //! # In one shot
 //!
 //! The protocol above crosses the link twice, for partials and for results, and each crossing adds the
@@ -47,6 +57,9 @@
 //! So the bits of a row depend on nothing but its rows of A, B and the bias: not on who owns it, on m, or on
 //! which of the two protocols reduces it, and a GEMM followed by a reduction in the order of ranks, as
 //! `warpweave-kernels`' `LocalReduce` and `warpweave-comm`'s direct collectives do it, gives the same.
+//!
+//! By multimem the switch adds the partials in f32, in an unspecified order, and rounds once. All ranks get
+//! the same bits, which may differ from those above. A bias would be rounded once more and is refused.
 
 mod backend;
 mod order;
@@ -72,6 +85,17 @@ pub enum ReduceOutput {
     Everyone,
     /// Each rank gets all of C and reduces it by itself, in one shot.
     Each,
+    /// Each rank gets all of C, from the owners of its rows by multimem: the switch adds what an owner loads,
+    /// in an order of its own, and copies what it stores. On a GPU only where multicast is
+    /// [allowed](warpweave_symm_mem::multicast::guard).
+    Multimem,
+}
+
+impl ReduceOutput {
+    /// Whether owners reduce their rows for everyone.
+    fn is_for_everyone(self) -> bool {
+        matches!(self, ReduceOutput::Everyone | ReduceOutput::Multimem)
+    }
 }
 
 /// C = the sum of A·B over all ranks, with a bias if the problem has one, or this rank's rows of it: what all
@@ -95,7 +119,8 @@ pub struct MatmulReduce {
     pub ready: usize,
     /// Where everyone gets the result, first of as many slots for "my group is reduced and may be pulled".
     pub summed: usize,
-    /// The slot for "I have pulled what is yours". In one shot it carries no signal.
+    /// The slot for "I have pulled what is yours"; by multimem also "and stored my rows to your C". In one
+    /// shot it carries no signal.
     pub done: usize,
     /// Rows of a group; the last of a shard may have fewer. On a GPU a multiple of 128. Unused in one shot.
     pub group_rows: usize,
@@ -120,19 +145,23 @@ pub struct ReduceOperands {
     pub scales: [DevicePtr; 2],
     /// Where the result goes. [`ReduceOutput::Owner`]: one address, of the first row of this rank's shard;
     /// [`Each`](ReduceOutput::Each): one, of row 0 of this rank's C;
-    /// [`Everyone`](ReduceOutput::Everyone): for each rank that of row 0 of its C, as mapped here.
+    /// [`Everyone`](ReduceOutput::Everyone) and [`Multimem`](ReduceOutput::Multimem): for each rank that of
+    /// row 0 of its C, as mapped here.
     pub c: Peers,
     /// For each rank the address of its staging, as mapped here: its partials of the rows of each other rank,
     /// in the order of ranks, with room for as many rows of `ldc` elements each as the largest shard. In one
     /// shot each staging is two, and each holds the partials of all ranks, in their order, of all rows of C,
-    /// which peers write.
+    /// which peers write. By multimem it has the rows of C.
     pub staging: Peers,
+    /// By multimem, on a GPU: the multicast addresses of `c` and of `staging`. Null on the host backend,
+    /// which loads from and stores to every mapping; otherwise unused.
+    pub multicast: [DevicePtr; 2],
     /// In one shot the bytes from the first of the two to the second: at least world · m rows, and on a GPU a
     /// multiple of 16. The same on all ranks and in all calls that share a staging, whatever their m.
     /// Otherwise ignored.
     pub staging_stride: usize,
     /// Address of memory of this rank alone, for the partials that it pulls: as much as a staging that is not
-    /// two. Unused in one shot.
+    /// two. Unused in one shot and by multimem.
     pub pulled: DevicePtr,
     /// The signal pad, of the rank and world of the GEMM.
     pub pad: PadView,
@@ -150,7 +179,7 @@ impl MatmulReduce {
 
     /// The groups in the order in which this rank takes them.
     pub(crate) fn order(&self) -> Vec<Group> {
-        let everyone = self.c == ReduceOutput::Everyone;
+        let everyone = self.c.is_for_everyone();
         order(&self.shards, self.rank, self.group_rows, everyone)
     }
 
@@ -220,8 +249,12 @@ impl MatmulReduce {
         if self.c != ReduceOutput::Each {
             self.validate_shards().or_else(refuse)?;
         }
+        if self.c == ReduceOutput::Multimem && problem.bias {
+            return refuse("by multimem there is no bias, which would be rounded once more".into());
+        }
         let staged_rows = match self.c {
             ReduceOutput::Each => (2 * world).saturating_mul(problem.m),
+            ReduceOutput::Multimem => problem.m,
             _ => world.saturating_mul(self.most_rows()),
         };
         if staged_rows.saturating_mul(self.row_bytes()) > isize::MAX as usize {
@@ -283,7 +316,11 @@ pub(crate) type Launch<'a> = launches::Launch<'a, MatmulReduce, ReduceOperands>;
 impl Launch<'_> {
     /// Where the partial of `source` of the rows of `owner` lies, in the staging of `source`.
     pub fn staged(&self, source: usize, owner: usize) -> DevicePtr {
-        self.place_of(owner, source, self.operands.staging[source])
+        let first = self.operands.staging[source];
+        match self.c {
+            ReduceOutput::Multimem => self.row_from(first, self.shards[owner].start),
+            _ => self.place_of(owner, source, first),
+        }
     }
 
     /// Where the partial of `source` of this rank's rows is pulled to.
@@ -307,10 +344,41 @@ impl Launch<'_> {
     pub fn own_sums(&self) -> DevicePtr {
         match self.c {
             ReduceOutput::Owner | ReduceOutput::Each => self.operands.c[0],
-            ReduceOutput::Everyone => {
+            ReduceOutput::Everyone | ReduceOutput::Multimem => {
                 self.row_from(self.operands.c[self.rank], self.shards[self.rank].start)
             }
         }
+    }
+
+    /// The multicast addresses of this rank's rows of C and of their partials.
+    pub fn own_multicast(&self) -> [DevicePtr; 2] {
+        let first = self.shards[self.rank].start;
+        self.operands
+            .multicast
+            .map(|address| self.row_from(address, first))
+    }
+
+    /// Checks that a GPU has the multicast addresses that it needs, at multiples of `alignment` bytes.
+    ///
+    /// # Errors
+    /// [`Error::Operand`].
+    pub fn check_multicast(&self, alignment: u64) -> Result<(), Error> {
+        let named = ["C", "staging"].into_iter().zip(self.operands.multicast);
+        for (operand, address) in named.filter(|_| self.c == ReduceOutput::Multimem) {
+            if address == DevicePtr::NULL || !address.0.is_multiple_of(alignment) {
+                return Err(Error::Operand {
+                    operand,
+                    problem: Box::new(self.problem),
+                    reason: format!(
+                        "a GPU reduces by multimem through a multicast address at a multiple of {alignment} \
+                         bytes, not {:#x}: bind the buffer to a `MulticastBuffer`, which \
+                         WARPWEAVE_MULTICAST=1 allows",
+                        address.0
+                    ),
+                });
+            }
+        }
+        Ok(())
     }
 
     /// The problem of `rows` of A, and its operands for a result at `c`.
@@ -355,6 +423,7 @@ impl Launch<'_> {
             c,
             staging,
             staging_stride,
+            multicast: _,
             pulled,
             pad,
         } = self.operands;
@@ -371,7 +440,7 @@ impl Launch<'_> {
             }
         }
         let copies = match self.c {
-            ReduceOutput::Everyone => world,
+            ReduceOutput::Everyone | ReduceOutput::Multimem => world,
             ReduceOutput::Owner | ReduceOutput::Each => 1,
         };
         for (what, count, wanted) in [
@@ -396,8 +465,8 @@ impl Launch<'_> {
         }
         let stagings = staging
             .iter()
-            .filter(|_| world > 1 || self.c == ReduceOutput::Each);
-        let pulls = world > 1 && self.c != ReduceOutput::Each;
+            .filter(|_| world > 1 || matches!(self.c, ReduceOutput::Each | ReduceOutput::Multimem));
+        let pulls = world > 1 && matches!(self.c, ReduceOutput::Owner | ReduceOutput::Everyone);
         for &c in c.iter().chain(stagings).chain(pulls.then_some(pulled)) {
             GemmOperands::new(*a, *b, c)
                 .with_bias(*bias)

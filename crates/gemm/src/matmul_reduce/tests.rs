@@ -39,11 +39,12 @@ fn operands(gemm: &MatmulReduce) -> ReduceOperands {
         bias: DevicePtr::NULL,
         scales: [address; 2],
         c: match gemm.c {
-            ReduceOutput::Everyone => on_all,
+            ReduceOutput::Everyone | ReduceOutput::Multimem => on_all,
             ReduceOutput::Owner | ReduceOutput::Each => address.into(),
         },
         staging: on_all,
         staging_stride: gemm.world * gemm.problem.m * gemm.row_bytes(),
+        multicast: [address; 2],
         pulled: address,
         pad: crate::pad_nowhere((gemm.rank, gemm.world), 65),
     }
@@ -195,6 +196,57 @@ fn sums_go_where_the_rows_belong() {
     operands.c = [DevicePtr(4096), DevicePtr(8192)].into_iter().collect();
     gemm.validate().unwrap();
     assert_eq!(sums(&gemm, &operands), DevicePtr(8192 + 5 * 520 * 2));
+}
+
+/// By multimem a staging has the rows of C, and the owner's are at the same place in all.
+#[test]
+fn the_switch_adds_what_lies_at_one_place() {
+    let mut gemm = gemm(10, (1, 3), 4);
+    gemm.c = ReduceOutput::Multimem;
+    let mut operands = operands(&gemm);
+    operands.multicast = [DevicePtr(1 << 30), DevicePtr(1 << 40)];
+    let launch = Launch {
+        gemm: &gemm,
+        operands: &operands,
+    };
+    launch.check(|_| 16).unwrap();
+    launch.check_multicast(16).unwrap();
+    let before = gemm.row_from(DevicePtr(0), gemm.shards[1].start).0;
+    for source in 0..3 {
+        assert_eq!(
+            launch.staged(source, 1).0,
+            operands.staging[source].0 + before
+        );
+    }
+    let [c, staging] = launch.own_multicast();
+    assert_eq!([c.0, staging.0], [(1 << 30) + before, (1 << 40) + before]);
+}
+
+#[test]
+fn a_gpu_without_multicast_addresses_is_told_what_to_do() {
+    let mut by_multimem = gemm(64, (0, 2), 8);
+    by_multimem.c = ReduceOutput::Multimem;
+    let refused = |gemm: &MatmulReduce, multicast: [u64; 2]| {
+        let mut operands = operands(gemm);
+        operands.multicast = multicast.map(DevicePtr);
+        let operands = &operands;
+        Launch { gemm, operands }.check_multicast(16)
+    };
+    for (multicast, wanted) in [([0, 4096], "C"), ([4096, 0], "staging"), ([8, 16], "C")] {
+        let error = refused(&by_multimem, multicast).unwrap_err();
+        assert!(
+            error.to_string().contains("WARPWEAVE_MULTICAST=1"),
+            "{error}"
+        );
+        let Error::Operand { operand, .. } = error else {
+            panic!("{error}");
+        };
+        assert_eq!(operand, wanted);
+    }
+    refused(&gemm(64, (0, 2), 8), [0, 0]).unwrap();
+    by_multimem.problem.bias = true;
+    let error = by_multimem.validate().unwrap_err().to_string();
+    assert!(error.contains("no bias"), "{error}");
 }
 
 #[test]

@@ -5,6 +5,7 @@ use super::all_gather::Gathering;
 use super::eager::Eager;
 use super::explore::explore_late;
 use super::health::{Late, SILENCE};
+use super::multimem::Multimem;
 use super::one_shot::OneShot;
 use super::reduction::Reducing;
 
@@ -47,7 +48,19 @@ fn that_pull() -> Vec<(&'static str, Model)> {
         ("gathering of pushed rows", gathering(&[2, 0], 1, &[1, 1])),
         ("reducing", reducing(&[1, 1], false)),
         ("reducing for everyone", reducing(&[1, 0], true)),
+        ("reducing by multimem", by_multimem(&[1, 0])),
     ]
+}
+
+/// The one that pushes results and ends with a wait.
+fn by_multimem(groups: &[usize]) -> Model {
+    let multimem = Multimem {
+        groups,
+        blocks: &[1, 1],
+        calls: 2,
+        planted: None,
+    };
+    multimem.model()
 }
 
 /// Those that push, whose calls end with a read.

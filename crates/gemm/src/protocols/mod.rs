@@ -1,9 +1,9 @@
 //! The flags, tickets and counters of the fused kernels, as programs for model checkers.
 //!
 //! A [`Model`] has a list of steps for each thread of all ranks that waits, signals or takes a ticket: what
-//! `all_gather.cu`, `eager.cu`, `one_shot.cu` and `reduction.cu` do, without the arithmetic. `explore`
-//! tries every order of the steps; under `--cfg loom` the smallest models also run on loom's memory. Both
-//! must find every [`Planted`] error. In `late` waits fail, by the rules of `health`.
+//! `all_gather.cu`, `eager.cu`, `one_shot.cu`, `reduction.cu` and `multimem_reduction.cu` do, without the
+//! arithmetic. `explore` tries every order of the steps; under `--cfg loom` the smallest models also run on
+//! loom's memory. Both must find every [`Planted`] error. In `late` waits fail, by the rules of `health`.
 
 mod all_gather;
 mod eager;
@@ -13,6 +13,8 @@ mod explore;
 mod health;
 #[cfg(not(loom))]
 mod late;
+#[cfg(not(loom))]
+mod multimem;
 #[cfg(loom)]
 mod on_loom;
 mod one_shot;

@@ -14,6 +14,7 @@ pub(super) static PLAIN: Image = warpweave_symm_mem::device_image!("plain", sm_9
 static ALL_GATHER: Image = warpweave_symm_mem::device_image!("all_gather", sm_90a);
 static EAGER: Image = warpweave_symm_mem::device_image!("eager", sm_90a);
 static REDUCTION: Image = warpweave_symm_mem::device_image!("reduction", sm_90a);
+static MULTIMEM_REDUCTION: Image = warpweave_symm_mem::device_image!("multimem_reduction", sm_90a);
 static ONE_SHOT: Image = warpweave_symm_mem::device_image!("one_shot", sm_90a);
 
 /// What the kernel does besides the GEMM.
@@ -25,6 +26,8 @@ pub(super) enum Family {
     Eager,
     /// Reductions by the owners of rows.
     Reduction,
+    /// The same by multimem.
+    MultimemReduction,
     /// Reductions by every rank for itself.
     OneShot,
 }
@@ -36,6 +39,7 @@ impl Family {
             Family::AllGather => &ALL_GATHER,
             Family::Eager => &EAGER,
             Family::Reduction => &REDUCTION,
+            Family::MultimemReduction => &MULTIMEM_REDUCTION,
             Family::OneShot => &ONE_SHOT,
         }
     }
@@ -43,7 +47,7 @@ impl Family {
     /// Dynamic shared memory of a block.
     pub(super) fn shared_bytes(self) -> u32 {
         match self {
-            Family::Plain | Family::OneShot => SHARED_BYTES,
+            Family::Plain | Family::OneShot | Family::MultimemReduction => SHARED_BYTES,
             // Blocks that pull, and those of the eager kernel, which have the same ring.
             Family::AllGather | Family::Eager | Family::Reduction => PULLING_BYTES,
         }
@@ -51,7 +55,10 @@ impl Family {
 
     /// Whether its blocks are no clusters.
     fn is_unclustered(self) -> bool {
-        matches!(self, Family::Reduction | Family::OneShot)
+        matches!(
+            self,
+            Family::Reduction | Family::MultimemReduction | Family::OneShot
+        )
     }
 }
 
@@ -295,6 +302,10 @@ pub(super) fn kernel(
         (Family::Eager, Scaling::Tensor | Scaling::Row) => kernels!("eager", "_outer_nt"),
         (Family::Reduction, Scaling::None) => kernels!("reduce"),
         (Family::Reduction, Scaling::Tensor | Scaling::Row) => kernels!("reduce", "_outer_nt"),
+        (Family::MultimemReduction, Scaling::None) => kernels!("multimem_reduce"),
+        (Family::MultimemReduction, Scaling::Tensor | Scaling::Row) => {
+            kernels!("multimem_reduce", "_outer_nt")
+        }
         (Family::OneShot, Scaling::None) => kernels!("one_shot"),
         (Family::OneShot, Scaling::Tensor | Scaling::Row) => kernels!("one_shot", "_outer_nt"),
         (_, Scaling::Block) => return None,
@@ -422,6 +433,7 @@ mod tests {
                 Family::AllGather,
                 Family::Eager,
                 Family::Reduction,
+                Family::MultimemReduction,
                 Family::OneShot,
             ] {
                 for (index, config) in CONFIGS.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! GEMM + reduction: `cuda/sm90/reduction.cu` for a problem.
+//! GEMM + reduction: `cuda/sm90/reduction.cu`, or `cuda/sm90/multimem_reduction.cu`, for a problem.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use warpweave_symm_mem::{Backend, Cuda, DevicePtr, PadView};
 
 use super::config::{self, Family};
 use super::prepared::{Bias, Scales, boxes, refused, rows_of_box, used_bias};
-use super::requirements::check_reduction;
+use super::requirements::{check_multicast, check_reduction};
 use super::resident::{Addresses, Parameter, Resident, check_family, own_scales};
 use super::tensor_map::{BOX_COLUMNS, Matrix, TensorMap};
 use super::{RANKS, reduce_tiling};
@@ -16,7 +16,7 @@ use crate::matmul_reduce::{Group, Launch, ReduceOutput};
 use crate::tables::{Table, Tables};
 use crate::{Error, MatmulReduce, ReduceOperands};
 
-/// The parameter of the kernels: `ReductionParams` in `cuda/sm90/reduction.cu`.
+/// The parameter of the kernels: `ReductionParams` in `cuda/sm90/reduction.cuh`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(128))]
 struct Reduction {
@@ -75,7 +75,12 @@ impl PreparedReduction {
     /// As [`GemmReduceBackend::prepare_reduce`](crate::GemmReduceBackend::prepare_reduce).
     pub(crate) fn new(cuda: &Cuda, tables: &Tables, gemm: &MatmulReduce) -> Result<Self, Error> {
         gemm.validate()?;
-        check_family(cuda, Family::Reduction)?;
+        check_multicast(cuda.device(), gemm)?;
+        let family = match gemm.c {
+            ReduceOutput::Multimem => Family::MultimemReduction,
+            _ => Family::Reduction,
+        };
+        check_family(cuda, family)?;
         check_reduction(gemm)?;
 
         let blocks = cuda.device().sms;
@@ -85,7 +90,7 @@ impl PreparedReduction {
             || reduce_tiling::to_owners(gemm, blocks),
             |given| given.config,
         );
-        let kernel = Resident::new(cuda, problem, (Family::Reduction, index), blocks)?;
+        let kernel = Resident::new(cuda, problem, (family, index), blocks)?;
         let units = units(gemm, kernel.config)?;
         let unit_count = units.len() as u32;
         let zeros = std::iter::repeat_n(0, gemm.groups() + 1);
@@ -117,16 +122,19 @@ impl PreparedReduction {
             operands,
         };
         gemm.check(|_| ADDRESS_ALIGNMENT)?;
+        gemm.check_multicast(ADDRESS_ALIGNMENT)?;
+        let [bias_or_c, pulled_or_staging] = match gemm.c {
+            ReduceOutput::Multimem => operands.multicast,
+            _ => [
+                used_bias(&self.gemm.problem, operands.bias),
+                operands.pulled,
+            ],
+        };
         let addresses = Addresses {
             peers: [operands.c, operands.staging],
             staging_stride: 0,
             scales: own_scales(&self.gemm.problem, operands.scales),
-            matrices: [
-                operands.a,
-                operands.b,
-                used_bias(&self.gemm.problem, operands.bias),
-                operands.pulled,
-            ],
+            matrices: [operands.a, operands.b, bias_or_c, pulled_or_staging],
         };
         let call = (&addresses, operands.pad);
         // SAFETY: the structure is the kernel's parameter, whose tables live as long as this; the caller
@@ -139,11 +147,23 @@ impl PreparedReduction {
 
     fn encode(&self, gemm: &Launch<'_>) -> Result<Reduction, Error> {
         let (rank, world, operands) = (gemm.rank, gemm.world, gemm.operands);
-        let of_peers = |at: &dyn Fn(usize) -> DevicePtr| {
-            std::array::from_fn(|peer| match peer < world && peer != rank {
+        // Of each other rank; by multimem of this one, at the addresses of all.
+        let by_multimem = gemm.c == ReduceOutput::Multimem;
+        let of_ranks = |at: &dyn Fn(usize) -> DevicePtr| {
+            std::array::from_fn(|peer| match peer < world && (peer == rank) == by_multimem {
                 true => at(peer),
                 false => DevicePtr::NULL,
             })
+        };
+        let (from, to) = match by_multimem {
+            true => {
+                let [c, staging] = gemm.own_multicast();
+                (of_ranks(&|_| staging), of_ranks(&|_| c))
+            }
+            false => (
+                of_ranks(&|source| gemm.staged(source, rank)),
+                of_ranks(&|source| gemm.pulled(source)),
+            ),
         };
         let of_shards = |of: fn(&Range<usize>) -> usize| {
             std::array::from_fn(|rank| gemm.shards.get(rank).map_or(0, of) as u32)
@@ -157,8 +177,8 @@ impl PreparedReduction {
             outgoing: maps.outgoing,
             incoming: maps.incoming,
             pad: operands.pad,
-            from: of_peers(&|source| gemm.staged(source, rank)),
-            to: of_peers(&|source| gemm.pulled(source)),
+            from,
+            to,
             sums: std::array::from_fn(|rank| match everyone && rank < world {
                 true => operands.c[rank],
                 false => DevicePtr::NULL,
@@ -282,17 +302,18 @@ impl Maps {
             incoming: TensorMap::UNUSED,
         };
         let own = &gemm.shards[rank];
-        if !own.is_empty() {
+        let by_multimem = gemm.c == ReduceOutput::Multimem;
+        if !own.is_empty() && !by_multimem {
             maps.c = encode("C", shard(own), rows_c, gemm.own_sums())?;
         }
-        for peer in (0..world).filter(|&peer| peer != rank) {
-            let theirs = &gemm.shards[peer];
-            if !theirs.is_empty() {
-                let to = gemm.staged(rank, peer);
-                maps.outgoing[peer] = encode("staging", shard(theirs), rows_c, to)?;
+        for owner in (0..world).filter(|&owner| owner != rank || by_multimem) {
+            let rows = &gemm.shards[owner];
+            if !rows.is_empty() {
+                let to = gemm.staged(rank, owner);
+                maps.outgoing[owner] = encode("staging", shard(rows), rows_c, to)?;
             }
         }
-        if !own.is_empty() && world > 1 {
+        if !own.is_empty() && world > 1 && !by_multimem {
             let parts = at(operands.pulled, shard(own));
             let stack = (world - 1, gemm.most_rows() * problem.ldc);
             let boxes = (PART_ROWS, parts_of_stage(config).min(world as u32 - 1));

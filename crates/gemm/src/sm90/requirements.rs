@@ -62,6 +62,18 @@ pub(super) fn check_reduction(gemm: &MatmulReduce) -> Result<(), Error> {
     Ok(())
 }
 
+/// Whether `device` has the multicast that `gemm` needs, which the guard must allow: asked before anything is
+/// created.
+///
+/// # Errors
+/// [`Error::Memory`], with what the guard says.
+pub(super) fn check_multicast(device: &DeviceInfo, gemm: &MatmulReduce) -> Result<(), Error> {
+    match gemm.c {
+        ReduceOutput::Multimem => Ok(device.multicast.require("multicast")?),
+        _ => Ok(()),
+    }
+}
+
 /// Whether the kernel runs on `device`: compute capability 9.0 and no other.
 ///
 /// # Errors
@@ -74,7 +86,27 @@ pub fn check_device(device: &DeviceInfo) -> Result<(), Error> {
 mod tests {
     use super::*;
     use crate::Scaling;
-    use warpweave_symm_mem::{Backend, Host};
+    use crate::matmul_reduce::tests::gemm;
+    use warpweave_symm_mem::{Backend, Host, Support, multicast};
+
+    #[test]
+    fn multimem_needs_the_word_of_the_guard() {
+        let refused = multicast::guard(|_| None).unwrap_err();
+        let device = |multicast| DeviceInfo {
+            multicast,
+            ..Host::new().device().clone()
+        };
+        let mut gemm = gemm(64, (0, 2), 128);
+        check_multicast(&device(Support::No(refused.clone())), &gemm).unwrap();
+        gemm.c = ReduceOutput::Multimem;
+        check_multicast(&device(Support::Yes), &gemm).unwrap();
+        let error = check_multicast(&device(Support::No(refused)), &gemm).unwrap_err();
+        assert!(
+            error.to_string().contains("set WARPWEAVE_MULTICAST=1"),
+            "{error}"
+        );
+        assert!(matches!(error, Error::Memory(_)), "{error}");
+    }
 
     #[test]
     fn rows_are_aligned_and_extents_are_free() {

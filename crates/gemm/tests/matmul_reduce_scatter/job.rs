@@ -29,10 +29,18 @@ pub enum To {
     Owner,
     Everyone,
     Each,
+    /// On the host alone, which emulates multicast: no test makes a multicast object.
+    Multimem,
 }
 
 impl To {
-    pub const ALL: [To; 3] = [To::Owner, To::Everyone, To::Each];
+    pub const ALL: [To; 4] = [To::Owner, To::Everyone, To::Each, To::Multimem];
+    pub const WITHOUT_MULTICAST: [To; 3] = [To::Owner, To::Everyone, To::Each];
+
+    /// Whether C is where peers reach it.
+    fn is_shared(self) -> bool {
+        matches!(self, To::Everyone | To::Multimem)
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -86,7 +94,7 @@ impl Case {
     fn rows(&self, rank: usize, world: usize) -> Range<usize> {
         match self.to {
             To::Owner => shard(self.m, rank, world),
-            To::Everyone | To::Each => 0..self.m,
+            To::Everyone | To::Each | To::Multimem => 0..self.m,
         }
     }
 
@@ -209,6 +217,7 @@ impl<B: GemmReduceBackend> Job<B> {
         let staging_stride = part(2 * n * world * m) + 512;
         let staging_bytes = match case.to {
             To::Each => staging_stride + 2 * n * world * m,
+            To::Multimem => 2 * n * m,
             _ => 2 * n * most * (world - 1),
         };
         let guarded = staging_bytes + GUARD;
@@ -228,14 +237,7 @@ impl<B: GemmReduceBackend> Job<B> {
             SymmetricBuffer::new(&backend, &exchange, name, bytes.max(256)).unwrap()
         };
         let staging = shared("staging", guarded);
-        let copies = shared(
-            "c",
-            if case.to == To::Everyone {
-                2 * n * m
-            } else {
-                0
-            },
-        );
+        let copies = shared("c", if case.to.is_shared() { 2 * n * m } else { 0 });
         let gemm = MatmulReduce {
             problem,
             shards: (0..world).map(|rank| shard(m, rank, world)).collect(),
@@ -243,6 +245,7 @@ impl<B: GemmReduceBackend> Job<B> {
                 To::Owner => ReduceOutput::Owner,
                 To::Everyone => ReduceOutput::Everyone,
                 To::Each => ReduceOutput::Each,
+                To::Multimem => ReduceOutput::Multimem,
             },
             rank,
             world,
@@ -260,10 +263,11 @@ impl<B: GemmReduceBackend> Job<B> {
             scales: [a.add(a_scales), b_at.add(b_scales)],
             c: match case.to {
                 To::Owner | To::Each => c.into(),
-                To::Everyone => copies.addresses().into(),
+                To::Everyone | To::Multimem => copies.addresses().into(),
             },
             staging: staging.addresses().into(),
             staging_stride,
+            multicast: [DevicePtr::NULL; 2],
             pulled,
             pad: pad.view(),
         };
@@ -307,7 +311,7 @@ impl<B: GemmReduceBackend> Job<B> {
         let prepared = backend.prepare_reduce(&handle, &gemm).unwrap();
         let job = Job {
             c: match case.to {
-                To::Everyone => copies.local(),
+                To::Everyone | To::Multimem => copies.local(),
                 To::Owner | To::Each => c,
             },
             backend,

@@ -144,7 +144,8 @@ fn every_rank_gets_its_sums() {
                         b,
                         group_rows,
                         to,
-                        bias: b == Layout::Transposed,
+                        // By multimem it would be rounded once more.
+                        bias: b == Layout::Transposed && to != To::Multimem,
                     };
                     exact(world, |_| Host::new(), &case, 8);
                 }

@@ -224,6 +224,7 @@ impl<B: Kernels> Rank<B> {
                         },
                         staging: on_all(at.shared).into(),
                         staging_stride: 2 * gemm.world * m * ldc,
+                        multicast: [DevicePtr::NULL; 2],
                         pulled: work.add(a_bytes),
                         pad: self.pad.view(),
                     };

@@ -10,7 +10,7 @@ use warpweave_gemm::{
     AllGatherMatmul, AllGatherOperands, GatheredScales, GemmProblem, MatmulReduce, Peers, Protocol,
     ReduceOperands, Scaling,
 };
-use warpweave_symm_mem::DType;
+use warpweave_symm_mem::{DType, DevicePtr};
 
 use crate::Kernels;
 use crate::rank::{Limits, Matrix, Rank};
@@ -181,6 +181,7 @@ impl<B: Kernels> Rank<B> {
                 _ => self.within.partials,
             }),
             staging_stride: self.within.each_stride,
+            multicast: [DevicePtr::NULL; 2],
             pulled: self.at.pulled,
             pad: self.pad.view(),
         }
@@ -306,6 +307,9 @@ impl<B: Kernels> Rank<B> {
                         (&matrix.summed, 0..m, copies)
                     }
                     ReduceOutput::Each => (&matrix.summed, 0..m, self.at.c),
+                    ReduceOutput::Multimem => {
+                        unreachable!("the switch adds in an order of its own")
+                    }
                 }
             }
         };

@@ -122,7 +122,11 @@ impl Configuration {
 
     /// What it needs on a GPU; the host backend runs all of them.
     pub fn needs(&self) -> Capabilities {
-        self.algorithm.needs
+        let needs = self.algorithm.needs;
+        Capabilities {
+            multicast: needs.multicast || (self.algorithm.multicast)(&self.options),
+            ..needs
+        }
     }
 
     /// Whether it takes operands of this element type, with these scales or without.

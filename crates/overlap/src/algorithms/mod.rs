@@ -79,6 +79,8 @@ pub struct Algorithm {
     pub summary: &'static str,
     /// What it needs on a GPU; the host backend runs all of them.
     pub needs: Capabilities,
+    /// Whether it needs multicast with these options, too.
+    pub multicast: fn(&Options) -> bool,
     /// What can be chosen.
     pub parameters: &'static [Parameter],
     /// Builds the plan of one rank.
@@ -106,6 +108,7 @@ impl Algorithm {
             operation,
             summary,
             needs: Capabilities::NONE,
+            multicast: |_| false,
             parameters: &[],
             build,
             rows: None,
@@ -131,6 +134,12 @@ impl Algorithm {
     #[must_use]
     pub const fn needs(self, needs: Capabilities) -> Self {
         Algorithm { needs, ..self }
+    }
+
+    /// With options for which it needs multicast.
+    #[must_use]
+    pub const fn multicast(self, multicast: fn(&Options) -> bool) -> Self {
+        Algorithm { multicast, ..self }
     }
 
     /// With these parameters.

@@ -107,12 +107,7 @@ impl Kernel for MatmulReduce {
     }
 
     fn validate(&self, _: usize, world: usize) -> Result<(), String> {
-        let MatmulReduce { rows, groups, .. } = *self;
-        let needed = self.shape.m.div_ceil(world).div_ceil(rows.max(1));
-        match groups == needed && rows > 0 {
-            true => Ok(()),
-            false => Err(format!("{needed} groups of {rows} rows, not {groups}")),
-        }
+        check_groups(self.shape.m, world, (self.rows, self.groups))
     }
 
     fn about_effects(&self, world: usize) -> usize {
@@ -158,7 +153,20 @@ impl Kernel for MatmulReduce {
     fn cost(&self, costs: &Costs<'_>, rest: &[Effect]) -> Option<Cost> {
         let own = costs.plan.rank;
         match rest.first()? {
-            Effect::Read(region) if region.buffer == self.a => Some(self.group_cost(costs, region)),
+            Effect::Read(region) if region.buffer == self.a => {
+                // Tiles of own rows also add what the others have computed.
+                let (world, shape) = (costs.plan.world, self.shape);
+                let adding = match shard(shape.m, own, world).contains(&region.rows.start) {
+                    true => {
+                        let partials = (world - 1) * region.rows.len() * shape.n;
+                        let bytes = partials * shape.output().size();
+                        micros(bytes as f64, costs.machine.gpu.memory_gbs)
+                    }
+                    false => 0.0,
+                };
+                let order = self.order(own, world);
+                Some(group_cost(costs, (shape, &order), region, adding))
+            }
             Effect::Read(region) if region.rank != own => {
                 let rate = costs.machine.link.sm_pull_gbs;
                 let pull = costs.transfer(region.rank, &[own], costs.bytes(region), rate);
@@ -206,45 +214,6 @@ impl MatmulReduce {
         shard(self.shape.k, rank, world).len()
     }
 
-    /// The GEMM of a group of rows, where `region` is what it reads of A. One launch: the groups share the
-    /// waves of tiles, so that each holds its part of those that have its tiles, from the begin of the first
-    /// to the end of the last.
-    fn group_cost(&self, costs: &Costs<'_>, region: &Region) -> Cost {
-        let (own, shape) = (costs.plan.rank, self.shape);
-        let depth = region.cols.len();
-        let order = self.order(own, costs.plan.world);
-        // No tile has rows of two groups.
-        let padded = |rows: usize| rows.next_multiple_of(TILE_ROWS);
-        let all: usize = order.iter().map(|group| padded(group.rows.len())).sum();
-        let waves = costs
-            .machine
-            .waves_in((all, shape.n, depth), shape.dtype, TILE_ROWS);
-        let earlier = order
-            .iter()
-            .take_while(|group| group.rows.start != region.rows.start);
-        let before: usize = earlier.map(|group| padded(group.rows.len())).sum();
-        let wave_of = |rows: usize| waves.tiles * rows as f64 / all as f64;
-        let (from, to) = (wave_of(before), wave_of(before + padded(region.rows.len())));
-        // Groups that share a wave begin and end with it.
-        let (took, held) = ((to - from).max(1.0), (to - from).min(1.0));
-        // Tiles of own rows also add what the others have computed.
-        let world = costs.plan.world;
-        let rows = shard(shape.m, own, world);
-        let adding = match rows.contains(&region.rows.start) {
-            true => {
-                let partials = (world - 1) * region.rows.len() * shape.n * shape.output().size();
-                micros(partials as f64, costs.machine.gpu.memory_gbs)
-            }
-            false => 0.0,
-        };
-        Cost {
-            latency: (to.ceil() - took) * waves.wave_us,
-            ..costs
-                .gemm(took * waves.wave_us + adding, held)
-                .with_power(own, held)
-        }
-    }
-
     fn launch<B: ExecuteBackend>(&self, with: &Binding<'_, B>) -> Result<BoxedLaunch<B>> {
         let (rank, world) = (with.rank(), with.world());
         let stored = (self.b_transposed, self.scales);
@@ -269,6 +238,78 @@ impl MatmulReduce {
             kernel: *self,
             gemm: with.backend().prepare_reduce(with.gemm(), &descriptor)?,
         }))
+    }
+}
+
+/// The GEMM of a group of rows among those that a launch takes in this `order`, where `region` is what it
+/// reads of A, and what it adds, µs. One launch: the groups share the waves of tiles, so that each holds its
+/// part of those that have its tiles, from the begin of the first to the end of the last.
+pub(super) fn group_cost(
+    costs: &Costs<'_>,
+    (shape, order): (KernelShape, &[Group]),
+    region: &Region,
+    adding: f64,
+) -> Cost {
+    let own = costs.plan.rank;
+    let depth = region.cols.len();
+    // No tile has rows of two groups.
+    let padded = |rows: usize| rows.next_multiple_of(TILE_ROWS);
+    let all: usize = order.iter().map(|group| padded(group.rows.len())).sum();
+    let waves = costs
+        .machine
+        .waves_in((all, shape.n, depth), shape.dtype, TILE_ROWS);
+    let earlier = order
+        .iter()
+        .take_while(|group| group.rows.start != region.rows.start);
+    let before: usize = earlier.map(|group| padded(group.rows.len())).sum();
+    let wave_of = |rows: usize| waves.tiles * rows as f64 / all as f64;
+    let (from, to) = (wave_of(before), wave_of(before + padded(region.rows.len())));
+    // Groups that share a wave begin and end with it.
+    let (took, held) = ((to - from).max(1.0), (to - from).min(1.0));
+    Cost {
+        latency: (to.ceil() - took) * waves.wave_us,
+        ..costs
+            .gemm(took * waves.wave_us + adding, held)
+            .with_power(own, held)
+    }
+}
+
+/// What the GEMM of some rows reads: of A, of B and of their scales.
+pub(super) fn multiply(
+    shape: KernelShape,
+    [a, b]: [BufferId; 2],
+    (b_transposed, scales): (bool, Option<KernelScales>),
+    (rank, world): (usize, usize),
+    rows: &Range<usize>,
+) -> Vec<Effect> {
+    let depth = shard(shape.k, rank, world).len();
+    let stored = layout_of(b_transposed).stored(depth, shape.n);
+    let own = |buffer, rows, cols| {
+        Effect::Read(Region {
+            rank,
+            buffer,
+            rows,
+            cols: 0..cols,
+        })
+    };
+    let scales = scales.iter();
+    let scales = scales.flat_map(|scales| scales.reads(rank, rows.clone(), shape.n));
+    [own(a, rows.clone(), depth), own(b, 0..stored.0, stored.1)]
+        .into_iter()
+        .chain(scales)
+        .collect()
+}
+
+/// That groups of so many rows are as many as the largest shard has.
+pub(super) fn check_groups(
+    m: usize,
+    world: usize,
+    (rows, groups): (usize, usize),
+) -> Result<(), String> {
+    let needed = m.div_ceil(world).div_ceil(rows.max(1));
+    match groups == needed && rows > 0 {
+        true => Ok(()),
+        false => Err(format!("{needed} groups of {rows} rows, not {groups}")),
     }
 }
 
@@ -340,6 +381,7 @@ impl ReduceLaunch for MatmulReduce {
             },
             staging: at.copies(self.staging).collect(),
             staging_stride: 0,
+            multicast: [DevicePtr::NULL; 2],
             pulled: at.own(self.pulled),
             pad: at.pad()?,
         })
@@ -357,7 +399,7 @@ impl<B: ExecuteBackend, K: ReduceLaunch> Launch<B> for Prepared<B, K> {
 }
 
 /// The slot of a group.
-fn slot(first: SlotId, group: usize) -> SlotId {
+pub(super) fn slot(first: SlotId, group: usize) -> SlotId {
     SlotId(first.0.saturating_add(group))
 }
 
@@ -454,30 +496,15 @@ impl OnRank<'_> {
 
     fn multiply(&self, group: &Group) -> Vec<Effect> {
         let MatmulReduce {
+            shape,
             a,
             b,
             b_transposed,
             scales,
-            shape,
             ..
         } = *self.kernel;
-        let depth = self.kernel.depth(self.rank, self.world);
-        let stored = layout_of(b_transposed).stored(depth, shape.n);
-        let own = |buffer, rows, cols| {
-            Effect::Read(Region {
-                rank: self.rank,
-                buffer,
-                rows,
-                cols: 0..cols,
-            })
-        };
-        let rows = &group.rows;
-        let scales = scales.iter();
-        let scales = scales.flat_map(|scales| scales.reads(self.rank, rows.clone(), shape.n));
-        [own(a, rows.clone(), depth), own(b, 0..stored.0, stored.1)]
-            .into_iter()
-            .chain(scales)
-            .collect()
+        let place = (self.rank, self.world);
+        multiply(shape, [a, b], (b_transposed, scales), place, &group.rows)
     }
 
     /// Where the partials of `source` are in its staging.

@@ -12,6 +12,7 @@ mod all_gather_matmul;
 mod chunked_matmul;
 mod matmul_reduce;
 mod multimem_gather;
+mod multimem_matmul_reduce;
 mod naive_remote_read;
 mod one_shot_matmul;
 mod outside;
@@ -34,6 +35,7 @@ pub use all_gather_matmul::{AllGatherMatmul, GatherProtocol, RowScales};
 pub use chunked_matmul::ChunkedMatmul;
 pub use matmul_reduce::MatmulReduce;
 pub use multimem_gather::{MultimemGather, MultimemGatherMatmul};
+pub use multimem_matmul_reduce::MultimemMatmulReduce;
 pub use naive_remote_read::NaiveRemoteRead;
 pub use one_shot_matmul::OneShotMatmul;
 pub use outside::{Outside, register};
@@ -262,6 +264,8 @@ kernels! {
     MatmulReduce,
     /// GEMM + all-reduce in one shot.
     OneShotMatmul,
+    /// GEMM + all-reduce by multimem.
+    MultimemMatmulReduce,
 }
 
 impl AnyKernel {

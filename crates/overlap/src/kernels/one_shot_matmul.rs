@@ -243,6 +243,7 @@ impl ReduceLaunch for OneShotMatmul {
             c: [at.own(self.c)].into_iter().collect(),
             staging: at.copies(self.staging).collect(),
             staging_stride: at.alternate(self.staging),
+            multicast: [DevicePtr::NULL; 2],
             pulled: DevicePtr::NULL,
             pad: at.pad()?,
         })

@@ -425,6 +425,23 @@ impl Costs<'_> {
         self.transfer(from, &all, self.bytes(&region.on(from)), rate)
     }
 
+    /// As many bytes of each rank, which the switch adds on their way to this one, at `rate`: all peers send
+    /// theirs, and as many as of one arrive.
+    pub fn reduced(&self, bytes: f64, rate: f64) -> Cost {
+        let (own, world) = (self.plan.rank, self.plan.world);
+        let peers = (1..world).map(|step| (own + step) % world);
+        let mut pulls = peers.map(|peer| self.transfer(peer, &[own], bytes, rate));
+        let Some(mut cost) = pulls.next() else {
+            return self.local(bytes);
+        };
+        for other in pulls {
+            let sent = other.loads.into_iter();
+            cost.loads
+                .extend(sent.filter(|(resource, _)| resource.gpu() != own));
+        }
+        cost
+    }
+
     /// Bytes from one rank to others at once, at `rate` within a node.
     pub fn transfer(&self, from: usize, to: &[usize], bytes: f64, rate: f64) -> Cost {
         let peers: Vec<usize> = to.iter().copied().filter(|&p| p != from).collect();

@@ -183,20 +183,30 @@ fn graphs_of_the_caller_replay_calls_of_several_schedules_and_ms() {
             "ringPut",
             "fusedAllGather:protocol=eager",
             "fusedAllReduce:shots=1",
+            "fusedAllReduce:reduce=multimem",
         ];
         let prepared = names.map(|name| {
             let schedule = schedule(name, rank.place().1, problem);
             rank.executor.prepare(&schedule).unwrap()
         });
         let (backend, stream) = (rank.backend(), rank.stream());
-        let calls: Vec<_> = [(0, 7), (1, 24), (2, 1), (0, 24), (1, 5), (2, 13)]
-            .map(|(which, m)| {
-                (
-                    &prepared[which],
-                    Call::new(&rank, prepared[which].schedule(), m, m),
-                )
-            })
-            .into();
+        let calls: Vec<_> = [
+            (0, 7),
+            (1, 24),
+            (3, 24),
+            (2, 1),
+            (0, 24),
+            (3, 2),
+            (1, 5),
+            (2, 13),
+        ]
+        .map(|(which, m)| {
+            (
+                &prepared[which],
+                Call::new(&rank, prepared[which].schedule(), m, m),
+            )
+        })
+        .into();
         // Two graphs of three calls each: an odd number, so that consecutive graphs begin with different
         // stagings.
         let graphs = [0, 3].map(|first| {

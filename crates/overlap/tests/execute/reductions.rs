@@ -33,7 +33,15 @@ fn every() -> Vec<Configuration> {
     every.extend(over_nodes.map(|name| algorithms::find(name).unwrap()));
     // Shards of several groups, at these sizes.
     every.extend(fused(2));
+    every.extend(by_multimem(2));
     every
+}
+
+/// Those whose partials the switch adds, which the host emulates.
+fn by_multimem(rows: usize) -> Vec<Configuration> {
+    let names = ["fusedAllReduce", "fusedRowParallelLinear"];
+    let names = names.map(|name| format!("{name}:rows={rows}:reduce=multimem"));
+    names.map(|name| algorithms::find(&name).unwrap()).to_vec()
 }
 
 /// Those of one launch, in groups of `rows` rows.
@@ -242,7 +250,7 @@ fn is_named<B: ExecuteBackend>(
 #[test]
 fn a_rank_that_stays_away_from_a_fused_kernel_is_named() {
     let impatient = |_| Host::with_timeout(Duration::from_millis(300));
-    for configuration in fused(3) {
+    for configuration in fused(3).into_iter().chain(by_multimem(3)) {
         let problem = Problem::new(14, 4, 6, DType::Bf16);
         is_named(2, impatient, (&configuration, &problem));
     }

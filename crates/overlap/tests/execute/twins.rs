@@ -59,6 +59,7 @@ fn cases() -> Vec<(String, [Shape; 2])> {
         ),
         ("fusedReduceScatter:rows=2", small),
         ("fusedAllReduce:rows=2", small),
+        ("fusedAllReduce:rows=2:reduce=multimem", small),
         // Units of 64 x 64.
         ("fusedAllReduce:shots=1", [(70, 72, 8), (130, 3, 7)]),
     ];

@@ -6,10 +6,12 @@ use warpweave_overlap::kernels::AnyKernel;
 use warpweave_overlap::plan::{BufferId, Effect, Op, OpKind, Plan, Region, Role, SlotId, StreamId};
 use warpweave_overlap::{Report, algorithms, check};
 
-const FUSED: [&str; 3] = [
+const FUSED: [&str; 5] = [
     "fusedReduceScatter",
     "fusedAllReduce",
     "fusedRowParallelLinear",
+    "fusedAllReduce:reduce=multimem",
+    "fusedRowParallelLinear:reduce=multimem",
 ];
 
 #[test]
@@ -32,8 +34,9 @@ fn fused_kernels_hold_in_groups_of_any_number_of_rows() {
 #[test]
 fn fused_kernels_without_one_of_their_signals_or_waits_do_not_hold() {
     // One of each of four groups of others, three of each of two own ones, three in the end. For everyone,
-    // one more of each.
-    for (name, count) in FUSED.into_iter().zip([13, 19, 19]) {
+    // one more of each. By multimem one of each of four groups of others, two of each of two own ones, three
+    // in the end.
+    for (name, count) in FUSED.into_iter().zip([13, 19, 19, 11, 11]) {
         assert_eq!(needed(&format!("{name}:rows=2")), count, "{name}");
     }
     // Where rows are pushed: of each of two others the flag, the GEMM after it and what is pulled after it;
@@ -215,9 +218,13 @@ fn ranks_are_done_after_all_that_they_pull() {
         let Effect::After(pulls) = lanes(&sound[1])[last][0].clone() else {
             panic!("{name}");
         };
-        // Of two own groups, from two ranks.
+        // Of two own groups, from two ranks. By multimem the reductions of own groups.
         let parts = 4;
-        let needed = if name == FUSED[0] { 0 } else { parts };
+        let needed = if FUSED[1..3].contains(&name) {
+            parts
+        } else {
+            0
+        };
         for pull in &pulls[needed..] {
             let mut plans = sound.clone();
             let others = pulls.iter().filter(|other| *other != pull);

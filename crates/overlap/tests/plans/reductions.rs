@@ -72,6 +72,7 @@ fn reductions_are_found_by_their_exact_names() {
             "fusedAllReduce:rows=256",
             "fusedAllReduce:rows=1024",
             "fusedAllReduce:shots=1",
+            "fusedAllReduce:reduce=multimem",
             "rowParallelLinear",
             "rowParallelLinear:chunks=1",
             "rowParallelLinear:chunks=2",
@@ -89,6 +90,7 @@ fn reductions_are_found_by_their_exact_names() {
             "fusedRowParallelLinear:rows=256",
             "fusedRowParallelLinear:rows=1024",
             "fusedRowParallelLinear:shots=1",
+            "fusedRowParallelLinear:reduce=multimem",
             "linearReduceScatterPipeline",
             "linearReduceScatterPipeline:streams=2",
             "linearReduceScatterPipeline:chunks=1",
@@ -104,7 +106,7 @@ fn reductions_are_found_by_their_exact_names() {
         let configuration = algorithms::find(&name).unwrap();
         let needs = Capabilities {
             sm90: name.starts_with("fused"),
-            ..Capabilities::NONE
+            multicast: name.ends_with(":reduce=multimem"),
         };
         assert_eq!(configuration.needs(), needs);
         let plans = plans(&configuration, 3, &problem(7));
@@ -118,6 +120,17 @@ fn there_are_one_shot_and_two() {
         let error = algorithms::find(name).unwrap_err();
         assert!(matches!(error, PlanError::UnknownOption { .. }), "{error}");
     }
+}
+
+/// The switch's order of addition is nobody's: such bits are for those who ask for no others.
+#[test]
+fn what_the_switch_adds_is_not_batch_invariant() {
+    let invariant = |name: &str| algorithms::find(name).unwrap().is_batch_invariant();
+    assert!(invariant("fusedRowParallelLinear"));
+    assert!(!invariant("fusedRowParallelLinear:reduce=multimem"));
+    // In one shot everyone adds, whatever owners would do.
+    let one_shot = "fusedRowParallelLinear:shots=1:reduce=multimem";
+    assert!(invariant(one_shot) && !algorithms::find(one_shot).unwrap().needs().multicast);
 }
 
 #[test]
@@ -170,7 +183,7 @@ fn operands_are_those_of_the_operation() {
 
 #[test]
 fn streams_launches_and_transports_are_those_of_the_name() {
-    use Transport::{CopyEngine, Nccl, SymmetricMemory, ThreadLoads};
+    use Transport::{CopyEngine, Multimem, Nccl, SymmetricMemory, ThreadLoads};
     for (name, streams, launches, transport) in [
         ("matmulThenReduceScatter", 1, 2, Nccl),
         (
@@ -204,6 +217,7 @@ fn streams_launches_and_transports_are_those_of_the_name() {
         ("fusedReduceScatter:rows=3", 1, 1, ThreadLoads),
         ("fusedAllReduce", 1, 1, ThreadLoads),
         ("fusedAllReduce:shots=1", 1, 1, ThreadLoads),
+        ("fusedAllReduce:reduce=multimem", 1, 1, Multimem),
         ("fusedRowParallelLinear", 1, 1, ThreadLoads),
         ("rowParallelLinear", 3, 8, Nccl),
         ("rowParallelLinear:chunks=1:streams=1", 2, 2, Nccl),
@@ -230,6 +244,7 @@ fn a_world_of_one_is_one_gemm() {
         "fusedReduceScatter",
         "fusedAllReduce",
         "fusedAllReduce:shots=1",
+        "fusedAllReduce:reduce=multimem",
         "fusedRowParallelLinear",
     ] {
         let plan = plan(name, 0, 1, &problem(7));
@@ -297,6 +312,7 @@ fn the_output_is_where_it_is_asked_to_be() {
         ("fusedReduceScatter", Placement::Local),
         ("fusedAllReduce", Placement::Symmetric),
         ("fusedAllReduce:shots=1", Placement::Local),
+        ("fusedAllReduce:reduce=multimem", Placement::Multicast),
     ] {
         assert_eq!(placement(name), wanted, "{name}");
     }

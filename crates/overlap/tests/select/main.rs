@@ -205,6 +205,31 @@ fn what_the_machine_lacks_is_left_out_with_the_reason() {
     );
 }
 
+#[test]
+fn the_switch_reduces_where_multicast_is_allowed_and_nowhere_else() {
+    let name = "fusedAllReduce:reduce=multimem";
+    let selection = |multicast| {
+        let request = Request {
+            operation: Operation::MatmulAllReduce,
+            problem: problem(8192, 8192, 8192),
+            world: 8,
+            machine: &Machine::named("h200x8").unwrap(),
+            capabilities: Capabilities { multicast, ..SM90 },
+            measurements: &Measurements::none(),
+        };
+        select(&request).unwrap()
+    };
+    let without = selection(false).left_out().join("\n");
+    assert!(
+        without.contains(&format!("{name} needs multicast")),
+        "{without}"
+    );
+    // The switches add and copy: the links carry less than where partials and results are pulled.
+    let with = selection(true);
+    let predicted = |name| expected(&with, name).0;
+    assert!(predicted(name) < predicted("fusedAllReduce"), "{with}");
+}
+
 /// No plan can be built of it.
 static BROKEN: Algorithm = Algorithm::new("broken", OPERATION, "has no plan", |_, rank, _, _| {
     Err(PlanError::Malformed {

@@ -1,7 +1,9 @@
 //! `fusedAllReduce`: one launch computes the partial GEMM, reduces this rank's rows and pulls the others'
 //! results.
 
-use crate::algorithms::reduction::{ROWS, SHOTS, Stored, in_shots, is_redundant};
+use crate::algorithms::reduction::{
+    REDUCE, ROWS, SHOTS, Stored, in_shots, is_multimem, is_redundant,
+};
 use crate::algorithms::{Algorithm, Capabilities, Options};
 use crate::error::PlanError;
 use crate::operation::Operation;
@@ -14,6 +16,9 @@ use crate::plan::{Plan, Problem};
 ///
 /// With `shots=1` each rank pushes its partial C into the staging of all others, and every rank reduces all
 /// of C: one link crossing instead of two. This is for outputs so small that latency exceeds transfer time.
+///
+/// With `reduce=multimem` owners load what the switch adds, and store what it copies to all. This needs
+/// NVLink multicast.
 pub const ALGORITHM: Algorithm = Algorithm::new(
     "fusedAllReduce",
     Operation::MatmulAllReduce,
@@ -22,7 +27,8 @@ pub const ALGORITHM: Algorithm = Algorithm::new(
     build,
 )
 .needs(Capabilities::SM90)
-.parameters(&[ROWS, SHOTS])
+.multicast(is_multimem)
+.parameters(&[ROWS, SHOTS, REDUCE])
 .redundant(is_redundant)
 .takes_e4m3();
 

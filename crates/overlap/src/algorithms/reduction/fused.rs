@@ -46,15 +46,7 @@ pub(in crate::algorithms) fn fused(
     let parts = most.saturating_mul(world - 1);
     let staging = plan.buffer("staging", Placement::Symmetric, parts);
     let pulled = plan.buffer("pulled", Placement::Local, parts);
-    let rows = options.count(ROWS.key);
-    let groups = most.div_ceil(rows);
-    if groups > MOST_GROUPS {
-        return Err(PlanError::Malformed {
-            plan: name.into(),
-            rank,
-            what: format!("{groups} groups of {rows} rows: at most {MOST_GROUPS} have a slot each"),
-        });
-    }
+    let (rows, groups) = groups(name, options, rank, most)?;
     // The kernel counts its calls in this slot, which has the same number whatever M is.
     let done = plan.builder.slot("done");
     let mut slots = |what: &str| {
@@ -83,6 +75,24 @@ pub(in crate::algorithms) fn fused(
     };
     plan.builder.kernel(StreamId::MAIN, kernel);
     plan.builder.finish()
+}
+
+/// Rows of a group, and how many groups the largest shard has.
+pub(super) fn groups(
+    name: &str,
+    options: &Options,
+    rank: usize,
+    most_rows: usize,
+) -> Result<(usize, usize), PlanError> {
+    let rows = options.count(ROWS.key);
+    match most_rows.div_ceil(rows) {
+        groups if groups <= MOST_GROUPS => Ok((rows, groups)),
+        groups => Err(PlanError::Malformed {
+            plan: name.into(),
+            rank,
+            what: format!("{groups} groups of {rows} rows: at most {MOST_GROUPS} have a slot each"),
+        }),
+    }
 }
 
 /// A signal pad has 4096 slots: two of a group, and that of `done`.

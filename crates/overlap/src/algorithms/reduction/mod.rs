@@ -5,6 +5,7 @@
 
 mod by_owner;
 mod fused;
+mod multimem;
 mod one_shot;
 mod partial;
 
@@ -13,6 +14,7 @@ use crate::plan::Transport;
 
 pub(super) use by_owner::{Reach, by_owner};
 pub(super) use fused::{ROWS, fused};
+pub(super) use multimem::{REDUCE, is_multimem};
 pub(super) use one_shot::{SHOTS, in_shots, is_redundant};
 pub(super) use partial::{PartialGemm, Stored};
 

@@ -1,6 +1,7 @@
 //! One launch whose partials go to everyone, who all reduce them.
 
 use super::fused::{ROWS, ROWS_OF_A_GROUP, fused};
+use super::multimem::{REDUCE, is_multimem, multimem};
 use super::{PartialGemm, Reach, Stored};
 use crate::algorithms::{Options, Parameter, Values};
 use crate::error::PlanError;
@@ -23,20 +24,25 @@ pub(in crate::algorithms) fn in_shots(
     problem: &Problem,
     stored: Stored,
 ) -> Result<Plan, PlanError> {
-    match is_one_shot(options) {
-        true => one_shot(name, place, problem, stored),
+    if is_one_shot(options) {
+        return one_shot(name, place, problem, stored);
+    }
+    match is_multimem(options) {
+        true => multimem(name, options, place, problem, stored),
         false => fused(name, options, place, problem, stored, Reach::Everyone),
     }
 }
 
-/// Whether it is the latter.
-fn is_one_shot(options: &Options) -> bool {
+/// Whether everyone reduces everything.
+pub(super) fn is_one_shot(options: &Options) -> bool {
     options.choice(SHOTS.key) == "1"
 }
 
-/// Whether another configuration is the same plan: in one shot there are no groups.
+/// Whether another configuration is the same plan: in one shot there are no groups, and no owners.
 pub(in crate::algorithms) fn is_redundant(options: &Options) -> bool {
-    is_one_shot(options) && options.count(ROWS.key) != ROWS_OF_A_GROUP
+    let is_default =
+        options.count(ROWS.key) == ROWS_OF_A_GROUP && options.choice(REDUCE.key) == "pull";
+    is_one_shot(options) && !is_default
 }
 
 /// One kernel. It pushes its partial C into the `staging` of every rank as it is computed, by an eager

@@ -1,6 +1,8 @@
 //! `fusedRowParallelLinear`: the fused all-reduce with the weight as it is stored.
 
-use crate::algorithms::reduction::{ROWS, SHOTS, Stored, in_shots, is_redundant};
+use crate::algorithms::reduction::{
+    REDUCE, ROWS, SHOTS, Stored, in_shots, is_multimem, is_redundant,
+};
 use crate::algorithms::{Algorithm, Capabilities, Options};
 use crate::error::PlanError;
 use crate::operation::Operation;
@@ -13,6 +15,9 @@ use crate::plan::{Plan, Problem};
 ///
 /// With `shots=1` each rank pushes its partial C into the staging of all others, and every rank reduces all
 /// of C: one link crossing instead of two. This is for outputs so small that latency exceeds transfer time.
+///
+/// With `reduce=multimem` owners load what the switch adds, and store what it copies to all. This needs
+/// NVLink multicast.
 pub const ALGORITHM: Algorithm = Algorithm::new(
     "fusedRowParallelLinear",
     Operation::RowParallelLinear,
@@ -21,9 +26,10 @@ pub const ALGORITHM: Algorithm = Algorithm::new(
     build,
 )
 .needs(Capabilities::SM90)
-.parameters(&[ROWS, SHOTS])
+.multicast(is_multimem)
+.parameters(&[ROWS, SHOTS, REDUCE])
 .redundant(is_redundant)
-.batch_invariant(|_| true)
+.batch_invariant(|options| !is_multimem(options))
 .takes_e4m3();
 
 fn build(
