@@ -11,14 +11,6 @@ use warpweave_symm_mem::DType;
 
 /// f16 and bf16 rate of one SM under sustained load, FLOP/s.
 const SM_RATE: f64 = 800e12 / 132.0;
-/// How many times that rate tensor cores have for elements of this type.
-pub(crate) fn speed(dtype: DType) -> f64 {
-    match dtype {
-        DType::E4m3 => 2.0,
-        _ => 1.0,
-    }
-}
-
 /// Launch, first loads and tensor-map pulls, seconds.
 const LAUNCH: f64 = 4e-6;
 /// L2 write bandwidth of one SM, bytes/s.
@@ -87,6 +79,14 @@ pub(crate) fn tile_seconds(config: &Config, problem: &GemmProblem) -> (f64, f64)
     let rate = SM_RATE * speed(problem.dtype) * efficiency(config);
     let multiply = 2.0 * area * problem.k as f64 / rate;
     (multiply, area * problem.out.size() as f64 / STORE_RATE)
+}
+
+/// How many times the rate of f16 and bf16 tensor cores have for elements of this type.
+pub(crate) fn speed(dtype: DType) -> f64 {
+    match dtype {
+        DType::E4m3 => 2.0,
+        _ => 1.0,
+    }
 }
 
 /// The fraction of the tensor cores' rate that shared memory lets a tile reach.

@@ -1,14 +1,9 @@
 //! The GEMM + all-reduce by multimem: `multimem_reduction.cu`. What the switch adds is read from the staging
 //! of every rank, and what it copies is written to the C of every rank.
 
+use super::reduction::{FILLED, TILES, done, part, ready, shards, sum};
 use super::{Model, Planted, Published, Thread, aux_ended, begin, calls, end, peers};
 use crate::matmul_reduce::{Group, order};
-
-/// What the stream leaves in C before a call.
-const FILLED: u32 = 1000;
-
-/// Tiles of a group, and pieces that the blocks reduce.
-const TILES: usize = 2;
 
 /// Who calls how often.
 #[derive(Clone, Copy, Debug)]
@@ -95,12 +90,7 @@ impl Multimem<'_> {
 
     /// The store warps: this rank's partial of all groups.
     fn store(&self, thread: &mut Thread<'_>, rank: usize, block: usize, call: u32) {
-        let starts = self.groups.iter().scan(0, |start, &groups| {
-            *start += groups;
-            Some(*start - groups..*start)
-        });
-        let shards: Vec<_> = starts.collect();
-        for Group { owner, index, .. } in order(&shards, rank, 1, true) {
+        for Group { owner, index, .. } in order(&shards(self.groups), rank, 1, true) {
             for tile in (block..TILES).step_by(self.blocks[rank]) {
                 thread.part(
                     (format!("ready + {index} of {owner} on {rank}"), TILES),
@@ -144,24 +134,6 @@ impl Multimem<'_> {
             thread.check();
         }
     }
-}
-
-fn ready(index: usize, from: usize, to: usize) -> String {
-    format!("ready + {index} from {from} to {to}")
-}
-
-fn done(from: usize, to: usize) -> String {
-    format!("done from {from} to {to}")
-}
-
-/// A tile of the partial that `from` has of a group.
-fn part((owner, index, tile): (usize, usize, usize), from: usize) -> String {
-    format!("tile {tile} of group {index} of {owner} from {from}")
-}
-
-/// A tile of the C of `to`.
-fn sum(to: usize, (owner, index, tile): (usize, usize, usize)) -> String {
-    format!("tile {tile} of group {index} of {owner} in C of {to}")
 }
 
 mod tests {

@@ -1,13 +1,15 @@
 //! The GEMM with its sums: `reduction.cu`.
 
+use std::ops::Range;
+
 use super::{Model, Planted, Published, Thread, aux_ended, begin, calls, end, peers};
 use crate::matmul_reduce::{Group, order};
 
 /// What the stream leaves in C before a call.
-const FILLED: u32 = 1000;
+pub(super) const FILLED: u32 = 1000;
 
 /// Tiles of a group.
-const TILES: usize = 2;
+pub(super) const TILES: usize = 2;
 
 /// Who calls how often. What a block pulls of a part, a piece, has the size of a tile.
 #[derive(Clone, Copy, Debug)]
@@ -127,12 +129,7 @@ impl Reducing<'_> {
 
     /// `load_parts`, `consume` and `store_parts`, which follow each other for a tile.
     fn store(&self, thread: &mut Thread<'_>, rank: usize, block: usize, call: u32) {
-        let starts = self.groups.iter().scan(0, |start, &groups| {
-            *start += groups;
-            Some(*start - groups..*start)
-        });
-        let shards: Vec<_> = starts.collect();
-        for Group { owner, index, .. } in order(&shards, rank, 1, self.everyone) {
+        for Group { owner, index, .. } in order(&shards(self.groups), rank, 1, self.everyone) {
             for tile in (block..TILES).step_by(self.blocks[rank]) {
                 match owner == rank {
                     true => self.sum(thread, (rank, index, tile), call),
@@ -218,7 +215,16 @@ impl Reducing<'_> {
     }
 }
 
-fn ready(index: usize, from: usize, to: usize) -> String {
+/// The groups of each rank's shard among all, as rows of one.
+pub(super) fn shards(groups: &[usize]) -> Vec<Range<usize>> {
+    let starts = groups.iter().scan(0, |start, &groups| {
+        *start += groups;
+        Some(*start - groups..*start)
+    });
+    starts.collect()
+}
+
+pub(super) fn ready(index: usize, from: usize, to: usize) -> String {
     format!("ready + {index} from {from} to {to}")
 }
 
@@ -226,7 +232,7 @@ fn summed(index: usize, from: usize, to: usize) -> String {
     format!("summed + {index} from {from} to {to}")
 }
 
-fn done(from: usize, to: usize) -> String {
+pub(super) fn done(from: usize, to: usize) -> String {
     format!("done from {from} to {to}")
 }
 
@@ -236,7 +242,7 @@ fn arrived(index: usize, from: usize, to: usize) -> String {
 }
 
 /// A tile, or a piece, of the part that `from` has of a group.
-fn part((owner, index, tile): (usize, usize, usize), from: usize) -> String {
+pub(super) fn part((owner, index, tile): (usize, usize, usize), from: usize) -> String {
     format!("tile {tile} of group {index} of {owner} from {from}")
 }
 
@@ -246,7 +252,7 @@ fn pulled((owner, index, piece): (usize, usize, usize), from: usize) -> String {
 }
 
 /// A tile of the C of `to`.
-fn sum(to: usize, (owner, index, tile): (usize, usize, usize)) -> String {
+pub(super) fn sum(to: usize, (owner, index, tile): (usize, usize, usize)) -> String {
     format!("tile {tile} of group {index} of {owner} in C of {to}")
 }
 

@@ -126,8 +126,8 @@ pub fn select(problem: &GemmProblem, sms: u32) -> Option<Tiling> {
     })
 }
 
-/// What a link gives whoever pulls through it, bytes/s, and what tensor cores multiply of f16 and bf16, FLOP/s:
-/// 4×H200.
+/// What a link gives whoever pulls through it, bytes/s, and what tensor cores multiply of f16 and bf16,
+/// FLOP/s: 4×H200.
 pub(super) const LINK_RATE: f64 = 325e9;
 const GEMM_RATE: f64 = 700e12;
 

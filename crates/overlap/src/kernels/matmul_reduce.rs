@@ -72,7 +72,7 @@ impl Kernel for MatmulReduce {
 
     fn operands(&self, rank: usize, world: usize) -> Vec<KernelBuffer> {
         let KernelShape { m, n, .. } = self.shape;
-        let depth = self.depth(rank, world);
+        let depth = self.shape.depth(rank, world);
         let partials = m.div_ceil(world).saturating_mul(world - 1);
         let c = match self.everyone() {
             false => KernelBuffer::new(self.c, shard(m, rank, world).len(), n),
@@ -111,11 +111,7 @@ impl Kernel for MatmulReduce {
     }
 
     fn about_effects(&self, world: usize) -> usize {
-        let rows = self.shape.m.div_ceil(world.max(1));
-        // Of each group of each rank: what is waited for, read, written and signalled.
-        rows.div_ceil(self.rows.max(1))
-            .saturating_mul(world)
-            .saturating_mul(8)
+        about_effects(self.shape.m, self.rows, world)
     }
 
     /// The lanes are in the order in which the host takes them: of another rank's group one; of an own group
@@ -146,7 +142,8 @@ impl Kernel for MatmulReduce {
                 lanes.push(on.pull_result(group, reduced));
             }
         }
-        lanes.push(on.done(pulls));
+        // A call ends when nobody will read this rank's memory any more.
+        lanes.push(all_done(pulls, self.done, on.peers()));
         lanes
     }
 
@@ -196,30 +193,18 @@ impl MatmulReduce {
         self.reduced.is_some()
     }
 
-    /// The rows of C that each rank owns.
-    pub fn shards(&self, world: usize) -> Vec<Range<usize>> {
-        (0..world)
-            .map(|rank| shard(self.shape.m, rank, world))
-            .collect()
-    }
-
     /// The groups in the order in which `rank` takes them.
     pub fn order(&self, rank: usize, world: usize) -> Vec<Group> {
-        let shards = self.shards(world);
+        let shards = self.shape.shards(world);
         order(&shards, rank, self.rows.max(1), self.everyone())
-    }
-
-    /// Columns of A that `rank` has.
-    pub fn depth(&self, rank: usize, world: usize) -> usize {
-        shard(self.shape.k, rank, world).len()
     }
 
     fn launch<B: ExecuteBackend>(&self, with: &Binding<'_, B>) -> Result<BoxedLaunch<B>> {
         let (rank, world) = (with.rank(), with.world());
         let stored = (self.b_transposed, self.scales);
         let descriptor = gemm::MatmulReduce {
-            problem: partial_gemm(self.shape, self.depth(rank, world), stored),
-            shards: self.shards(world),
+            problem: partial_gemm(self.shape, self.shape.depth(rank, world), stored),
+            shards: self.shape.shards(world),
             c: match self.everyone() {
                 false => ReduceOutput::Owner,
                 true => ReduceOutput::Everyone,
@@ -234,10 +219,7 @@ impl MatmulReduce {
             tiling: None,
             max_blocks: with.max_blocks(),
         };
-        Ok(Box::new(Prepared::<B, _> {
-            kernel: *self,
-            gemm: with.backend().prepare_reduce(with.gemm(), &descriptor)?,
-        }))
+        prepare(*self, with, &descriptor)
     }
 }
 
@@ -282,7 +264,7 @@ pub(super) fn multiply(
     (rank, world): (usize, usize),
     rows: &Range<usize>,
 ) -> Vec<Effect> {
-    let depth = shard(shape.k, rank, world).len();
+    let depth = shape.depth(rank, world);
     let stored = layout_of(b_transposed).stored(depth, shape.n);
     let own = |buffer, rows, cols| {
         Effect::Read(Region {
@@ -351,6 +333,31 @@ pub(super) fn partial_operands(
     .collect()
 }
 
+/// About how many effects the lanes of all groups of `rows` rows have.
+pub(super) fn about_effects(m: usize, rows: usize, world: usize) -> usize {
+    // Of each group of each rank: what is waited for, read, written and signalled.
+    m.div_ceil(world.max(1))
+        .div_ceil(rows.max(1))
+        .saturating_mul(world)
+        .saturating_mul(8)
+}
+
+/// The last lane of a call, after these: this rank is done, and so are its peers.
+pub(super) fn all_done(after: Vec<usize>, done: SlotId, peers: Vec<usize>) -> Vec<Effect> {
+    vec![
+        Effect::After(after),
+        Effect::Signal {
+            slot: done,
+            to: peers.clone(),
+        },
+        Effect::Wait {
+            slot: done,
+            from: peers,
+            lag: 0,
+        },
+    ]
+}
+
 /// The addresses of a launch's scales, which a GEMM without them does not look at.
 pub(super) fn addresses_of(scales: Option<&KernelScales>, at: &Addresses<'_>) -> [DevicePtr; 2] {
     scales.map_or([DevicePtr::NULL; 2], |scales| scales.addresses(at))
@@ -358,9 +365,19 @@ pub(super) fn addresses_of(scales: Option<&KernelScales>, at: &Addresses<'_>) ->
 
 /// A GEMM + reduction, by owners or in one shot, ready to be launched.
 #[derive(Debug)]
-pub(super) struct Prepared<B: ExecuteBackend, K> {
-    pub kernel: K,
-    pub gemm: B::PreparedReduce,
+struct Prepared<B: ExecuteBackend, K> {
+    kernel: K,
+    gemm: B::PreparedReduce,
+}
+
+/// The launch of `kernel`, whose GEMM + reduction `descriptor` describes.
+pub(super) fn prepare<B: ExecuteBackend, K: ReduceLaunch + 'static>(
+    kernel: K,
+    with: &Binding<'_, B>,
+    descriptor: &gemm::MatmulReduce,
+) -> Result<BoxedLaunch<B>> {
+    let gemm = with.backend().prepare_reduce(with.gemm(), descriptor)?;
+    Ok(Box::new(Prepared::<B, K> { kernel, gemm }))
 }
 
 /// What tells where a launch has its operands.
@@ -474,23 +491,6 @@ impl OnRank<'_> {
             },
             Effect::Read(self.result(group.owner, group)),
             Effect::Write(self.result(self.rank, group)),
-        ]
-    }
-
-    /// What follows the lanes that pull: a call ends when nobody will read this rank's memory any more.
-    fn done(&self, pulls: Vec<usize>) -> Vec<Effect> {
-        let (slot, peers) = (self.kernel.done, self.peers());
-        vec![
-            Effect::After(pulls),
-            Effect::Signal {
-                slot,
-                to: peers.clone(),
-            },
-            Effect::Wait {
-                slot,
-                from: peers,
-                lag: 0,
-            },
         ]
     }
 

@@ -22,13 +22,13 @@ mod threadload_gather;
 pub mod twin;
 
 use std::fmt;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 
 use serde::{Deserialize, Serialize};
 use warpweave_symm_mem::{Cuda, DType, Host};
 
 use crate::execute::{Binding, BoxedLaunch, Result};
-use crate::plan::{BufferId, Effect, Placement, SlotId, Transport, output_of};
+use crate::plan::{BufferId, Effect, Placement, SlotId, Transport, output_of, shard};
 use crate::simulate::{Cost, Costs};
 
 pub use all_gather_matmul::{AllGatherMatmul, GatherProtocol, RowScales};
@@ -60,6 +60,17 @@ impl KernelShape {
     /// Element type of C.
     pub fn output(&self) -> DType {
         output_of(self.dtype)
+    }
+
+    /// Where the ranks own rows of C: those of each.
+    fn shards(&self, world: usize) -> Vec<Range<usize>> {
+        let rows = |rank| shard(self.m, rank, world);
+        (0..world).map(rows).collect()
+    }
+
+    /// Where K is sharded: the columns of A that `rank` has.
+    fn depth(&self, rank: usize, world: usize) -> usize {
+        shard(self.k, rank, world).len()
     }
 }
 

@@ -10,14 +10,14 @@ use warpweave_gemm::matmul_reduce::{Group, ReduceOutput, order};
 use warpweave_symm_mem::DevicePtr;
 
 use super::matmul_reduce::{
-    Prepared, ReduceLaunch, addresses_of, check_groups, group_cost, multiply, partial_gemm,
-    partial_operands, slot,
+    ReduceLaunch, about_effects, addresses_of, all_done, check_groups, group_cost, multiply,
+    partial_gemm, partial_operands, prepare, slot,
 };
 use super::{
     Kernel, KernelBuffer, KernelScales, KernelShape, on_both_backends, scales, slots_from,
 };
 use crate::execute::{Addresses, Binding, BoxedLaunch, ExecuteBackend, Result};
-use crate::plan::{BufferId, Effect, MulticastRegion, Placement, Region, SlotId, Transport, shard};
+use crate::plan::{BufferId, Effect, MulticastRegion, Placement, Region, SlotId, Transport};
 use crate::simulate::{Cost, Costs};
 
 /// Computes this rank's partial result of all of C, and reduces the partials of its own rows, for all.
@@ -69,7 +69,10 @@ impl Kernel for MultimemMatmulReduce {
         let KernelShape { m, n, .. } = self.shape;
         let c = [self.c, self.staging]
             .map(|id| KernelBuffer::new(id, m, n).placed(Placement::Multicast));
-        let (depth, stored) = (self.depth(rank, world), (self.b_transposed, self.scales));
+        let (depth, stored) = (
+            self.shape.depth(rank, world),
+            (self.b_transposed, self.scales),
+        );
         partial_operands(self.shape, depth, [self.a, self.b], stored, c)
     }
 
@@ -93,11 +96,7 @@ impl Kernel for MultimemMatmulReduce {
     }
 
     fn about_effects(&self, world: usize) -> usize {
-        let rows = self.shape.m.div_ceil(world.max(1));
-        // Of each group of each rank: what is waited for, read, written and signalled.
-        rows.div_ceil(self.rows.max(1))
-            .saturating_mul(world)
-            .saturating_mul(8)
+        about_effects(self.shape.m, self.rows, world)
     }
 
     /// The lanes are in the order in which the host takes them: of each group one that multiplies, of an own
@@ -139,18 +138,7 @@ impl Kernel for MultimemMatmulReduce {
             lanes.push(reduce);
         }
         // A call ends when nobody will read this rank's staging any more, or write its C.
-        lanes.push(vec![
-            Effect::After(reductions),
-            Effect::Signal {
-                slot: self.done,
-                to: peers.clone(),
-            },
-            Effect::Wait {
-                slot: self.done,
-                from: peers,
-                lag: 0,
-            },
-        ]);
+        lanes.push(all_done(reductions, self.done, peers));
         lanes
     }
 
@@ -180,21 +168,9 @@ impl Kernel for MultimemMatmulReduce {
 }
 
 impl MultimemMatmulReduce {
-    /// The rows of C that each rank owns.
-    pub fn shards(&self, world: usize) -> Vec<Range<usize>> {
-        (0..world)
-            .map(|rank| shard(self.shape.m, rank, world))
-            .collect()
-    }
-
     /// The groups in the order in which `rank` takes them.
     pub fn order(&self, rank: usize, world: usize) -> Vec<Group> {
-        order(&self.shards(world), rank, self.rows.max(1), true)
-    }
-
-    /// Columns of A that `rank` has.
-    pub fn depth(&self, rank: usize, world: usize) -> usize {
-        shard(self.shape.k, rank, world).len()
+        order(&self.shape.shards(world), rank, self.rows.max(1), true)
     }
 
     /// The partials of `rank` of these rows.
@@ -211,8 +187,8 @@ impl MultimemMatmulReduce {
         let (rank, world) = (with.rank(), with.world());
         let stored = (self.b_transposed, self.scales);
         let descriptor = gemm::MatmulReduce {
-            problem: partial_gemm(self.shape, self.depth(rank, world), stored),
-            shards: self.shards(world),
+            problem: partial_gemm(self.shape, self.shape.depth(rank, world), stored),
+            shards: self.shape.shards(world),
             c: ReduceOutput::Multimem,
             rank,
             world,
@@ -224,10 +200,7 @@ impl MultimemMatmulReduce {
             tiling: None,
             max_blocks: with.max_blocks(),
         };
-        Ok(Box::new(Prepared::<B, _> {
-            kernel: *self,
-            gemm: with.backend().prepare_reduce(with.gemm(), &descriptor)?,
-        }))
+        prepare(*self, with, &descriptor)
     }
 }
 

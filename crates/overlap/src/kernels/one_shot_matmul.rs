@@ -9,12 +9,12 @@ use warpweave_gemm::ReduceOperands;
 use warpweave_gemm::matmul_reduce::{ReduceOutput, Units};
 use warpweave_symm_mem::DevicePtr;
 
-use super::matmul_reduce::{Prepared, ReduceLaunch, addresses_of, partial_gemm, partial_operands};
+use super::matmul_reduce::{ReduceLaunch, addresses_of, partial_gemm, partial_operands, prepare};
 use super::{
     Kernel, KernelBuffer, KernelScales, KernelShape, on_both_backends, scales, slots_from,
 };
 use crate::execute::{Addresses, Binding, BoxedLaunch, ExecuteBackend, Result};
-use crate::plan::{BufferId, Effect, Placement, Region, SlotId, Transport, layout_of, shard};
+use crate::plan::{BufferId, Effect, Placement, Region, SlotId, Transport, layout_of};
 use crate::simulate::{Cost, Costs};
 
 /// Computes this rank's partial result of all of C, and reduces the partials of all ranks, for itself.
@@ -72,7 +72,10 @@ impl Kernel for OneShotMatmul {
                 .placed(Placement::Symmetric)
                 .alternating(),
         ];
-        let (depth, stored) = (self.depth(rank, world), (self.b_transposed, self.scales));
+        let (depth, stored) = (
+            self.shape.depth(rank, world),
+            (self.b_transposed, self.scales),
+        );
         partial_operands(self.shape, depth, [self.a, self.b], stored, c)
     }
 
@@ -145,15 +148,10 @@ impl OneShotMatmul {
         Units::of(shape.m, shape.n).count()
     }
 
-    /// Columns of A that `rank` has.
-    pub fn depth(&self, rank: usize, world: usize) -> usize {
-        shard(self.shape.k, rank, world).len()
-    }
-
     /// The lanes where each of `pieces` is signalled by itself.
     fn lanes_of(&self, (rank, world): (usize, usize), pieces: &[Piece]) -> Vec<Vec<Effect>> {
         let KernelShape { m, n, .. } = self.shape;
-        let depth = self.depth(rank, world);
+        let depth = self.shape.depth(rank, world);
         let (b_rows, b_cols) = layout_of(self.b_transposed).stored(depth, n);
         let own = |buffer, rows, cols| Region {
             rank,
@@ -213,7 +211,7 @@ impl OneShotMatmul {
         let (rank, world) = (with.rank(), with.world());
         let stored = (self.b_transposed, self.scales);
         let descriptor = gemm::MatmulReduce {
-            problem: partial_gemm(self.shape, self.depth(rank, world), stored),
+            problem: partial_gemm(self.shape, self.shape.depth(rank, world), stored),
             c: ReduceOutput::Each,
             rank,
             world,
@@ -226,10 +224,7 @@ impl OneShotMatmul {
             summed: self.calls.0,
             group_rows: 0,
         };
-        Ok(Box::new(Prepared::<B, _> {
-            kernel: *self,
-            gemm: with.backend().prepare_reduce(with.gemm(), &descriptor)?,
-        }))
+        prepare(*self, with, &descriptor)
     }
 }
 

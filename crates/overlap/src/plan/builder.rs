@@ -89,6 +89,15 @@ impl PlanBuilder {
         SlotId(self.plan.slots.len() - 1)
     }
 
+    /// Adds `count` rows to the signal pad, at least one, and gives the first.
+    pub(crate) fn slots(&mut self, count: usize, name: impl Fn(usize) -> String) -> SlotId {
+        let first = self.slot(name(0));
+        for index in 1..count {
+            self.slot(name(index));
+        }
+        first
+    }
+
     /// Adds an event.
     pub fn event(&mut self) -> EventId {
         self.plan.events += 1;

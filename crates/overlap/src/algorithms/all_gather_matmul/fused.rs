@@ -106,10 +106,7 @@ pub(in crate::algorithms) fn build(
             for buffer in staging.buffers() {
                 plan.builder.alternate(buffer);
             }
-            let first = plan.builder.slot("arrived");
-            for _ in 1..chunks {
-                plan.builder.slot("arrived");
-            }
+            let first = plan.builder.slots(chunks, |_| "arrived".into());
             (first, GatherProtocol::Eager { chunks })
         }
         false => {

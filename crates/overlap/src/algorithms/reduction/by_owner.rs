@@ -50,11 +50,9 @@ pub(in crate::algorithms) fn by_owner(
         Reach::Owner => (Placement::Local, problem.shard(rank, world)),
         Reach::Everyone => (Placement::Symmetric, 0..problem.m),
     };
-    let mut plan = PartialGemm::new(name, (rank, world), problem, stored, c);
+    let plan = PartialGemm::new(name, (rank, world), problem, stored, c);
     if world == 1 {
-        let c = plan.builder.whole(plan.c);
-        plan.gemm(StreamId::MAIN, 0..problem.m, c);
-        return plan.builder.finish();
+        return plan.alone();
     }
     let nodes = Nodes::new((rank, world), options);
     let mut plan = Pipeline::new(plan, nodes, options.count(CHUNKS.key), reach);

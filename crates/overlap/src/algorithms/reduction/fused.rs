@@ -38,9 +38,7 @@ pub(in crate::algorithms) fn fused(
     };
     let mut plan = PartialGemm::new(name, (rank, world), problem, stored, c);
     if world == 1 {
-        let c = plan.builder.whole(plan.c);
-        plan.gemm(StreamId::MAIN, 0..problem.m, c);
-        return plan.builder.finish();
+        return plan.alone();
     }
     let most = problem.max_shard(world);
     let parts = most.saturating_mul(world - 1);
@@ -49,14 +47,11 @@ pub(in crate::algorithms) fn fused(
     let (rows, groups) = groups(name, options, rank, most)?;
     // The kernel counts its calls in this slot, which has the same number whatever M is.
     let done = plan.builder.slot("done");
-    let mut slots = |what: &str| {
-        let all: Vec<_> = (0..groups)
-            .map(|group| plan.builder.slot(format!("{what} {group}")))
-            .collect();
-        all[0]
-    };
-    let ready = slots("ready");
-    let summed = everyone.then(|| slots("reduced"));
+    let ready = plan.builder.slots(groups, |group| format!("ready {group}"));
+    let reduced = everyone.then(|| {
+        plan.builder
+            .slots(groups, |group| format!("reduced {group}"))
+    });
     let Problem { m, n, k, dtype, .. } = *problem;
     let kernel = MatmulReduce {
         shape: KernelShape { m, n, k, dtype },
@@ -68,7 +63,7 @@ pub(in crate::algorithms) fn fused(
         staging,
         pulled,
         ready,
-        reduced: summed,
+        reduced,
         done,
         rows,
         groups,

@@ -23,8 +23,8 @@ pub(in crate::algorithms) fn is_multimem(options: &Options) -> bool {
 }
 
 /// One kernel. It leaves its partial C in its `staging` as it is computed, in groups of `rows` rows. The
-/// owners load the sums of all ranks' partials from the multicast address of `staging`, and store them to that
-/// of C. In a world of one it is one GEMM.
+/// owners load the sums of all ranks' partials from the multicast address of `staging`, and store them to
+/// that of C. In a world of one it is one GEMM.
 ///
 /// `ready i`: "my partial of group i of your rows is in my staging, and my C may be written". `done`: "I have
 /// loaded everything of yours, and stored my rows to your C"; each call ends after it, so no credit is
@@ -43,18 +43,13 @@ pub(super) fn multimem(
     let all = (placement, 0..problem.m);
     let mut plan = PartialGemm::new(name, (rank, world), problem, stored, all);
     if world == 1 {
-        let c = plan.builder.whole(plan.c);
-        plan.gemm(StreamId::MAIN, 0..problem.m, c);
-        return plan.builder.finish();
+        return plan.alone();
     }
     let staging = plan.buffer("staging", Placement::Multicast, problem.m);
     let (rows, groups) = groups(name, options, rank, problem.max_shard(world))?;
     // The kernel counts its calls in this slot, which has the same number whatever M is.
     let done = plan.builder.slot("done");
-    let ready = plan.builder.slot("ready 0");
-    for group in 1..groups {
-        plan.builder.slot(format!("ready {group}"));
-    }
+    let ready = plan.builder.slots(groups, |group| format!("ready {group}"));
     let Problem { m, n, k, dtype, .. } = *problem;
     let kernel = MultimemMatmulReduce {
         shape: KernelShape { m, n, k, dtype },

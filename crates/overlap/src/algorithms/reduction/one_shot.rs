@@ -61,9 +61,7 @@ fn one_shot(
     let all = (Placement::Local, 0..problem.m);
     let mut plan = PartialGemm::new(name, (rank, world), problem, stored, all);
     if world == 1 {
-        let c = plan.builder.whole(plan.c);
-        plan.gemm(StreamId::MAIN, 0..problem.m, c);
-        return plan.builder.finish();
+        return plan.alone();
     }
     let parts = problem.m.saturating_mul(world);
     let staging = plan.buffer("staging", Placement::Symmetric, parts);
@@ -73,10 +71,7 @@ fn one_shot(
     let units = OneShotMatmul::units(shape);
     // First, so that its place does not depend on the number of units, and so not on M.
     let calls = plan.builder.slot("calls");
-    let ready = plan.builder.slot("arrived");
-    for _ in 1..units {
-        plan.builder.slot("arrived");
-    }
+    let ready = plan.builder.slots(units, |_| "arrived".into());
     let kernel = OneShotMatmul {
         shape,
         a: plan.a,

@@ -1,8 +1,9 @@
 //! The operands of a GEMM whose K is sharded, and the GEMMs of parts of its rows.
 
+use crate::error::PlanError;
 use crate::kernels::KernelScales;
 use crate::plan::{
-    Batch, BufferId, OpKind, Placement, PlanBuilder, Problem, Provider, Region, Role, Scales,
+    Batch, BufferId, OpKind, Placement, Plan, PlanBuilder, Problem, Provider, Region, Role, Scales,
     Scaling, StreamId, layout_of, shard,
 };
 use std::ops::Range;
@@ -111,6 +112,13 @@ impl PartialGemm {
         rows: Range<usize>,
     ) -> Region {
         self.builder.on(rank, buffer, rows, 0..self.problem.n)
+    }
+
+    /// The plan of a world of one: one GEMM.
+    pub(in crate::algorithms) fn alone(mut self) -> Result<Plan, PlanError> {
+        let c = self.builder.whole(self.c);
+        self.gemm(StreamId::MAIN, 0..self.problem.m, c);
+        self.builder.finish()
     }
 
     /// Multiplies `rows` of A into `c`; nothing where there are none.
