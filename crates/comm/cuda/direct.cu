@@ -11,7 +11,7 @@ using warpweave::Vector;
 // The moves to all ranks at once, so that all links are in use all the time.
 template <int W, int kBytes>
 __device__ __forceinline__ void exchange(const Direct& p) {
-  constexpr int kUnroll = W > 4 ? 2 : 4;
+  constexpr int kUnroll = warpweave::kUnrolled<W>;
   const uint32_t epoch = p.enter || p.leave ? next_epoch_of(p.group) : 0;
   const bool entered = !p.enter || group_barrier(p.group, warpweave::kEnter, epoch);
   if (entered) {
@@ -44,7 +44,7 @@ __device__ __forceinline__ void exchange(const Direct& p) {
 template <typename T, int W, int kBytes>
 __device__ __forceinline__ void reduce(const Direct& p) {
   using V = Vector<kBytes>;
-  constexpr int kUnroll = W > 4 ? 2 : 4;
+  constexpr int kUnroll = warpweave::kUnrolled<W>;
   const uint32_t epoch = p.enter || p.leave ? next_epoch_of(p.group) : 0;
   const bool entered = !p.enter || group_barrier(p.group, warpweave::kEnter, epoch);
   if (entered) {

@@ -17,7 +17,11 @@ struct Direct {
   uint32_t enter;  // barrier before the first access
   uint32_t leave;  // barrier after the last
 };
-static_assert(sizeof(Direct) == sizeof(Group) + 2 * 64 + 16, "as in Rust");
+static_assert(sizeof(Direct) == sizeof(Group) + 2 * sizeof(Addresses) + 16, "as in Rust");
+
+// Vectors that a thread has in flight for each of `W` ranks, as many as registers hold.
+template <int W>
+constexpr int kUnrolled = W > 8 ? 1 : W > 4 ? 2 : 4;
 
 // A vector of `kBytes` as 32-bit words. Peers' memory changes between launches: loads bypass L1.
 template <int kBytes>

@@ -18,15 +18,15 @@
 
 namespace warpweave {
 
-constexpr uint32_t kMaxWorld = 8;
+constexpr uint32_t kMaxWorld = 16;
 constexpr uint32_t kMaxBlocks = 128;
 
-// Kernels are compiled for up to two, four and eight ranks; to check the device code, not to run it, for
-// eight.
+// Kernels are compiled for up to two, four, eight and sixteen ranks; to check the device code, not to run it,
+// for sixteen.
 #ifndef WARPWEAVE_FEW_INSTANCES
-#define WARPWEAVE_WORLDS(FOR) FOR(2) FOR(4) FOR(8)
+#define WARPWEAVE_WORLDS(FOR) FOR(2) FOR(4) FOR(8) FOR(16)
 #else
-#define WARPWEAVE_WORLDS(FOR) FOR(8)
+#define WARPWEAVE_WORLDS(FOR) FOR(16)
 #endif
 
 // Addresses by rank, by value: a table in memory would cost its latency at the start of every launch.
@@ -42,7 +42,7 @@ struct Group {
   uint32_t signature;
   uint32_t reserved;
 };
-static_assert(sizeof(Group) == sizeof(PadView) + 64 + 16, "as in Rust");
+static_assert(sizeof(Group) == sizeof(PadView) + sizeof(Addresses) + 16, "as in Rust");
 
 enum Phase : uint32_t { kEnter = 0, kLeave = 1 };
 

@@ -86,7 +86,7 @@ struct Thread {
   __device__ __forceinline__ bool reduce(const Places& places, const uint32_t (&own)[kUnitWords],
                                          uint32_t (&sum)[kUnitWords]) const {
     // Polls at once as many packets as registers hold.
-    constexpr uint32_t kBatch = W > 4 ? 2 : kUnitPackets;
+    constexpr uint32_t kBatch = W > 8 ? 1 : W > 4 ? 2 : kUnitPackets;
 #pragma unroll
     for (uint32_t first = 0; first < kUnitPackets; first += kBatch) {
       uint32_t data[kBatch * W][3];

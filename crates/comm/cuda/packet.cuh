@@ -93,7 +93,7 @@ struct Packets {
   uint32_t aligned;  // input, output, chunks and message are multiples of 4 bytes
   uint32_t reserved;
 };
-static_assert(sizeof(Packets) == sizeof(Group) + 64 + 48, "as in Rust");
+static_assert(sizeof(Packets) == sizeof(Group) + sizeof(Addresses) + 48, "as in Rust");
 
 // The same for messages of whole words only: a fraction of the code, which each launch has to load.
 template <bool kWords>

@@ -29,12 +29,12 @@ struct PushReduce {
   uint32_t slices;    // of a block
   uint32_t reserved;
 };
-static_assert(sizeof(PushReduce) == sizeof(Group) + 2 * 64 + 48, "as in Rust");
+static_assert(sizeof(PushReduce) == sizeof(Group) + 2 * sizeof(Addresses) + 48, "as in Rust");
 
 template <typename T, int W, int kBytes>
 struct Block {
   using V = Vector<kBytes>;
-  static constexpr int kUnroll = W > 4 ? 2 : 4;
+  static constexpr int kUnroll = warpweave::kUnrolled<W>;
 
   const PushReduce& p;
   const uint32_t epoch;

@@ -23,12 +23,12 @@ struct ScatterAllGather {
   uint32_t slices;  // of a block
   uint32_t root;
 };
-static_assert(sizeof(ScatterAllGather) == sizeof(Group) + 64 + 40, "as in Rust");
+static_assert(sizeof(ScatterAllGather) == sizeof(Group) + sizeof(Addresses) + 40, "as in Rust");
 
 template <int W, int kBytes>
 struct Block {
   using V = Vector<kBytes>;
-  static constexpr int kUnroll = W > 4 ? 2 : 4;
+  static constexpr int kUnroll = warpweave::kUnrolled<W>;
 
   const ScatterAllGather& p;
   const uint32_t epoch;

@@ -27,9 +27,6 @@ pub struct Move {
 /// - Every address is mapped until the work has ended, for as many bytes as the launch touches, and aligned
 ///   to an element; no unordered work conflicts.
 pub trait CollectiveKernels: Backend {
-    /// Most ranks of a group, [`MAX_WORLD`](super::launch::MAX_WORLD) at most.
-    const MAX_WORLD: usize;
-
     /// Loads every kernel before any of them waits: loading may need an idle device. Kernels that this build
     /// or device lacks are skipped; their launches return the error.
     ///

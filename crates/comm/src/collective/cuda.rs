@@ -6,8 +6,8 @@ use warpweave_symm_mem::{Cuda, DType, Error, Result, device_image};
 use super::backend::{CollectiveKernels, Move};
 use super::enqueue::{DIRECT_THREADS, PACKET_THREADS, vector};
 use super::launch::{
-    DEVICE_WORLD, Direct, Group, Multimem, PacketKernel, Packets, PushReduce, ScatterAllGather,
-    Tree, UnevenPackets,
+    Direct, Group, MAX_WORLD, Multimem, PacketKernel, Packets, PushReduce, ScatterAllGather, Tree,
+    UnevenPackets,
 };
 use super::norm::launch::{ReducedNorm, RowNorm, Shots};
 use super::push_reduce::vector as push_vector;
@@ -19,7 +19,7 @@ static SCATTER_ALL_GATHER: Image = device_image!("scatter_all_gather", sm_90a, c
 static PUSH_REDUCE: Image = device_image!("push_reduce", sm_90a, compute_80);
 
 /// The world sizes for which kernels are compiled: the smallest that holds all ranks is taken.
-const WORLDS: [usize; 3] = [2, 4, DEVICE_WORLD];
+const WORLDS: [usize; 4] = [2, 4, 8, MAX_WORLD];
 
 /// The element types of reductions.
 const DTYPES: [DType; 3] = DType::ARITHMETIC;
@@ -30,7 +30,8 @@ macro_rules! by_world {
         match $world {
             ..=2 => concat!($($part),+, "_2"),
             3..=4 => concat!($($part),+, "_4"),
-            _ => concat!($($part),+, "_8"),
+            5..=8 => concat!($($part),+, "_8"),
+            _ => concat!($($part),+, "_16"),
         }
     };
 }
@@ -40,7 +41,8 @@ macro_rules! by_dtype_and_world {
         Some(match $world {
             ..=2 => warpweave_symm_mem::kernel_name!($dtype, $name, "_2"),
             3..=4 => warpweave_symm_mem::kernel_name!($dtype, $name, "_4"),
-            _ => warpweave_symm_mem::kernel_name!($dtype, $name, "_8"),
+            5..=8 => warpweave_symm_mem::kernel_name!($dtype, $name, "_8"),
+            _ => warpweave_symm_mem::kernel_name!($dtype, $name, "_16"),
         })
     };
 }
@@ -49,10 +51,7 @@ macro_rules! by_dtype_and_world {
 mod bulk;
 mod multimem;
 mod norm;
-mod parameters;
 mod tree;
-
-use parameters::Parameter;
 
 /// `words`: for messages of whole 32-bit words, as those of f32 always are.
 fn packet_kernel(
@@ -188,8 +187,6 @@ fn all() -> impl Iterator<Item = (&'static Image, &'static str)> {
 }
 
 impl CollectiveKernels for Cuda {
-    const MAX_WORLD: usize = DEVICE_WORLD;
-
     fn preload_collectives(&self) -> Result<()> {
         for (image, name) in all() {
             match self.function(image, name) {
@@ -407,7 +404,7 @@ fn packet_config(blocks: u32) -> LaunchConfig {
 
 /// # Safety
 /// The kernel takes one parameter, the twin of this type; the rest is as [`CollectiveKernels`] asks.
-unsafe fn launch<P: Parameter>(
+unsafe fn launch<P>(
     cuda: &Cuda,
     stream: &CudaStream,
     image: &'static Image,
@@ -424,15 +421,14 @@ unsafe fn launch<P: Parameter>(
 ///
 /// # Safety
 /// As for [`launch`].
-unsafe fn launch_shared<P: Parameter>(
+unsafe fn launch_shared<P>(
     cuda: &Cuda,
     stream: &CudaStream,
     image: &'static Image,
     name: &'static str,
     config: LaunchConfig,
-    parameter: P,
+    mut parameter: P,
 ) -> Result<()> {
-    let mut parameter = parameter.on_device();
     let function = cuda.function(image, name)?;
     // SAFETY: the caller's obligation.
     unsafe {
@@ -467,7 +463,7 @@ mod tests {
         // barrier, moves by bulk copies, reductions of three types along trees and through multicast
         // addresses, and stores to these. RMSNorm of three types, after one shot, after two and alone.
         let by_world = 3 * 2 + 3 * 5 + 3 + 3 * 2 + 3 * 2 + 3 + 3 + 2 * 3 + 2;
-        assert_eq!(names.len(), 3 * by_world + 2 + 3 + 3 + 1 + 3, "{names:?}");
+        assert_eq!(names.len(), 4 * by_world + 2 + 3 + 3 + 1 + 3, "{names:?}");
         #[cfg(feature = "nvcc")]
         for (image, name) in all() {
             let name = name.as_bytes();

@@ -2,13 +2,9 @@
 
 use warpweave_symm_mem::{DevicePtr, PadView};
 
-/// Most ranks of a collective over symmetric memory on any backend; a backend may serve
-/// [fewer](super::CollectiveKernels::MAX_WORLD). Every launch carries tables of as many addresses.
+/// Most ranks of a collective over symmetric memory: `kMaxWorld`. Every launch carries tables of as many
+/// addresses.
 pub const MAX_WORLD: usize = 16;
-
-/// Most ranks of a collective on GPUs: `kMaxWorld`. Device code is compiled for two, four and eight ranks,
-/// and has the addresses of as many in its parameters.
-pub const DEVICE_WORLD: usize = 8;
 
 /// The largest grid: `kMaxBlocks`.
 pub const MAX_BLOCKS: usize = 128;
@@ -22,11 +18,10 @@ pub const MAX_SLICES: usize = 8;
 /// The slot that faults of packets name: `kPacketSlot`.
 pub(super) const PACKET_SLOT: usize = BARRIER_SLOTS + MAX_SLICES * MAX_BLOCKS;
 
-/// Addresses by rank; null where there is none. Here and in the parameters `N` is the length of the tables:
-/// [`DEVICE_WORLD`] in what device code is given.
+/// Addresses by rank; null where there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
-pub struct Addresses<const N: usize = MAX_WORLD>(pub [DevicePtr; N]);
+pub struct Addresses(pub [DevicePtr; MAX_WORLD]);
 
 impl Default for Addresses {
     fn default() -> Self {
@@ -52,11 +47,11 @@ impl Addresses {
 /// its blocks, so they are the same on all ranks.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub struct Group<const N: usize = MAX_WORLD> {
+pub struct Group {
     /// The pad: slots by (phase, block) and (slice, block), then that of packet faults.
     pub pad: PadView,
     /// The flags of every rank's pad.
-    pub flags: Addresses<N>,
+    pub flags: Addresses,
     /// `[MAX_BLOCKS]` u32: the epoch of each block's last launch.
     pub epochs: DevicePtr,
     /// Of the call, from [`signature`]: flags and packets carry it with their epoch.
@@ -68,11 +63,11 @@ pub struct Group<const N: usize = MAX_WORLD> {
 /// Parameter of `packet_*`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub struct Packets<const N: usize = MAX_WORLD> {
+pub struct Packets {
     /// The group.
-    pub group: Group<N>,
+    pub group: Group,
     /// The receiving area of every rank: `[parity of the epoch][source][capacity]` packets of 16 bytes.
-    pub areas: Addresses<N>,
+    pub areas: Addresses,
     /// This rank's input.
     pub input: DevicePtr,
     /// This rank's output; may be the input, or this rank's chunk of it.
@@ -94,29 +89,29 @@ pub struct Packets<const N: usize = MAX_WORLD> {
 /// Parameter of `packet_all_to_all_uneven_*`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub struct UnevenPackets<const N: usize = MAX_WORLD> {
+pub struct UnevenPackets {
     /// The packets. The bytes are those of the largest chunk; input and output are not used.
-    pub packets: Packets<N>,
+    pub packets: Packets,
     /// By rank: this rank's data for that rank.
-    pub from: Addresses<N>,
+    pub from: Addresses,
     /// By rank: where that rank's data goes.
-    pub to: Addresses<N>,
+    pub to: Addresses,
     /// By rank: bytes that it gets from this rank.
-    pub sent: [u32; N],
+    pub sent: [u32; MAX_WORLD],
     /// By rank: bytes that this rank gets from it.
-    pub received: [u32; N],
+    pub received: [u32; MAX_WORLD],
 }
 
 /// Parameter of `exchange_*` and `reduce_*`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub struct Direct<const N: usize = MAX_WORLD> {
+pub struct Direct {
     /// The group.
-    pub group: Group<N>,
+    pub group: Group,
     /// By rank: where to read.
-    pub from: Addresses<N>,
+    pub from: Addresses,
     /// By rank: where to write.
-    pub to: Addresses<N>,
+    pub to: Addresses,
     /// Bytes at each address.
     pub bytes: u64,
     /// 1: all ranks have entered before the first access.
@@ -128,9 +123,9 @@ pub struct Direct<const N: usize = MAX_WORLD> {
 /// Parameter of `tree_all_reduce_*`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub struct Tree<const N: usize = MAX_WORLD> {
+pub struct Tree {
     /// The message; chunk and message are the same.
-    pub packets: Packets<N>,
+    pub packets: Packets,
     /// By tree: the rank that takes this rank's partial results, or [`NOBODY`](super::tree::NOBODY).
     pub parent: [u32; 2],
     /// By tree: the ranks whose partial results this rank takes, or [`NOBODY`](super::tree::NOBODY).
@@ -140,9 +135,9 @@ pub struct Tree<const N: usize = MAX_WORLD> {
 /// Parameter of `multimem_*`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub struct Multimem<const N: usize = MAX_WORLD> {
+pub struct Multimem {
     /// The same with each rank's own address, for what is smaller than a vector or not aligned to one.
-    pub direct: Direct<N>,
+    pub direct: Direct,
     /// To spread: this rank's data, or null. To reduce: the multicast address of the inputs.
     pub from: DevicePtr,
     /// The multicast address to store to; null if the result stays on this rank. The host backend has
@@ -153,13 +148,13 @@ pub struct Multimem<const N: usize = MAX_WORLD> {
 /// Parameter of `push_reduce_*`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub struct PushReduce<const N: usize = MAX_WORLD> {
+pub struct PushReduce {
     /// The group.
-    pub group: Group<N>,
+    pub group: Group,
     /// By rank: where this rank's data for that rank goes in that rank's staging memory.
-    pub staging: Addresses<N>,
+    pub staging: Addresses,
     /// By rank: where the result of this rank's chunk goes, or null.
-    pub to: Addresses<N>,
+    pub to: Addresses,
     /// This rank's staging memory, a chunk from each source.
     pub received: DevicePtr,
     /// A chunk for each rank.
@@ -179,11 +174,11 @@ pub struct PushReduce<const N: usize = MAX_WORLD> {
 /// Parameter of `scatter_all_gather_*`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub struct ScatterAllGather<const N: usize = MAX_WORLD> {
+pub struct ScatterAllGather {
     /// The group.
-    pub group: Group<N>,
+    pub group: Group,
     /// By rank: where the message goes.
-    pub output: Addresses<N>,
+    pub output: Addresses,
     /// The message; the root's is read.
     pub input: DevicePtr,
     /// Bytes of the chunk of a rank that is not the root.
@@ -200,15 +195,15 @@ pub struct ScatterAllGather<const N: usize = MAX_WORLD> {
 
 // The layouts that device code asserts.
 const _: () = {
-    const N: usize = DEVICE_WORLD;
-    assert!(size_of::<ScatterAllGather<N>>() == size_of::<Group<N>>() + 64 + 40);
-    assert!(size_of::<PushReduce<N>>() == size_of::<Group<N>>() + 2 * 64 + 48);
-    assert!(size_of::<Tree<N>>() == size_of::<Packets<N>>() + 24);
-    assert!(size_of::<Multimem<N>>() == size_of::<Direct<N>>() + 16);
-    assert!(size_of::<Group<N>>() == size_of::<PadView>() + 64 + 16);
-    assert!(size_of::<Packets<N>>() == size_of::<Group<N>>() + 64 + 48);
-    assert!(size_of::<UnevenPackets<N>>() == size_of::<Packets<N>>() + 2 * 64 + 2 * 32);
-    assert!(size_of::<Direct<N>>() == size_of::<Group<N>>() + 2 * 64 + 16);
+    const TABLE: usize = size_of::<Addresses>();
+    assert!(size_of::<ScatterAllGather>() == size_of::<Group>() + TABLE + 40);
+    assert!(size_of::<PushReduce>() == size_of::<Group>() + 2 * TABLE + 48);
+    assert!(size_of::<Tree>() == size_of::<Packets>() + 24);
+    assert!(size_of::<Multimem>() == size_of::<Direct>() + 16);
+    assert!(size_of::<Group>() == size_of::<PadView>() + TABLE + 16);
+    assert!(size_of::<Packets>() == size_of::<Group>() + TABLE + 48);
+    assert!(size_of::<UnevenPackets>() == size_of::<Packets>() + 2 * TABLE + 8 * MAX_WORLD);
+    assert!(size_of::<Direct>() == size_of::<Group>() + 2 * TABLE + 16);
 };
 
 /// Which collective by packets.

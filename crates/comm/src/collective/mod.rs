@@ -217,20 +217,19 @@ impl<B: CollectiveKernels> Collectives<B> {
         self.rank
     }
 
-    /// That this backend has collectives of `world` ranks: see [`CollectiveKernels::MAX_WORLD`].
+    /// That there are collectives of `world` ranks: [`MAX_WORLD`](launch::MAX_WORLD) at most.
     ///
     /// # Errors
     /// [`Error::Unavailable`] with the limit.
     pub fn require_world(world: usize) -> Result<()> {
-        const { assert!(B::MAX_WORLD <= launch::MAX_WORLD) };
-        if world <= B::MAX_WORLD {
+        if world <= launch::MAX_WORLD {
             return Ok(());
         }
         Err(Error::Unavailable {
             what: format!("collectives of {world} ranks over symmetric memory"),
             why: format!(
-                "on this backend they serve {} ranks at most: use NCCL, or groups of fewer ranks",
-                B::MAX_WORLD
+                "they serve {} ranks at most: use NCCL, or groups of fewer ranks",
+                launch::MAX_WORLD
             ),
         })
     }

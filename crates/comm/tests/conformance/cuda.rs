@@ -82,6 +82,18 @@ fn every_variant_type_and_small_length() {
 
 #[test]
 #[ignore = "needs GPUs"]
+fn every_variant_of_more_than_eight_ranks() {
+    for world in [9, 16] {
+        on(world, sizes(world), TIMEOUT, |rank| {
+            rank.play(&suite::few(&rank.limits()), world as u64)?;
+            calls::uneven(rank)?;
+            norm::every_case(rank, &[100, 1000], &[1, 5])
+        });
+    }
+}
+
+#[test]
+#[ignore = "needs GPUs"]
 fn lengths_at_which_variants_change() {
     for world in worlds() {
         on(world, sizes(world), TIMEOUT, |rank| {

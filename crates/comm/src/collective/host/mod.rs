@@ -17,15 +17,13 @@ use warpweave_symm_mem::{DType, DevicePtr, Host, Result, with_element};
 
 use super::backend::CollectiveKernels;
 use super::launch::{
-    Addresses, Direct, Group, MAX_WORLD, Multimem, PacketKernel, Packets, PushReduce,
-    ScatterAllGather, Tree, UnevenPackets,
+    Addresses, Direct, Group, Multimem, PacketKernel, Packets, PushReduce, ScatterAllGather, Tree,
+    UnevenPackets,
 };
 use crate::collective::norm::launch::{ReducedNorm, RowNorm, Shots};
 pub(super) use group::of_other_call;
 
 impl CollectiveKernels for Host {
-    const MAX_WORLD: usize = MAX_WORLD;
-
     fn preload_collectives(&self) -> Result<()> {
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use warpweave_symm_mem::{DType, DevicePtr};
 
-use crate::collective::launch::{DEVICE_WORLD, MAX_WORLD, Packets};
+use crate::collective::launch::Packets;
 
 /// Bytes of a unit of a row, which one thread computes: `kUnitBytes`.
 pub(crate) const UNIT: usize = 48;
@@ -52,9 +52,9 @@ pub struct RowNorm {
 /// Parameter of `packet_norm_*`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub struct ReducedNorm<const N: usize = MAX_WORLD> {
+pub struct ReducedNorm {
     /// The packets. Input, output and bytes are not used.
-    pub packets: Packets<N>,
+    pub packets: Packets,
     /// The rows; the input is this rank's partial.
     pub norm: RowNorm,
     /// Rows that a rank reduces, in two shots: of all ranks but the last.
@@ -65,7 +65,7 @@ pub struct ReducedNorm<const N: usize = MAX_WORLD> {
 
 const _: () = {
     assert!(size_of::<RowNorm>() == 72);
-    assert!(size_of::<ReducedNorm<DEVICE_WORLD>>() == size_of::<Packets<DEVICE_WORLD>>() + 80);
+    assert!(size_of::<ReducedNorm>() == size_of::<Packets>() + 80);
 };
 
 impl RowNorm {
