@@ -156,6 +156,9 @@ pub unsafe fn record_fault(
     unsafe {
         let mine = |field: usize| atomic(pad.fault, 4 * field);
         let notice = mine(0).load(Ordering::Acquire);
+        // Taken before the others are stopped: their waits end then, and would record that alone.
+        let state = mine(1);
+        let taken = state.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed);
         // A stop by the host has the higher value, so it stays.
         let stopped = atomic(pad.stop.device, 0).fetch_max(StopFlags::FAILED, Ordering::SeqCst);
         let by_host = stopped == StopFlags::BY_HOST;
@@ -187,11 +190,7 @@ pub unsafe fn record_fault(
         if !flag::reached(seen, wanted) && peer < 64 && (timed_out || same_wait()) {
             mine(10 + peer / 32).fetch_or(1 << (peer % 32), Ordering::Relaxed);
         }
-        let state = mine(1);
-        if state
-            .compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed)
-            .is_err()
-        {
+        if taken.is_err() {
             return;
         }
         let micros = waited.as_micros() as u64;

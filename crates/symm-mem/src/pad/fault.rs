@@ -72,10 +72,15 @@ impl FaultRecord {
     /// a rank.
     pub fn is_by_loss(&self) -> bool {
         let noticed = Notice::from_bits(self.notice).is_some_and(|notice| notice.is_by_loss);
-        match (self.state, self.cause) {
-            (0, _) | (_, 1) => noticed,
-            (_, cause) => cause == 3,
+        match self.is_complete() {
+            true if self.cause != 1 => self.cause == 3,
+            _ => noticed,
         }
+    }
+
+    /// Whether a wait has written it. Until then there is at most a notice.
+    fn is_complete(&self) -> bool {
+        self.state == 2
     }
 
     /// The fault, if a wait recorded one or a peer sent a notice. `rank` is the rank of this pad. `lost` is
@@ -87,17 +92,18 @@ impl FaultRecord {
         lost: Option<&(Option<usize>, String)>,
     ) -> Option<SignalFault> {
         let notice = Notice::from_bits(self.notice);
-        if self.state == 0 && notice.is_none() {
+        let is_complete = self.is_complete();
+        if !is_complete && notice.is_none() {
             return None;
         }
         // A stopped wait, here or on the rank that sent the notice, may have been for any rank.
-        let is_stopped = self.state != 0 && matches!(self.cause, 2 | 3);
+        let is_stopped = is_complete && matches!(self.cause, 2 | 3);
         let lost = lost.filter(|_| is_stopped || self.is_by_loss());
         let missing = self.missing();
         let missing: Vec<usize> = (0..64).filter(|rank| missing >> rank & 1 == 1).collect();
         let peer = self.peer as usize;
         let (peer, cause) = match (lost.cloned(), notice) {
-            _ if self.state != 0 && self.cause == 0 => (peer, FaultCause::Deadline { missing }),
+            _ if is_complete && self.cause == 0 => (peer, FaultCause::Deadline { missing }),
             (Some((Some(lost), why)), _) => (lost, FaultCause::PeerLost { why }),
             (Some((None, why)), _) => (peer, FaultCause::OutsiderLost { why }),
             (None, Some(notice)) if !is_stopped => {
@@ -124,7 +130,7 @@ impl FaultRecord {
 
     /// The rank that the failed wait of `rank` was for, if this record has one.
     pub fn waited_for(&self, rank: usize) -> Option<usize> {
-        (self.state == 2 && self.waiter as usize == rank).then_some(self.peer as usize)
+        (self.is_complete() && self.waiter as usize == rank).then_some(self.peer as usize)
     }
 
     /// A rank that missed a deadline of `rank`, if this record has one: also where a wait that was stopped is
@@ -231,7 +237,13 @@ mod tests {
 
     #[test]
     fn a_record_says_who_and_why() {
-        assert_eq!(FaultRecord::default().fault("p", 0, None), None);
+        let begun = FaultRecord {
+            state: 1,
+            ..Default::default()
+        };
+        for record in [FaultRecord::default(), begun] {
+            assert_eq!(record.fault("p", 0, None), None);
+        }
         let notice = |is_by_loss| {
             let (reporter, culprit) = (3, Some(1));
             Notice {
@@ -252,11 +264,10 @@ mod tests {
         assert_eq!(fault(record(0, notice), None), (2, missing));
         let gave_up = FaultCause::PeerGaveUp { reporter: 3 };
         assert_eq!(fault(record(1, notice), None), (1, gave_up.clone()));
-        let unseen = FaultRecord {
-            notice,
-            ..Default::default()
-        };
-        assert_eq!(fault(unseen, None), (1, gave_up.clone()));
+        for record in [FaultRecord::default(), begun] {
+            let unseen = FaultRecord { notice, ..record };
+            assert_eq!(fault(unseen, None), (1, gave_up.clone()));
+        }
         let lost = (Some(5), "it died".to_owned());
         assert_eq!(fault(record(1, notice), Some(&lost)), (1, gave_up.clone()));
         assert_eq!(fault(record(1, by_loss), None), (1, gave_up));

@@ -219,6 +219,9 @@ __device__ __forceinline__ void record_fault_inline(const PadView& pad, uint32_t
     const uint32_t by_loss = cause == kStoppedByHost ? 1u << 30 : 0, culprit = timed_out ? peer : ~0u;
     notice = 1u << 31 | by_loss | (pad.rank & 0x3fffu) << 16 | (culprit & 0xffffu);
   }
+  // Taken before the others are stopped: their waits end then, and would record that alone.
+  const bool is_first = atomicCAS(&fault->state, 0u, 1u) == 0;
+  __threadfence();
   atomicExch(pad.stopped, 1u);
   if (on_host == 0) store_relaxed_sys(pad.stopped_on_host, 1u);
   __threadfence_system();
@@ -231,7 +234,7 @@ __device__ __forceinline__ void record_fault_inline(const PadView& pad, uint32_t
                          fault->expected == wanted && fault->cause == kDeadline;
   if (!reached(seen, wanted) && peer < 64 && (timed_out || same_wait))
     atomicOr(&fault->missing[peer / 32], 1u << (peer % 32));
-  if (atomicCAS(&fault->state, 0u, 1u) != 0) return;
+  if (!is_first) return;
   const uint64_t us = missed_ns / 1000;
   fault->waiter = pad.rank;
   fault->peer = peer;
