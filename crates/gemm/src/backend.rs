@@ -6,6 +6,8 @@ use warpweave_symm_mem::{Backend, DType, DevicePtr, Memory};
 
 use crate::{Error, GemmProblem, Provider, Scaling};
 
+const SCALES_OF_A: &str = "scales of A";
+
 /// Where the operands of a GEMM lie. Those of a batch are the addresses of its first GEMM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GemmOperands {
@@ -58,7 +60,7 @@ impl GemmOperands {
             ("C", self.c, problem.out),
         ];
         let bias = problem.bias.then_some(("bias", self.bias, problem.out));
-        let names = ["scales of A", "scales of B"];
+        let names = [SCALES_OF_A, "scales of B"];
         let scales = names
             .into_iter()
             .zip(self.scales)
@@ -68,13 +70,27 @@ impl GemmOperands {
     }
 
     /// Checks that the operands of `problem` lie at multiples of `alignment` of their element type, in bytes.
+    /// Scales of A are read one by one and may begin at any row.
     pub(crate) fn check(
         self,
         problem: &GemmProblem,
         alignment: impl Fn(DType) -> u64,
     ) -> Result<(), Error> {
+        self.check_for(problem, alignment, DType::F32.size() as u64)
+    }
+
+    /// The same where scales of A must lie at multiples of `scale` bytes.
+    pub(crate) fn check_for(
+        self,
+        problem: &GemmProblem,
+        alignment: impl Fn(DType) -> u64,
+        scale: u64,
+    ) -> Result<(), Error> {
         for (operand, address, dtype) in self.used_by(problem) {
-            let alignment = alignment(dtype);
+            let alignment = match operand {
+                SCALES_OF_A => scale,
+                _ => alignment(dtype),
+            };
             if address.0 == 0 || address.0 % alignment != 0 {
                 return Err(Error::Operand {
                     operand,

@@ -120,7 +120,7 @@ pub struct GatheredScales {
     /// and the others' are ignored.
     pub staging: Peers,
     /// By row and with the eager protocol as [`staging_stride`](AllGatherOperands::staging_stride), of at
-    /// least m scales.
+    /// least m whole scales.
     pub staging_stride: usize,
     /// Those of B.
     pub b: DevicePtr,
@@ -441,20 +441,15 @@ impl Launch<'_> {
                 [of_a, staged]
             ));
         }
+        let (row, scale) = (self.row_bytes(), DType::F32.size());
         let strides = [
-            (*staging_stride, self.row_bytes(), self.problem.dtype, "A"),
-            (
-                scales.staging_stride,
-                DType::F32.size(),
-                DType::F32,
-                "its scales",
-            ),
+            (*staging_stride, row, alignment(self.problem.dtype), "A"),
+            (scales.staging_stride, scale, scale as u64, "its scales"),
         ];
         let strides = strides.into_iter().take(1 + usize::from(staged > 0));
-        for (stride, row, dtype, of) in strides {
+        for (stride, row, alignment, of) in strides {
             let bytes = self.problem.m * row;
             let room = isize::MAX as usize - bytes;
-            let alignment = alignment(dtype);
             let is_aligned = (stride as u64).is_multiple_of(alignment);
             let is_used = self.protocol == Protocol::Eager && world > 1;
             if is_used && (!(bytes..=room).contains(&stride) || !is_aligned) {

@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::sync::Arc;
 
-use warpweave_symm_mem::{Backend, Cuda, DevicePtr};
+use warpweave_symm_mem::{Backend, Cuda, DType, DevicePtr};
 
 use crate::cublaslt::{Algorithm, Matmul};
 use crate::cutlass::{self, Tiling};
@@ -121,9 +121,8 @@ impl CudaPrepared {
                 algorithm,
                 alignment,
             } => {
-                operands.check(&self.problem, |dtype| {
-                    u64::from(*alignment).max(dtype.size() as u64)
-                })?;
+                let alignment = |dtype: DType| u64::from(*alignment).max(dtype.size() as u64);
+                operands.check_for(&self.problem, alignment, cutlass::ADDRESS_ALIGNMENT)?;
                 // SAFETY: the caller vouches for the matrices and the context; the algorithm was proposed for
                 // this problem and the caller vouches for the workspace's size.
                 unsafe { matmul.launch(algorithm, operands, workspace, raw(stream)) }

@@ -139,8 +139,8 @@ impl Prepared {
     /// encoded.
     ///
     /// # Errors
-    /// [`Error::Operand`] for addresses that are not multiples of 16 or that the driver refuses; those of
-    /// launching.
+    /// [`Error::Operand`] for addresses that are not multiples of 16, or of 4 for scales of A, or that the
+    /// driver refuses; those of launching.
     ///
     /// # Safety
     /// As [`GemmBackend::gemm`](crate::GemmBackend::gemm). `cuda` is the device of [`Prepared::new`].
