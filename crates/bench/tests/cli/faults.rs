@@ -26,6 +26,11 @@ struct Device {
     /// Implementations that wait on the device in different ways, each with what it needs of the device
     /// alone.
     waiting: [&'static str; 2],
+    /// Iterations of a job that goes on until a fault ends it.
+    iterations: u32,
+    /// What a process has mapped once it works on its device, and how long it may take from there to have
+    /// joined the job.
+    joins: (&'static str, Duration),
 }
 
 impl Device {
@@ -36,6 +41,9 @@ impl Device {
             patience: Duration::from_secs(2).into(),
             bound: Duration::from_secs(60),
             waiting: ["baselineCudaAllgatherMatmul", "multimemGatherThenCutlass"],
+            iterations: 5000,
+            // Memory that peers map.
+            joins: ("/memfd:", Duration::ZERO),
         }
     }
 
@@ -54,6 +62,8 @@ impl Device {
                 "baselineCudaAllgatherMatmul",
                 "threadloadGatherScalarCompute",
             ],
+            iterations: 50_000,
+            joins: ("libcublasLt", Duration::from_secs(3)),
         }
     }
 
@@ -119,7 +129,7 @@ fn whoever_is_killed_at_any_moment_is_named_by_all_others(device: &Device) {
         let moment = Duration::from_millis(moment);
         let mut killed = Duration::ZERO;
         let outcome = long_job(device, |ranks, start| {
-            await_shared_memory(device, &ranks[culprit], start);
+            await_join(device, &ranks[culprit], start);
             std::thread::sleep(moment);
             ranks[culprit].kill().unwrap();
             killed = start.elapsed();
@@ -144,7 +154,7 @@ fn whoever_is_killed_at_any_moment_is_named_by_all_others(device: &Device) {
 fn a_stopped_rank_costs_the_others_one_deadline(device: &Device) {
     let culprit = device.world - 1;
     let outcome = long_job(device, |ranks, start| {
-        await_shared_memory(device, &ranks[culprit], start);
+        await_join(device, &ranks[culprit], start);
         std::thread::sleep(Duration::from_millis(500));
         let pid = Pid::from_raw(ranks[culprit].id() as i32).unwrap();
         kill_process(pid, Signal::STOP).unwrap();
@@ -172,7 +182,8 @@ fn a_stopped_rank_costs_the_others_one_deadline(device: &Device) {
 
 /// A job that goes on for longer than `meanwhile`.
 fn long_job(device: &Device, meanwhile: impl FnOnce(&mut [Child], Instant)) -> job::Outcome {
-    let args = device.args("--shape 64x32x48 --iterations 5000");
+    let iterations = device.iterations;
+    let args = device.args(&format!("--shape 64x32x48 --iterations {iterations}"));
     let start = Instant::now();
     let ranks = vec![args; device.world];
     job::run_with(&ranks, &[], device.patience, device.bound, |ranks| {
@@ -180,13 +191,15 @@ fn long_job(device: &Device, meanwhile: impl FnOnce(&mut [Child], Instant)) -> j
     })
 }
 
-/// Until the rank has memory that peers map: all ranks have joined the job by then.
-fn await_shared_memory(device: &Device, rank: &Child, start: Instant) {
+/// Until all ranks have joined the job.
+fn await_join(device: &Device, rank: &Child, start: Instant) {
+    let (mapped, joins) = device.joins;
     let maps = format!("/proc/{}/maps", rank.id());
-    while !std::fs::read_to_string(&maps).is_ok_and(|maps| maps.contains("/memfd:")) {
+    while !std::fs::read_to_string(&maps).is_ok_and(|maps| maps.contains(mapped)) {
         std::thread::sleep(Duration::from_millis(1));
-        assert!(start.elapsed() < device.bound, "no shared memory");
+        assert!(start.elapsed() < device.bound, "{mapped} is not mapped");
     }
+    std::thread::sleep(joins);
 }
 
 fn ranks_with_different_shapes_tell_both(device: &Device) {
@@ -261,6 +274,10 @@ on!(
     a_rank_that_dies_is_named_by_all_others,
     #[ignore = "needs two GPUs"]
     a_rank_that_stalls_is_named_by_all_others,
+    #[ignore = "needs two GPUs and NCCL"]
+    whoever_is_killed_at_any_moment_is_named_by_all_others,
+    #[ignore = "needs two GPUs and NCCL"]
+    a_stopped_rank_costs_the_others_one_deadline,
     #[ignore = "needs two GPUs"]
     ranks_with_different_shapes_tell_both,
     #[ignore = "needs two GPUs"]
