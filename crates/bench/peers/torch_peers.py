@@ -7,7 +7,8 @@ of a suite; without the bench it writes a file for `--peers FILE`:
 Problems are MxNxK as in the bench: N is each rank's own for all-gather + matmul and for column-parallel linear layers, K is
 split over the ranks where they reduce. Linear layers have their weight as N x K. `torch-nccl` is NCCL and cuBLAS one after the
 other, `torch-fused` the operator over symmetric memory, where there is one, `torch-matmul` the GEMM alone; an operator that
-cannot run is null. Of collectives the size is what a rank brings.
+cannot run is null. Of collectives the size is what a rank brings. float8_e4m3fn has scales by row of A and by column of B, the
+hardware's own accumulation, and bfloat16 results.
 
 A time is of device events around one call; before it the device is kept busy while the call is enqueued, and a barrier on the
 device aligns the ranks. Each sample is that of the slowest rank; median, p10 and p90 are over the samples, as in the bench.
@@ -96,6 +97,19 @@ def spread(times):
     return {"median": middle, "p10": low, "p90": high, "samples": len(times)}
 
 
+def values(rows, columns, dtype):
+    """Uniform in -1 to 1, in any type."""
+    return (torch.rand(rows, columns, device="cuda") * 2 - 1).to(dtype)
+
+
+def scales(*sizes):
+    return torch.rand(*sizes, device="cuda") + 0.5
+
+
+def result_type(dtype):
+    return torch.bfloat16 if dtype.itemsize == 1 else dtype
+
+
 def part(matmul):
     """The GEMM alone, marked as a part of the operation."""
     return {"torch-matmul": matmul and {**matmul, "part": True}}
@@ -110,21 +124,40 @@ def gather(clock, group, sizes, dtype, count, linear):
         return {}
     a = symmetric_memory.empty(m // world, k, device="cuda", dtype=dtype)
     symmetric_memory.rendezvous(a, group)
-    sets = [torch.rand_like(a) * 2 - 1 for _ in range(SETS)]
-    b = torch.rand((n, k) if linear else (k, n), device="cuda", dtype=dtype) * 2 - 1
-    b = b.t() if linear else b
+    sets = [values(m // world, k, dtype) for _ in range(SETS)]
+    b = values(n, k, dtype).t() if linear or dtype.itemsize == 1 else values(k, n, dtype)
     whole = torch.empty(m, k, device="cuda", dtype=dtype)
-    c = torch.empty(m, n, device="cuda", dtype=dtype)
+    c = torch.empty(m, n, device="cuda", dtype=result_type(dtype))
+    share, all_scales, of_b = scales(m // world, 1), scales(m, 1), scales(1, n)
+    fast = {"out_dtype": c.dtype, "use_fast_accum": True}
 
     def separate():
         dist.all_gather_into_tensor(whole, a)
         torch.matmul(whole, b, out=c)
 
-    contenders = {
-        "torch-nccl": separate,
-        "torch-fused": lambda: torch.ops.symm_mem.fused_all_gather_matmul(a, [b], 0, group.group_name),
-        "torch-matmul": lambda: torch.matmul(whole, b, out=c),
-    }
+    def scaled():
+        torch._scaled_mm(whole, b, all_scales, of_b, out=c, **fast)
+
+    def separate_scaled():
+        dist.all_gather_into_tensor(whole.view(torch.uint8), a.view(torch.uint8))
+        dist.all_gather_into_tensor(all_scales, share)
+        scaled()
+
+    if dtype.itemsize == 1:
+        fused = torch.ops.symm_mem.fused_all_gather_scaled_matmul
+        contenders = {
+            "torch-nccl": separate_scaled,
+            "torch-fused": lambda: fused(
+                a, [b], share, [of_b], 0, group.group_name, [None], [None], [c.dtype], [True]
+            ),
+            "torch-matmul": scaled,
+        }
+    else:
+        contenders = {
+            "torch-nccl": separate,
+            "torch-fused": lambda: torch.ops.symm_mem.fused_all_gather_matmul(a, [b], 0, group.group_name),
+            "torch-matmul": lambda: torch.matmul(whole, b, out=c),
+        }
     times = clock.rounds(contenders, lambda i: a.copy_(sets[i % SETS]), count)
     return {**times, **part(times["torch-matmul"])}
 
@@ -136,26 +169,35 @@ def reduce(clock, group, sizes, dtype, count):
     world = dist.get_world_size()
     if m % world or k % world:
         return {}
-    sets = [torch.rand(m, k // world, device="cuda", dtype=dtype) * 2 - 1 for _ in range(SETS)]
+    sets = [values(m, k // world, dtype) for _ in range(SETS)]
     x = torch.empty_like(sets[0])
-    w = (torch.rand(n, k // world, device="cuda", dtype=dtype) * 2 - 1).t()
-    c = torch.empty(m, n, device="cuda", dtype=dtype)
-    rows = torch.empty(m // world, n, device="cuda", dtype=dtype)
+    w = values(n, k // world, dtype).t()
+    c = torch.empty(m, n, device="cuda", dtype=result_type(dtype))
+    rows = torch.empty(m // world, n, device="cuda", dtype=c.dtype)
+    of_x, of_w = scales(m, 1), scales(1, n)
+
+    def matmul():
+        if dtype.itemsize == 1:
+            torch._scaled_mm(x, w, of_x, of_w, out_dtype=c.dtype, use_fast_accum=True, out=c)
+        else:
+            torch.matmul(x, w, out=c)
+
+    def fused():
+        if dtype.itemsize > 1:
+            return torch.ops.symm_mem.fused_matmul_reduce_scatter(x, w, "sum", 0, group.group_name)
+        operator = torch.ops.symm_mem.fused_scaled_matmul_reduce_scatter
+        more = {"out_dtype": c.dtype, "use_fast_accum": True}
+        return operator(x, w, of_x, of_w, "sum", 0, 0, group.group_name, [m, n], **more)
 
     def scatter():
-        torch.matmul(x, w, out=c)
+        matmul()
         dist.reduce_scatter_tensor(rows, c)
 
     def all_reduce():
-        torch.matmul(x, w, out=c)
+        matmul()
         dist.all_reduce(c)
 
-    contenders = {
-        "scatter": scatter,
-        "fused": lambda: torch.ops.symm_mem.fused_matmul_reduce_scatter(x, w, "sum", 0, group.group_name),
-        "all": all_reduce,
-        "matmul": lambda: torch.matmul(x, w, out=c),
-    }
+    contenders = {"scatter": scatter, "fused": fused, "all": all_reduce, "matmul": matmul}
     times = clock.rounds(contenders, lambda i: x.copy_(sets[i % SETS]), count)
     alone = part(times["matmul"])
     both = {"torch-nccl": times["all"], **alone}
@@ -212,7 +254,7 @@ def main():
         "--problem", nargs=3, action="append", metavar=("KIND", "SIZES", "DTYPE"),
         help="in the place of these lists: an operation and MxNxK, or `collectives` and bytes as 64K; others are passed over",
     )
-    parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float16", "float32"])
+    parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float16", "float32", "float8_e4m3fn"])
     parser.add_argument("--iterations", type=int, default=20)
     options = parser.parse_args()
 
