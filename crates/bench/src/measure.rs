@@ -121,6 +121,7 @@ impl Found {
             "gemm.boost_us",
             "gemm.throttled",
             "gemm.during_transfers",
+            "gemm.during_pushes",
             "gemm.cutlass",
             "gemm.launch_us",
             "gemm.scalar_columns",

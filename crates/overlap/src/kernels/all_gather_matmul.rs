@@ -467,6 +467,9 @@ impl AllGatherMatmul {
 /// kernel's choice (`sm90/config.rs`).
 const LATE: f64 = 0.75;
 
+/// Rows of a tile.
+const TILE_ROWS: usize = 128;
+
 /// The cost.
 impl AllGatherMatmul {
     /// Of a peer's shard, read in chunks, the first: it precedes the GEMM, the others overlap with it.
@@ -489,12 +492,15 @@ impl AllGatherMatmul {
         let KernelShape { m, n, k, dtype } = self.shape;
         let world = costs.plan.world;
         let whole = costs.machine.waves((m, n, k), dtype);
+        // No tile has rows of two shards.
+        let padded = (0..world).map(|rank| shard(m, rank, world).len().next_multiple_of(TILE_ROWS));
+        let shape = (padded.sum(), n, k);
         let bytes = (world - 1) * m.div_ceil(world) * k * dtype.size();
         let pulling = micros(bytes as f64, costs.machine.link.sm_pull_gbs);
         let is_late = pulling > LATE * whole.time();
         match self.counts_calls() || is_late {
-            true => costs.machine.late_waves((m, n, k), dtype),
-            false => costs.machine.large_waves((m, n, k), dtype),
+            true => costs.machine.late_waves(shape, dtype),
+            false => costs.machine.large_waves(shape, dtype),
         }
     }
 
@@ -507,9 +513,14 @@ impl AllGatherMatmul {
         let KernelShape { m, k, dtype, .. } = self.shape;
         let waves = self.waves(costs);
         let rows = result.rows.len();
-        let time = rows as f64 / m as f64 * waves.time();
+        let mut time = rows as f64 / m as f64 * waves.time();
         let first = result.rows.start;
         let owner = (0..world).find(|&rank| shard(m, rank, world).contains(&first));
+        if owner == Some(own) && self.counts_calls() {
+            let bytes = ((world - 1) * rows * k * dtype.size()) as f64;
+            time += (1.0 - costs.machine.gemm.during_pushes)
+                * micros(bytes, costs.machine.link.sm_push_gbs);
+        }
         let arrival = match (owner.filter(|&owner| owner != own), self.protocol) {
             (None, _) => None,
             (_, GatherProtocol::Eager { .. }) => Some(0.0),

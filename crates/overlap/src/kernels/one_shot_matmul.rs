@@ -128,12 +128,8 @@ impl Kernel for OneShotMatmul {
                 let gemm = costs.gemm(waves.time(), 1.0);
                 Some(gemm.with_power(own, waves.tiles.min(1.0)))
             }
-            // All partials are read, and their reduction is written.
-            Effect::Write(region) if costs.is_own(region, self.c) => {
-                let matrices = costs.plan.world + 1;
-                Some(costs.local(costs.bytes(region) * matrices as f64 / 2.0))
-            }
-            // This rank's partials in its own staging.
+            // This rank's partials in its own staging, and the reductions: a tile is reduced while the link
+            // brings the next.
             Effect::Write(region) if region.rank == own => Some(Cost::default()),
             _ => None,
         }

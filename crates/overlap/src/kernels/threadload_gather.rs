@@ -9,7 +9,7 @@ use super::{Kernel, KernelBuffer, KernelShape, on_both_backends};
 use crate::execute::{
     Addresses, Binding, BoxedLaunch, ExecuteBackend, Launch, Result, without_peers,
 };
-use crate::plan::{BufferId, Effect, Placement, SlotId, Transport};
+use crate::plan::{BufferId, Effect, Placement, SlotId, Transport, shard};
 use crate::simulate::{Cost, Costs};
 
 /// Gathers A into staging by loads from its owners and computes C from there.
@@ -96,7 +96,8 @@ impl Kernel for ThreadloadGatherMatmul {
     }
 
     fn cost(&self, costs: &Costs<'_>, rest: &[Effect]) -> Option<Cost> {
-        scalar_gemm(self.c, self.shape, costs, rest)
+        storing(self.staging, self.shape.m, costs, rest)
+            .or_else(|| scalar_gemm(self.c, self.shape, costs, rest))
     }
 
     on_both_backends!();
@@ -150,6 +151,10 @@ impl Kernel for ThreadloadGather {
         OwnerLane::all(self.shape, (rank, world))
             .map(lane)
             .collect()
+    }
+
+    fn cost(&self, costs: &Costs<'_>, rest: &[Effect]) -> Option<Cost> {
+        storing(self.staging, self.shape.m, costs, rest)
     }
 
     on_both_backends!();
@@ -246,6 +251,16 @@ impl<B: ExecuteBackend> Launch<B> for Gather {
         unsafe { backend.gather_matmul(stream, &empty)? };
         Ok(())
     }
+}
+
+/// What storing the rows of others in staging costs: nothing, for each is stored as it comes.
+fn storing(staging: BufferId, m: usize, costs: &Costs<'_>, rest: &[Effect]) -> Option<Cost> {
+    let Some(Effect::Write(region)) = rest.first() else {
+        return None;
+    };
+    let own = shard(m, costs.plan.rank, costs.plan.world);
+    let is_own = own.contains(&region.rows.start);
+    (costs.is_own(region, staging) && !is_own).then(Cost::default)
 }
 
 /// Rows of a block: the former where the latter would leave SMs without one.

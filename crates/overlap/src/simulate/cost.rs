@@ -175,7 +175,8 @@ impl Costs<'_> {
                             false => 0.0,
                         };
                         let waves = self.machine.waves(shape, dtype);
-                        (-hidden, waves.slower(1.0 / self.machine.gemm.cutlass))
+                        let slower = waves.ragged(shape) / self.machine.gemm.cutlass;
+                        (-hidden, waves.slower(slower))
                     }
                     _ => (0.0, self.machine.library_waves(shape, dtype)),
                 };

@@ -23,6 +23,16 @@ const KNOWN: [(&str, &str); 5] = [
 /// How sharply the bound by memory takes over from that by tensor cores; fitted to GEMMs of few rows.
 const ROOFLINE: f64 = 3.0;
 
+/// Depth of a GEMM up to which two waves of the smallest tiles are faster than one of larger ones.
+const SHALLOW: usize = 2048;
+
+/// Rows, or columns, of which all tiles are whole numbers.
+const HALF_TILE: usize = 64;
+
+/// How many times as long a tile takes that TMA fills up with zeros: 1028×1160×1032 takes 12.4 µs where the
+/// library takes 8.9, 2.9 of each to launch (`docs/fused-kernel.md`).
+const ZEROS: f64 = (12.4 - 2.9) / (8.9 - 2.9);
+
 /// Figures of a machine; rank r is GPU r mod [`gpus_per_node`](Machine::gpus_per_node) of its node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -77,6 +87,9 @@ pub struct Gemm {
     /// and power.
     #[serde(alias = "beside_transfers")]
     pub during_transfers: f64,
+    /// The part of the rate that is left while the blocks of the GEMM push rows to peers.
+    #[serde(default = "whole")]
+    pub during_pushes: f64,
     /// The rate of a CUTLASS GEMM as a part of the library's.
     pub cutlass: f64,
     /// Tiles that the library chooses from.
@@ -90,6 +103,11 @@ pub struct Gemm {
     /// The part of such a block's time that its loads take, however few rows or columns it has.
     #[serde(default)]
     pub scalar_loads: f64,
+}
+
+/// What nothing slows down.
+fn whole() -> f64 {
+    1.0
 }
 
 /// TFLOP/s by element type.
@@ -131,7 +149,7 @@ pub struct Link {
     /// What copy engines pull into each of more than two GPUs while all pull, on one stream each, GB/s. Two
     /// that pull from each other alone reach `copy_engine_gbs`.
     pub pulls_gbs: f64,
-    /// The same on a stream for each peer.
+    /// The same on a stream for each peer; what comes from one peer is there before what comes from the next.
     pub pulls_streams_gbs: f64,
     /// The part of one copy's rate that copies of one GPU to different peers reach together.
     pub concurrent_copies: f64,
@@ -311,6 +329,7 @@ impl Machine {
             ("link.mixed", l.mixed),
             ("gemm.throttled", p.throttled),
             ("gemm.during_transfers", p.during_transfers),
+            ("gemm.during_pushes", p.during_pushes),
         ];
         if let Some((name, part)) = parts.iter().find(|(_, p)| !(*p > 0.0 && *p <= 1.0)) {
             return refuse(format!("{name} is {part}, not a part of 1"));
@@ -380,12 +399,17 @@ impl Machine {
         rows: usize,
     ) -> Waves {
         let (m, n, k) = shape;
-        let upright = self.waves_of(|t| t.rows == rows, shape, dtype);
-        let turned = self.waves_of(|t| t.cols == rows, (n, m, k), dtype);
-        upright
-            .into_iter()
-            .chain(turned)
-            .reduce(Waves::faster)
+        let fastest = |most: usize| {
+            let fits = |t: &Tile| t.rows * t.cols <= most;
+            let upright = self.waves_of(|t| t.rows == rows && fits(t), shape, dtype);
+            let turned = self.waves_of(|t| t.cols == rows && fits(t), (n, m, k), dtype);
+            upright.into_iter().chain(turned).reduce(Waves::faster)
+        };
+        // In one wave all tiles end at once, and the links would have nothing to do before.
+        let several = fastest(usize::MAX).filter(|waves| waves.count() > 1.0);
+        let smaller = || fastest(rows * rows);
+        several
+            .or_else(smaller)
             .unwrap_or_else(|| self.waves(shape, dtype))
     }
 
@@ -400,12 +424,25 @@ impl Machine {
         }
     }
 
-    /// The same where some rows come late: what would be one wave is computed in tiles smaller than the
-    /// largest, so that something is left to do while they come.
+    /// The same where some rows come late: in tiles smaller than the largest, so that something is left to do
+    /// while they come. The smallest are for GEMMs of which others would leave half of the SMs idle, or be
+    /// one wave of shallow tiles: as in the kernel's choice (`sm90/config.rs`).
     pub(crate) fn late_waves(&self, shape: (usize, usize, usize), dtype: DType) -> Waves {
+        let (m, n, k) = shape;
         let area = |t: &Tile| t.rows * t.cols;
-        let largest = self.gemm.tiles.iter().map(area).max();
-        self.waves_of(|t| Some(area(t)) != largest, shape, dtype)
+        let mut areas: Vec<usize> = self.gemm.tiles.iter().map(area).collect();
+        areas.sort_unstable();
+        areas.dedup();
+        areas.pop();
+        let (smallest, small) = (areas.first().copied(), areas.last().copied());
+        let tiles = small.map_or(0, |small| m.saturating_mul(n).div_ceil(small));
+        let most = if k <= SHALLOW {
+            self.gpu.sms
+        } else {
+            self.gpu.sms / 2
+        };
+        let taken = if tiles <= most { smallest } else { small };
+        self.waves_of(|t| Some(area(t)) == taken, shape, dtype)
             .unwrap_or_else(|| self.waves(shape, dtype))
     }
 
@@ -481,6 +518,15 @@ impl Waves {
     /// How long all of them take, µs.
     pub(crate) fn time(self) -> f64 {
         self.count() * self.wave_us
+    }
+
+    /// How many times as long they take in CUTLASS, which fills rows and columns of tiles beyond the matrix
+    /// with zeros: the wave that has such tiles takes longer.
+    pub(crate) fn ragged(self, (m, n, _): (usize, usize, usize)) -> f64 {
+        match m.is_multiple_of(HALF_TILE) && n.is_multiple_of(HALF_TILE) {
+            true => 1.0,
+            false => 1.0 + (ZEROS - 1.0) / self.count().max(1.0),
+        }
     }
 
     /// The last of them.

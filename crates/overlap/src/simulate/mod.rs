@@ -26,15 +26,15 @@
 //!
 //! Each of these has one figure in the [`Machine`] at most, and the machine's file says what it was measured
 //! by, or that it was fitted. Held against 738 recorded figures of one, two and four H200s, the median error
-//! is 2.8 %, 11.6 % at the 95th percentile and 23.6 % at worst; at shapes that no figure of the machine was
-//! fitted to 2.6, 10.5 and 23.6 %. What was measured in two runs differs by 2, 5 and 12 % between them.
+//! is 2.8 %, 10.5 % at the 95th percentile and 23.6 % at worst; at shapes that no figure of the machine was
+//! fitted to 2.6, 9.7 and 23.6 %. What was measured in two runs differs by 2, 5 and 12 % between them.
 //!
 //! # What it leaves out
 //!
 //! In which order kernels that become ready at once get their places: a wait next to a GEMM, as on two GPUs
 //! in `directExchangePipeline`, took one of two times. Which of several GEMM kernels the library takes, beyond
 //! its tile and its cuts of K. Gathers of a megabyte by the threads of one kernel from several peers, which
-//! reach less of the link than larger ones. What eager pushes take from the GEMM. A GPU that cools between
+//! reach less of the link than larger ones. A GPU that cools between
 //! GEMMs; what pulls suffer among more or fewer GPUs than were measured, and latencies of collectives that
 //! grow with the ranks. All ranks begin at the same moment, and no rank is slower than another.
 
