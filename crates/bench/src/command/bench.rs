@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use warpweave_comm::{Job, Measured};
-use warpweave_overlap::plan::Problem;
+use warpweave_overlap::plan::{Problem, Scaling};
 use warpweave_overlap::{Operation, algorithms};
 use warpweave_report::baseline::Baselines;
 use warpweave_report::file::{self, check_place};
@@ -115,6 +115,13 @@ fn settings(args: &BenchArgs) -> Result<Settings> {
         }
     }
     let scaling = args.settings.scaling(dtype);
+    if peers && !matches!(scaling, Scaling::None | Scaling::Row) {
+        let why = format!(
+            "--peers has figures of scales by row, none by {}",
+            scaling.name()
+        );
+        return Err(BenchError::Usage(why));
+    }
     // Some algorithm of each operation.
     let takes_it = |operation: &Operation| {
         let problem = Problem::new(1, 1, 1, dtype).with_scaling(scaling);

@@ -327,6 +327,14 @@ fn peers_are_asked_for_the_problems_of_the_run() {
     assert_eq!(told.code, Some(0), "{}", told.err);
     let lines = "all-gather-matmul 16x8x12 float16\nall-gather-matmul 8x8x8 float16\n";
     assert_eq!(told.out, lines);
+    let told = asked("--suite recipes --shape 16x8x16 --dtype e4m3").out;
+    assert_eq!(told, "all-gather-matmul 16x8x16 float8_e4m3fn\n");
+    let told = asked("--suite recipes --dtype e4m3 --scales tensor");
+    assert_eq!(told.code, Some(2));
+    has(
+        &told.err,
+        &["--peers has figures of scales by row, none by tensor"],
+    );
     let told = asked("--suite row-parallel").out;
     assert_eq!(told, "row-parallel-linear 8192x8192x32768 bfloat16\n");
     let told = asked("--suite collectives --sizes 1M,4K --dtype f32").out;
