@@ -19,10 +19,6 @@ struct Direct {
 };
 static_assert(sizeof(Direct) == sizeof(Group) + 2 * sizeof(Addresses) + 16, "as in Rust");
 
-// Vectors that a thread has in flight for each of `W` ranks, as many as registers hold.
-template <int W>
-constexpr int kUnrolled = W > 8 ? 1 : W > 4 ? 2 : 4;
-
 // A vector of `kBytes` as 32-bit words. Peers' memory changes between launches: loads bypass L1.
 template <int kBytes>
 struct Vector {

@@ -29,6 +29,10 @@ constexpr uint32_t kMaxBlocks = 128;
 #define WARPWEAVE_WORLDS(FOR) FOR(16)
 #endif
 
+// Vectors or packets that a thread has in flight for each of `W` ranks, as many as registers hold.
+template <int W>
+constexpr int kUnrolled = W > 8 ? 1 : W > 4 ? 2 : 4;
+
 // Addresses by rank, by value: a table in memory would cost its latency at the start of every launch.
 struct Addresses {
   uint64_t of[kMaxWorld];

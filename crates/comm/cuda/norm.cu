@@ -85,8 +85,8 @@ struct Thread {
   // Receives a unit of every peer and reduces them in the order of ranks, this rank's `own` in its place.
   __device__ __forceinline__ bool reduce(const Places& places, const uint32_t (&own)[kUnitWords],
                                          uint32_t (&sum)[kUnitWords]) const {
-    // Polls at once as many packets as registers hold.
-    constexpr uint32_t kBatch = W > 8 ? 1 : W > 4 ? 2 : kUnitPackets;
+    constexpr uint32_t kBatch = warpweave::kUnrolled<W>;
+    static_assert(kUnitPackets % kBatch == 0, "whole batches");
 #pragma unroll
     for (uint32_t first = 0; first < kUnitPackets; first += kBatch) {
       uint32_t data[kBatch * W][3];

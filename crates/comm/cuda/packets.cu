@@ -175,7 +175,9 @@ struct UnevenPackets {
   uint32_t sent[warpweave::kMaxWorld];
   uint32_t received[warpweave::kMaxWorld];
 };
-static_assert(sizeof(UnevenPackets) == sizeof(Packets) + 2 * sizeof(warpweave::Addresses) + 8 * warpweave::kMaxWorld, "as in Rust");
+static_assert(sizeof(UnevenPackets) ==
+                  sizeof(Packets) + 2 * sizeof(warpweave::Addresses) + 8 * warpweave::kMaxWorld,
+              "as in Rust");
 
 // Chunks of different lengths. Of an empty one, too, a packet is sent: each rank hears from every other.
 template <int W, bool kWords>
