@@ -149,7 +149,7 @@ pub struct Link {
     /// What copy engines pull into each of more than two GPUs while all pull, on one stream each, GB/s. Two
     /// that pull from each other alone reach `copy_engine_gbs`.
     pub pulls_gbs: f64,
-    /// The same on a stream for each peer; what comes from one peer is there before what comes from the next.
+    /// The same on a stream for each peer.
     pub pulls_streams_gbs: f64,
     /// The part of one copy's rate that copies of one GPU to different peers reach together.
     pub concurrent_copies: f64,

@@ -34,9 +34,9 @@
 //! In which order kernels that become ready at once get their places: a wait next to a GEMM, as on two GPUs
 //! in `directExchangePipeline`, took one of two times. Which of several GEMM kernels the library takes, beyond
 //! its tile and its cuts of K. Gathers of a megabyte by the threads of one kernel from several peers, which
-//! reach less of the link than larger ones. A GPU that cools between
-//! GEMMs; what pulls suffer among more or fewer GPUs than were measured, and latencies of collectives that
-//! grow with the ranks. All ranks begin at the same moment, and no rank is slower than another.
+//! reach less of the link than larger ones. A GPU that cools between GEMMs; what pulls suffer among more or
+//! fewer GPUs than were measured, and latencies of collectives that grow with the ranks. All ranks begin at
+//! the same moment, and no rank is slower than another.
 
 mod collectives;
 mod contention;
