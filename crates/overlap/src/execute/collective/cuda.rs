@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use warpweave_comm::nccl::{Element, Launch, ReduceOp};
 use warpweave_comm::{NcclComm, NcclLibrary, NcclOptions};
-use warpweave_symm_mem::{Backend, Cuda, DevicePtr, Error, Exchange, SignalPad, agree, sync};
+use warpweave_symm_mem::{
+    Backend, Cuda, DevicePtr, Error, Exchange, PadView, SignalPad, ThreadExchange, agree, sync,
+};
 
 use super::{CollectiveBackend, NcclCall};
 use crate::execute::error::{ExecuteError, Result};
@@ -20,15 +22,21 @@ const LOOK: Duration = Duration::from_millis(100);
 pub struct NcclGroup {
     library: Arc<NcclLibrary>,
     comm: Mutex<NcclComm>,
-    /// Where ranks of one node meet before calls in which NCCL connects them.
-    meeting: Option<Meeting>,
+    meeting: Meeting,
 }
 
-/// NCCL connects its ranks in the first call that needs a connection, on the host and without a deadline.
-/// Which one does depends on the collective and its size. So ranks meet before the first call of each kind,
-/// for as long as a wait may take, and a rank that is late is named.
+/// What NCCL lacks for a job in which a rank may be late: a deadline for first calls, and word of an abort.
+///
+/// - NCCL connects its ranks in the first call that needs a connection, on the host and without a deadline.
+///   Which one does depends on the collective and its size. So ranks meet before the first call of each kind,
+///   for as long as a wait may take, and a rank that is late is named.
+/// - Kernels of a communicator that is aborted end with any values, which a peer that is late takes for
+///   valid. So a rank tells the others first ([`NcclGroup::give_up`]).
 struct Meeting {
+    /// A pad of the group. Of this rank alone if the ranks are in several nodes or do not reach each other's
+    /// memory: then first calls have no deadline, and other ranks are not told.
     pad: SignalPad<Cuda>,
+    /// The other ranks of the pad.
     peers: Vec<usize>,
     /// Collectives, each with its bytes rounded up to a power of two.
     met: sync::Mutex<HashSet<(Collective, usize)>>,
@@ -49,12 +57,10 @@ impl NcclGroup {
     /// Meets the other ranks before `call`, if it is the first of its kind. Not during a capture, in which
     /// nothing can be waited for.
     fn meet(&self, cuda: &Cuda, stream: &<Cuda as Backend>::Stream, call: &NcclCall) -> Result<()> {
-        let Some(Meeting { pad, peers, met }) = &self.meeting else {
-            return Ok(());
-        };
+        let Meeting { pad, peers, met } = &self.meeting;
         let bytes = call.counts.iter().sum::<usize>() * call.dtype.size();
         let kind = (call.collective, bytes.next_power_of_two());
-        if met.lock().contains(&kind) || cuda.is_capturing(stream)? {
+        if peers.is_empty() || met.lock().contains(&kind) || cuda.is_capturing(stream)? {
             return Ok(());
         }
         match pad.signal(stream, 0, peers) {
@@ -67,6 +73,28 @@ impl NcclGroup {
         pad.check(stream)?;
         met.lock().insert(kind);
         Ok(())
+    }
+
+    /// Aborts the communicator, after this device has stopped and the other ranks have been told so: neither
+    /// they nor what follows here takes what the aborted kernels leave for valid.
+    fn give_up(&self, cuda: &Cuda) {
+        let pad = &self.meeting.pad;
+        let tell = |stream| {
+            let at_once = PadView {
+                timeout_ns: 0,
+                ..pad.view()
+            };
+            // SAFETY: `self` owns the pad, and no rank signals itself, so this is the only use of the flag.
+            unsafe { cuda.wait(&stream, &at_once, 0, &[pad.flags().rank()], 0)? };
+            cuda.synchronize(&stream)
+        };
+        let comm = self.comm();
+        match cuda.setup_stream().and_then(tell) {
+            // As in `meet`.
+            Ok(()) | Err(Error::FeatureMissing { .. }) => {}
+            Err(error) => tracing::warn!("{error}: the other ranks are not told of an abort"),
+        }
+        comm.abort();
     }
 }
 
@@ -109,14 +137,21 @@ impl CollectiveBackend for Cuda {
         spans_nodes: bool,
         _bytes: usize,
     ) -> Result<NcclGroup> {
-        let pad = || SignalPad::new(self, exchange, "overlap.nccl", 1);
-        let pad = match (!spans_nodes).then(pad).transpose() {
+        let shared = || SignalPad::new(self, exchange, "overlap.nccl", 1);
+        let shared = (!spans_nodes).then(shared).transpose();
+        let pad = match shared {
+            Ok(Some(pad)) => pad,
             // GPUs that do not reach each other's memory have NCCL all the same. This is so on all ranks.
-            Err(error) => {
-                tracing::warn!("{error}: NCCL's first calls have no deadline");
-                None
+            alone => {
+                let why = alone.err().map_or_else(
+                    || "ranks in several nodes".to_string(),
+                    |error| error.to_string(),
+                );
+                tracing::warn!("{why}: NCCL's first calls have no deadline");
+                let alone = ThreadExchange::group(1).remove(0);
+                let alone: Arc<dyn Exchange> = Arc::new(alone);
+                SignalPad::new(self, &alone, "overlap.nccl", 1)?
             }
-            Ok(pad) => pad,
         };
         let exchange = exchange.as_ref();
         // A rank without the library would leave the others waiting in NCCL.
@@ -125,12 +160,12 @@ impl CollectiveBackend for Cuda {
         agree(exchange, "devices for NCCL", own_device(self, exchange))?;
         self.bind()?;
         let comm = Mutex::new(NcclComm::init(&library, exchange, options(self))?);
-        let (rank, world) = (exchange.rank(), exchange.world());
-        let meeting = pad.map(|pad| Meeting {
+        let (rank, world) = (pad.flags().rank(), pad.flags().world());
+        let meeting = Meeting {
             pad,
             peers: (0..world).filter(|&peer| peer != rank).collect(),
             met: sync::Mutex::default(),
-        });
+        };
         Ok(NcclGroup {
             library,
             comm,
@@ -173,12 +208,11 @@ impl CollectiveBackend for Cuda {
         let start = Instant::now();
         // NCCL's kernels wait for ever: between looks at the stream, one at what NCCL has noticed.
         while !self.drained_within(stream, LOOK)? {
-            let comm = group.comm();
-            comm.check()?;
+            group.comm().check()?;
             let after = start.elapsed();
             if after > options(self).deadline {
-                comm.abort();
-                let rank = comm.rank();
+                group.give_up(self);
+                let rank = group.comm().rank();
                 return Err(ExecuteError::CollectiveTimeout { rank, after });
             }
         }
@@ -186,14 +220,13 @@ impl CollectiveBackend for Cuda {
     }
 
     fn check_group(&self, stream: &<Cuda as Backend>::Stream, group: &NcclGroup) -> Result<()> {
-        if let Some(meeting) = &group.meeting {
-            meeting.pad.check(stream)?;
-        }
-        Ok(group.comm().check()?)
+        // One's own abort is known to the communicator.
+        group.comm().check()?;
+        Ok(group.meeting.pad.check(stream)?)
     }
 
     fn abandon_group(&self, group: &NcclGroup) {
-        group.comm().abort();
+        group.give_up(self);
     }
 
     fn recover_group(
@@ -208,10 +241,9 @@ impl CollectiveBackend for Cuda {
         comm.abort();
         let quiet = self.synchronize(stream).map_err(ExecuteError::from);
         agree(exchange.as_ref(), "recovery of NCCL", quiet)?;
-        if let Some(Meeting { pad, met, .. }) = &group.meeting {
-            pad.recover(stream, exchange.as_ref())?;
-            met.lock().clear();
-        }
+        let Meeting { pad, met, .. } = &group.meeting;
+        pad.recover(stream, exchange.as_ref())?;
+        met.lock().clear();
         *comm = NcclComm::init(&group.library, exchange.as_ref(), options(self))?;
         Ok(())
     }
