@@ -7,6 +7,7 @@
 
 use std::rc::Rc;
 
+use warpweave_gemm::Layout;
 use warpweave_overlap::kernels::{KernelShape, ThreadloadGather};
 use warpweave_overlap::operation::{Matrix, Operand};
 use warpweave_overlap::plan::{
@@ -64,7 +65,7 @@ fn some(
 pub fn gemm_alone(name: &str, provider: Provider, operation: Option<Operation>) -> Implementation {
     let plan_name = name.to_owned();
     let operands = move |_: usize, world: usize, problem: &Problem| {
-        let mut operands = gemm_operands(operation, world, problem);
+        let mut operands = gemm_operands(provider, operation, world, problem);
         let is_part = gemm_of(operation, world, problem).2 < problem.k;
         if is_part || Matrices::of(operation, world, problem).normalized {
             operands.retain(|operand| operand.role() != Role::Output);
@@ -73,7 +74,7 @@ pub fn gemm_alone(name: &str, provider: Provider, operation: Option<Operation>) 
     };
     implementation(name, operands, move |rank, world, problem| {
         problem.validate(rank, world)?;
-        let operands = gemm_operands(operation, world, problem);
+        let operands = gemm_operands(provider, operation, world, problem);
         let mut plan = PlanBuilder::new(&plan_name, rank, world);
         let regions = local(&mut plan, &operands, problem);
         let region = |matrix| {
@@ -94,7 +95,7 @@ pub fn gemm_alone(name: &str, provider: Provider, operation: Option<Operation>) 
                     a,
                     b,
                 }),
-                b_transposed: operands.iter().any(|operand| operand.transposed),
+                b_transposed: operands.get(1).is_some_and(|b| b.transposed),
                 batch: Batch::ONE,
                 provider,
             };
@@ -116,7 +117,12 @@ pub fn gemm_of(
     }
 }
 
-fn gemm_operands(operation: Option<Operation>, world: usize, problem: &Problem) -> Vec<Operand> {
+fn gemm_operands(
+    provider: Provider,
+    operation: Option<Operation>,
+    world: usize,
+    problem: &Problem,
+) -> Vec<Operand> {
     let (m, n, k) = gemm_of(operation, world, problem);
     let theirs = operation.map_or(Vec::new(), |o| o.operands((0, world), problem, None));
     let of = |matrix| theirs.iter().find(move |operand| operand.matrix == matrix);
@@ -136,7 +142,11 @@ fn gemm_operands(operation: Option<Operation>, world: usize, problem: &Problem) 
     }
     let [of_a, of_b] = Scales::shapes(problem.scaling, (m, n, k));
     if problem.scaling != Scaling::None {
-        operands.push(operand("scales_a", Matrix::ScalesA, of_a.0, of_a.1));
+        operands.push(Operand {
+            transposed: problem.scaling == Scaling::Block
+                && Scales::layout_for(provider) == Layout::Transposed,
+            ..operand("scales_a", Matrix::ScalesA, of_a.0, of_a.1)
+        });
         operands.push(operand("scales_b", Matrix::ScalesB, of_b.0, of_b.1));
     }
     operands

@@ -70,7 +70,7 @@ pub struct Tiling {
 /// By what the sums of e4m3 operands are multiplied: an element of A or B stands for its e4m3 times its
 /// scale.
 ///
-/// Scales are f32, and lie as cuBLASLt takes them.
+/// Scales are f32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Scaling {
     /// By nothing: operands of other types.
@@ -80,9 +80,9 @@ pub enum Scaling {
     Tensor,
     /// m scales, one for each row of A, and n, one for each column of B.
     Row,
-    /// One for each [`SCALE_BLOCK`] elements of a row of A: of row i and elements from 128·p on at `p * m +
-    /// i`. One for each block of 128×128 of B: of columns from 128·j and elements from 128·p on at `j * l +
-    /// p`, with l the blocks along K rounded up to a multiple of 4.
+    /// One for each [`SCALE_BLOCK`] elements of a row of A, as a matrix of m rows that is stored in one of
+    /// [two ways](GemmProblem::block_scales). One for each block of 128×128 of B: of columns from 128·j and
+    /// elements from 128·p on at `j * l + p`, with l the blocks along K rounded up to a multiple of 4.
     Block,
 }
 
@@ -164,6 +164,9 @@ pub struct GemmProblem {
     /// Of e4m3 operands, and of no others: sums of 128 terms are added and scaled in f32, before the bias is
     /// added.
     pub scaling: Scaling,
+    /// How the scales of A are stored with [`Scaling::Block`]: row by row, so that those of some rows are
+    /// contiguous, or transposed, as cuBLASLt takes them. It means nothing otherwise.
+    pub block_scales: Layout,
     /// How A is stored.
     pub a_layout: Layout,
     /// How B is stored.
@@ -204,6 +207,7 @@ impl GemmProblem {
             dtype,
             out: dtype,
             scaling: Scaling::None,
+            block_scales: Layout::Transposed,
             a_layout: Layout::RowMajor,
             b_layout: Layout::RowMajor,
             lda: k,
@@ -215,7 +219,8 @@ impl GemmProblem {
         }
     }
 
-    /// A problem of contiguous e4m3 operands with scales: A row-major, B transposed, C of type `out`.
+    /// A problem of contiguous e4m3 operands with scales: A row-major, B transposed, C of type `out`, scales
+    /// as cuBLASLt takes them.
     pub const fn e4m3(m: usize, n: usize, k: usize, scaling: Scaling, out: DType) -> Self {
         let problem = Self {
             scaling,
@@ -230,6 +235,13 @@ impl GemmProblem {
     #[must_use]
     pub const fn with_output(mut self, out: DType) -> Self {
         self.out = out;
+        self
+    }
+
+    /// Stores the scales of A by block as given.
+    #[must_use]
+    pub const fn with_block_scales(mut self, layout: Layout) -> Self {
+        self.block_scales = layout;
         self
     }
 
@@ -316,6 +328,15 @@ impl GemmProblem {
     /// From the scales of 128 columns of B to those of the next, with [`Scaling::Block`].
     pub const fn scale_stride(&self) -> usize {
         self.k.div_ceil(SCALE_BLOCK).next_multiple_of(4)
+    }
+
+    /// From the scales of a row of A to those of the next, and from that of 128 elements of a row to that of
+    /// the next 128, with [`Scaling::Block`].
+    pub const fn block_scale_steps(&self) -> [usize; 2] {
+        match self.block_scales {
+            Layout::RowMajor => [self.k.div_ceil(SCALE_BLOCK), 1],
+            Layout::Transposed => [1, self.m],
+        }
     }
 
     fn one_c(&self) -> usize {

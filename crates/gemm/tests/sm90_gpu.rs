@@ -238,9 +238,14 @@ fn half_precision_is_exact() {
 fn exact_e4m3<O: Element>() {
     let cuda = Cuda::new(0).unwrap();
     for (seed, shape) in SHAPES.into_iter().enumerate() {
-        for scaling in [Scaling::Tensor, Scaling::Row, Scaling::Block] {
+        for (scaling, layout) in [
+            (Scaling::Tensor, Layout::RowMajor),
+            (Scaling::Row, Layout::RowMajor),
+            (Scaling::Block, Layout::RowMajor),
+            (Scaling::Block, Layout::Transposed),
+        ] {
             let (m, n, k) = shape;
-            let tight = GemmProblem::e4m3(m, n, k, scaling, O::DTYPE);
+            let tight = GemmProblem::e4m3(m, n, k, scaling, O::DTYPE).with_block_scales(layout);
             let padding = seed % 2 * 16;
             let ld = k.next_multiple_of(16) + padding;
             let mut problem = tight.with_leading_dimensions(ld, ld, n + padding);

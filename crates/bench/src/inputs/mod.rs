@@ -102,8 +102,8 @@ impl Matrices {
         }
     }
 
-    /// Rows and columns of the scales of A and of B; where partials are summed over the ranks, a
-    /// column for each rank.
+    /// Rows and columns of the scales of A and of B; where partials are summed over the ranks, of all ranks
+    /// side by side.
     pub fn scales(&self) -> [(usize, usize); 2] {
         let Problem {
             m, n, k, scaling, ..
@@ -111,7 +111,10 @@ impl Matrices {
         let shapes = Scales::shapes(scaling, (m, n, k));
         match self.summands {
             1 => shapes,
-            ranks => shapes.map(|(rows, _)| (rows, ranks)),
+            ranks => {
+                let [of_a, of_b] = Scales::columns_of(ranks - 1, ranks, &self.problem);
+                [(shapes[0].0, of_a.end), (shapes[1].0, of_b.end)]
+            }
         }
     }
 

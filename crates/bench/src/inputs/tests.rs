@@ -164,7 +164,7 @@ fn the_operands_of_all_ranks_cover_their_matrices() {
     use std::collections::BTreeMap;
     for operation in Operation::ALL {
         let worlds = [1, 2, 3, 4].into_iter();
-        let scalings = [Scaling::None, Scaling::Row, Scaling::Tensor];
+        let scalings = [Scaling::None, Scaling::Row, Scaling::Tensor, Scaling::Block];
         for (world, scaling) in worlds.flat_map(|world| scalings.map(|scaling| (world, scaling))) {
             let dtype = match scaling {
                 Scaling::None => DType::F16,

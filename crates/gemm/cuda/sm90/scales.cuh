@@ -19,6 +19,10 @@ struct Scales {
   // Outer scales: whether rows of A and columns of B have their own. Blocks: from the scales of 128 columns
   // of B to those of the next.
   uint32_t stride;
+  // Blocks: from the scales of a row of A to those of the next, and from that of 128 elements of a row to
+  // that of the next 128.
+  uint32_t row_step;
+  uint32_t block_step;
 
   // A warpgroup: multiplies the accumulators of 64 columns, from `column` on, of 64 rows, from `row` on.
   __device__ __forceinline__ void apply(uint32_t row, uint32_t column, float (&box)[32]) const {
@@ -36,7 +40,7 @@ struct Scales {
     }
   }
 };
-static_assert(sizeof(Scales) == 32, "as in Rust");
+static_assert(sizeof(Scales) == 40, "as in Rust");
 
 // The scales of a GEMM whose rows of A come from all ranks. `sm90/all_gather/parameters.rs` has the same
 // layout.
@@ -53,7 +57,7 @@ struct GatheredScales {
 
   // Those of a shard of `rows` rows, `offset` elements after `a`.
   __device__ __forceinline__ Scales of(uint32_t shard, uint32_t rows, uint64_t offset = 0) const {
-    return {a[shard] + offset, b, rows, columns, stride};
+    return {a[shard] + offset, b, rows, columns, stride, 0, 0};
   }
 };
 static_assert(sizeof(GatheredScales) == 144, "as in Rust");
@@ -70,9 +74,10 @@ class BlockScales {
 
   __device__ __forceinline__ BlockScales(const Scales& scales, TileCoord tile, uint32_t consumer,
                                          uint32_t steps)
-      : rows_(scales.rows), left_(steps) {
+      : step_(scales.block_step), left_(steps) {
     const uint32_t first = tile.row + consumer * 64 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
-    a_[0] = scales.a + min(first, scales.rows - 1), a_[1] = scales.a + min(first + 8, scales.rows - 1);
+    a_[0] = scales.a + size_t(min(first, scales.rows - 1)) * scales.row_step;
+    a_[1] = scales.a + size_t(min(first + 8, scales.rows - 1)) * scales.row_step;
     const uint32_t last = (scales.columns - 1) / kScaleBlock;
 #pragma unroll
     for (uint32_t i = 0; i < kBlocks; ++i) {
@@ -101,7 +106,7 @@ class BlockScales {
     if (left_ == 0) return;
     --left_;
     of_a_[place][0] = __ldg(a_[0]), of_a_[place][1] = __ldg(a_[1]);
-    a_[0] += rows_, a_[1] += rows_;
+    a_[0] += step_, a_[1] += step_;
 #pragma unroll
     for (uint32_t i = 0; i < kBlocks; ++i) of_b_[place][i] = __ldg(b_[i]++);
   }
@@ -109,7 +114,7 @@ class BlockScales {
  private:
   const float* a_[2];
   const float* b_[kBlocks];
-  const uint32_t rows_;
+  const uint32_t step_;
   uint32_t left_;
   float of_a_[kAhead][2];
   float of_b_[kAhead][kBlocks];

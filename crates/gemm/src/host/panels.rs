@@ -474,9 +474,15 @@ mod tests {
     /// Against f64: each term, its scale, the sum of its step and the sums of steps are rounded in f32.
     #[test]
     fn scaled_e4m3_matches_the_definition() {
-        for scaling in [Scaling::Tensor, Scaling::Row, Scaling::Block] {
+        for (scaling, layout) in [
+            (Scaling::Tensor, Layout::RowMajor),
+            (Scaling::Row, Layout::RowMajor),
+            (Scaling::Block, Layout::RowMajor),
+            (Scaling::Block, Layout::Transposed),
+        ] {
             for (m, n, k) in [(1, 1, 1), (37, 300, 129), (130, 17, 400)] {
                 let problem = GemmProblem::e4m3(m, n, k, scaling, DType::F32).with_bias();
+                let problem = problem.with_block_scales(layout);
                 let a = values::<F8E4M3>(problem.a_len(), 1, false);
                 let b = values::<F8E4M3>(problem.b_len(), 2, false);
                 let [of_a, of_b] = problem.scales_len();
@@ -497,6 +503,29 @@ mod tests {
                 assert!(text.contains("scales of A"), "{text}");
             }
         }
+    }
+
+    /// Row by row or as cuBLASLt takes them, the same scales give the same bits.
+    #[test]
+    fn scales_by_block_are_stored_in_two_ways() {
+        let (m, n, k) = (37, 24, 300);
+        let transposed = GemmProblem::e4m3(m, n, k, Scaling::Block, DType::F32);
+        let rows = transposed.with_block_scales(Layout::RowMajor);
+        let [of_a, of_b] = rows.scales_len();
+        let (a, b) = (
+            values::<F8E4M3>(rows.a_len(), 1, false),
+            values::<F8E4M3>(rows.b_len(), 2, false),
+        );
+        let (by_row, of_b) = (values::<f32>(of_a, 3, false), values::<f32>(of_b, 4, false));
+        let blocks = of_a / m;
+        let by_block: Vec<f32> = (0..of_a).map(|i| by_row[i % m * blocks + i / m]).collect();
+        let [one, other] = [(rows, by_row), (transposed, by_block)].map(|(problem, of_a)| {
+            let mut c = vec![0.0f32; problem.c_len()];
+            multiply_with_scales(&problem, (&a, &of_a), (&b, &of_b), &[], &mut c).unwrap();
+            c
+        });
+        assert_eq!(one, other);
+        assert!(one.iter().any(|c| *c != 0.0));
     }
 
     #[test]

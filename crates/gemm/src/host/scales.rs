@@ -46,7 +46,9 @@ impl Scales<'_> {
     }
 
     fn of_block(&self, p: &GemmProblem, row: usize, column: usize, block: usize) -> f32 {
-        self.a[block * p.m + row] * self.b[column / SCALE_BLOCK * p.scale_stride() + block]
+        let [of_row, of_block] = p.block_scale_steps();
+        self.a[row * of_row + block * of_block]
+            * self.b[column / SCALE_BLOCK * p.scale_stride() + block]
     }
 
     /// The scale of term `k` of an element of C.
@@ -57,7 +59,8 @@ impl Scales<'_> {
             Scaling::Row => f64::from(self.a[row]) * f64::from(self.b[column]),
             Scaling::Block => {
                 let (block, stride) = (k / SCALE_BLOCK, p.scale_stride());
-                f64::from(self.a[block * p.m + row])
+                let [of_row, of_block] = p.block_scale_steps();
+                f64::from(self.a[row * of_row + block * of_block])
                     * f64::from(self.b[column / SCALE_BLOCK * stride + block])
             }
         }

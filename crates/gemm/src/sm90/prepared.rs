@@ -37,6 +37,8 @@ pub(super) struct Scales {
     rows: u32,
     columns: u32,
     stride: u32,
+    /// Of a row and of 128 elements of one.
+    steps_of_a: [u32; 2],
 }
 
 impl Scales {
@@ -51,6 +53,7 @@ impl Scales {
                 Scaling::Row => 1,
                 Scaling::Block => problem.scale_stride() as u32,
             },
+            steps_of_a: problem.block_scale_steps().map(|step| step as u32),
         }
     }
 }

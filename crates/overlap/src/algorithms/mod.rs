@@ -65,7 +65,10 @@ pub type Build = fn(&Options, rank: usize, world: usize, &Problem) -> Result<Pla
 /// Gives the rows of A that a rank holds, in the order in which it holds them.
 pub type Rows = fn(&Options, rank: usize, world: usize, &Problem) -> Vec<Range<usize>>;
 
-/// The scales that kernels of several ranks take, and that travel with the rows of A.
+/// The scales that GEMMs take.
+const ALL_SCALES: &[Scaling] = &[Scaling::Tensor, Scaling::Row, Scaling::Block];
+
+/// The scales that kernels of several ranks take.
 const TENSOR_OR_ROW: &[Scaling] = &[Scaling::Tensor, Scaling::Row];
 
 /// An algorithm that computes an operation.
@@ -118,10 +121,10 @@ impl Algorithm {
         }
     }
 
-    /// With operands of e4m3 too, with scales by tensor or row.
+    /// With operands of e4m3 too, with any scales.
     #[must_use]
     pub const fn takes_e4m3(self) -> Self {
-        self.takes_scales(|_| TENSOR_OR_ROW)
+        self.takes_scales(|_| ALL_SCALES)
     }
 
     /// With operands of e4m3 too, with these scales.

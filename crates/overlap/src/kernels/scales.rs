@@ -42,7 +42,7 @@ impl KernelScales {
     }
 
     /// The same as the scales of a GEMM.
-    pub(crate) fn regions(&self, rank: usize, rows: Range<usize>, n: usize) -> Scales {
+    pub(super) fn regions(&self, rank: usize, rows: Range<usize>, n: usize) -> Scales {
         let region = |buffer, rows| Region {
             rank,
             buffer,

@@ -108,8 +108,8 @@ impl Operation {
             let scales_b = operand("scales_b", Matrix::ScalesB, 0..of_b.0, cols_b);
             [scales_a, scales_b].into_iter().filter(move |_| is_scaled)
         };
-        // Each rank has scales of its own: a column of the matrices of all.
-        let own_scales = || scales([rank..rank + 1, rank..rank + 1]);
+        // Each rank has scales of its own: some columns of the matrices of all.
+        let own_scales = || scales(Scales::columns_of(rank, world, problem));
         let partial_gemm = |transposed, rows| {
             let matrices = [
                 operand("a", a, 0..m, mine(k)),
@@ -118,11 +118,11 @@ impl Operation {
             ];
             matrices.into_iter().chain(own_scales()).collect()
         };
-        // Scales of rows are sharded with them.
+        // Scales are sharded with their rows.
         let gathered_scales = || {
             let all = scales([0..of_a.1, 0..of_b.1]);
             all.map(|scales| match (scales.matrix, problem.scaling) {
-                (Matrix::ScalesA, Scaling::Row) => Operand {
+                (Matrix::ScalesA, Scaling::Row | Scaling::Block) => Operand {
                     rows: shard_of_a().rows,
                     ..scales
                 },

@@ -1,9 +1,10 @@
 //! Operations, and the effects of a kernel's lanes.
 
-use super::{EventId, MulticastRegion, Placement, Region, SlotId, StreamId, shard};
+use super::{EventId, MulticastRegion, Placement, Problem, Region, SlotId, StreamId, shard};
 use crate::kernels::AnyKernel;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::ops::Range;
 use warpweave_gemm::{GemmProblem, Layout, Provider, SCALE_BLOCK, Scaling};
 use warpweave_symm_mem::DType;
 
@@ -263,14 +264,15 @@ pub struct Scales {
     /// What has a scale.
     #[serde(with = "ScalingName")]
     pub scaling: Scaling,
-    /// Those of A: a single one, a column of m, or a row of m for each 128 of K.
+    /// Those of A: a single one, or a row for each of its rows, of one or of one for each 128 of K. The
+    /// latter as [`Scales::layout_for`] says.
     pub a: Region,
     /// Those of B: a single one, a column of n, or a row for each 128 columns.
     pub b: Region,
 }
 
 impl Scales {
-    /// Rows and columns of the scales of A and of B of a GEMM of m × n × k.
+    /// Rows and columns of the scales of A and of B of a GEMM of m × n × k, row by row.
     pub fn shapes(scaling: Scaling, (m, n, k): (usize, usize, usize)) -> [(usize, usize); 2] {
         match scaling {
             Scaling::None => [(0, 0); 2],
@@ -279,11 +281,47 @@ impl Scales {
             Scaling::Block => {
                 let stride = GemmProblem::e4m3(m, n, k, scaling, DType::F32).scale_stride();
                 [
-                    (k.div_ceil(SCALE_BLOCK), m),
+                    (m, k.div_ceil(SCALE_BLOCK)),
                     (n.div_ceil(SCALE_BLOCK), stride),
                 ]
             }
         }
+    }
+
+    /// How the scales of A by block are stored for a GEMM of this provider: as cuBLASLt takes them, or row by
+    /// row, so that they travel with the rows of A.
+    pub fn layout_for(provider: Provider) -> Layout {
+        match provider {
+            Provider::CublasLt => Layout::Transposed,
+            _ => Layout::RowMajor,
+        }
+    }
+
+    /// Who multiplies rows that have their scales with them, where `provider` multiplies others.
+    pub(crate) fn provider_of_rows(scaling: Scaling, provider: Provider) -> Provider {
+        match (scaling, Self::layout_for(provider)) {
+            (Scaling::Block, Layout::Transposed) => Provider::Sm90,
+            _ => provider,
+        }
+    }
+
+    /// Where K is sharded: the columns that the scales of `rank` are in matrices that hold those of all ranks
+    /// side by side.
+    pub fn columns_of(rank: usize, world: usize, problem: &Problem) -> [Range<usize>; 2] {
+        let Problem {
+            m, n, k, scaling, ..
+        } = *problem;
+        let widths = |rank| {
+            let depth = shard(k, rank, world).len();
+            Self::shapes(scaling, (m, n, depth)).map(|(_, cols)| cols)
+        };
+        let mut columns = [0..0, 0..0];
+        for rank in 0..=rank {
+            for (of, width) in columns.iter_mut().zip(widths(rank)) {
+                *of = of.end..of.end + width;
+            }
+        }
+        columns
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use warpweave_gemm::Scaling;
+use warpweave_gemm::{SCALE_BLOCK, Scaling};
 use warpweave_overlap::execute::{Bound, ExecuteBackend, Executor, Result};
-use warpweave_overlap::plan::{Plan, Problem};
+use warpweave_overlap::plan::{Plan, Problem, Scales};
 use warpweave_symm_mem::{DType, Exchange, ThreadExchange};
 
 /// One rank of a test.
@@ -86,31 +86,41 @@ pub fn encode(dtype: DType, values: impl IntoIterator<Item = f32>) -> Vec<u8> {
     warpweave_symm_mem::host::encode(dtype, &values.into_iter().collect::<Vec<_>>())
 }
 
-/// The scale of line `line` of the matrix `which` in call `call`: a power of two, so that GEMMs stay exact.
-fn scale(problem: &Problem, which: usize, call: usize, line: usize) -> f32 {
+/// The scale of line `line` of the matrix `which` in call `call`, or of a block of it: a power of two, so that
+/// GEMMs stay exact.
+fn scale(problem: &Problem, which: usize, call: usize, (line, block): (usize, usize)) -> f32 {
     match problem.scaling {
         Scaling::None => 1.0,
         Scaling::Tensor => [0.5, 4.0][(which + call) % 2],
-        _ => [0.5, 1.0, 2.0, 4.0][(3 * which + call + line) % 4],
+        _ => [0.5, 1.0, 2.0, 4.0][(3 * which + call + line + block + block / 3) % 4],
     }
 }
 
-fn scales(problem: &Problem, which: usize, call: usize, lines: std::ops::Range<usize>) -> Vec<u8> {
-    let lines = match problem.scaling {
-        Scaling::Tensor => 0..1,
-        _ => lines,
+/// Those of some rows of A (`which` is 0), or of B.
+fn scales(problem: &Problem, which: usize, call: usize, rows: std::ops::Range<usize>) -> Vec<u8> {
+    let (lines, cols) = Scales::shapes(problem.scaling, (problem.m, problem.n, problem.k))[which];
+    let lines = match (which, problem.scaling) {
+        (0, Scaling::Row | Scaling::Block) => rows,
+        _ => 0..lines,
     };
-    let scales = lines.map(|line| scale(problem, which, call, line));
-    encode(DType::F32, scales)
+    let places = lines.flat_map(|line| (0..cols).map(move |col| (line, col)));
+    encode(DType::F32, places.map(|at| scale(problem, which, call, at)))
 }
 
 /// C of a call by the definition.
 pub fn gemm(problem: &Problem, call: usize) -> Vec<u8> {
     let places = (0..problem.m).flat_map(|row| (0..problem.n).map(move |col| (row, col)));
     let values = places.map(|(row, col)| {
-        let terms = (0..problem.k).map(|i| element(0, call, row, i) * element(1, 0, i, col));
-        let sum: f32 = terms.sum();
-        sum * scale(problem, 0, call, row) * scale(problem, 1, 0, col)
+        let (line, size) = match problem.scaling {
+            Scaling::Block => (col / SCALE_BLOCK, SCALE_BLOCK),
+            _ => (col, problem.k),
+        };
+        let terms = (0..problem.k).map(|i| {
+            let scales =
+                scale(problem, 0, call, (row, i / size)) * scale(problem, 1, 0, (line, i / size));
+            element(0, call, row, i) * element(1, 0, i, col) * scales
+        });
+        terms.sum()
     });
     encode(problem.output(), values)
 }

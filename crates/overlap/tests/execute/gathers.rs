@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use warpweave_comm::collective::norm::arithmetic::add_rms_norm;
+use warpweave_gemm::SCALE_BLOCK;
 use warpweave_overlap::Operation;
 use warpweave_overlap::algorithms::{self, Configuration};
 use warpweave_overlap::execute::ExecuteBackend;
@@ -20,25 +21,43 @@ use crate::{host, narrow};
 /// Element (row, col) of a matrix of the problem in call `call`. B and the bias are constant.
 fn value(matrix: Matrix, problem: &Problem, call: usize, row: usize, col: usize) -> f32 {
     match matrix {
-        Matrix::A => element(0, call, row, col),
+        Matrix::A => of_a(problem, call, row, col),
         Matrix::B => element(1, 0, row, col),
         Matrix::Bias => element(2, 0, row, col),
         Matrix::X | Matrix::Y => element(3, call, row, col),
         Matrix::Residual => element(4, call, row, col),
         Matrix::NormWeight => element(5, 0, row, col),
-        Matrix::ScalesA => scale(problem, 6 + call, row),
-        Matrix::ScalesB => scale(problem, 7, row),
+        Matrix::ScalesA => scale(problem, 6 + call, row, col),
+        Matrix::ScalesB => scale(problem, 7, row, col),
         Matrix::C | Matrix::ResidualOut => {
-            let terms = (0..problem.k).map(|i| element(0, call, row, i) * element(1, 0, i, col));
-            terms.sum::<f32>() * scale(problem, 6 + call, row) * scale(problem, 7, col)
+            let (line, size) = match problem.scaling {
+                Scaling::Block => (col / SCALE_BLOCK, SCALE_BLOCK),
+                _ => (col, problem.k),
+            };
+            let terms = (0..problem.k).map(|i| {
+                let scales = [(6 + call, row), (7, line)];
+                let scales = scales.map(|(which, line)| scale(problem, which, line, i / size));
+                of_a(problem, call, row, i) * element(1, 0, i, col) * scales[0] * scales[1]
+            });
+            terms.sum()
         }
     }
 }
 
-/// The scale of a line of a matrix, or of all lines: a power of two, so that GEMMs stay exact.
-fn scale(problem: &Problem, which: usize, line: usize) -> f32 {
+/// An element of A. In long rows few are not 0, so that sums stay exact.
+fn of_a(problem: &Problem, call: usize, row: usize, col: usize) -> f32 {
+    match problem.k > 1000 && !(row + col).is_multiple_of(61) {
+        true => 0.0,
+        false => element(0, call, row, col),
+    }
+}
+
+/// The scale of a line of a matrix, of a block of it, or of all lines: a power of two, so that GEMMs stay
+/// exact.
+fn scale(problem: &Problem, which: usize, line: usize, block: usize) -> f32 {
     match problem.scaling {
         Scaling::None => 1.0,
+        Scaling::Block => [0.5, 1.0][(which + line + line / 3 + block + block / 5) % 2],
         Scaling::Row => [0.5, 1.0][(which + line + line / 3) % 2],
         _ => [0.5, 1.0][which % 2],
     }
@@ -175,7 +194,7 @@ fn layers_of_e4m3_compute_theirs_with_scales() {
     for algorithm in &operations.map(algorithms::candidates).concat() {
         for world in [1, 2, 4] {
             for m in [5 * world + 3, world.max(2) - 1] {
-                for problem in narrow(m).iter().filter(|problem| algorithm.takes(problem)) {
+                for problem in &narrow(algorithm, m) {
                     computes(algorithm, world, problem, 0..4);
                     taken += 1;
                 }

@@ -105,16 +105,23 @@ fn every_pipeline_computes_the_gemm_at_every_world() {
 }
 
 /// Problems of e4m3, with rows that travel with their scales.
-fn narrow(m: usize) -> [Problem; 2] {
-    [Scaling::Row, Scaling::Tensor]
-        .map(|scaling| Problem::new(m, 8, 32, DType::E4m3).with_scaling(scaling))
+fn narrow(algorithm: &Configuration, m: usize) -> Vec<Problem> {
+    let of = |(k, scaling)| Problem::new(m, 8, k, DType::E4m3).with_scaling(scaling);
+    // With scales by block as many for the rows of each rank as for those of B, which are multiples of 4.
+    let all = [
+        (32, Scaling::Row),
+        (32, Scaling::Tensor),
+        (2048, Scaling::Block),
+    ]
+    .map(of);
+    all.into_iter().filter(|p| algorithm.takes(p)).collect()
 }
 
 /// What takes them.
 fn narrow_algorithms() -> Vec<Configuration> {
     let mut all = algorithms::every();
     all.retain(|configuration| {
-        narrow(1).iter().all(|problem| configuration.takes(problem))
+        narrow(configuration, 1).len() > 1
             && configuration.operation() == Operation::AllGatherMatmul
     });
     assert!(all.len() > 8, "{all:?}");
@@ -126,14 +133,14 @@ fn rows_of_e4m3_travel_with_their_scales() {
     for algorithm in &narrow_algorithms() {
         for world in [1, 2, 4] {
             for m in [5 * world + 3, world.max(2) - 1] {
-                for problem in narrow(m) {
+                for problem in narrow(algorithm, m) {
                     computes_the_gemm(algorithm, world, problem);
                 }
             }
         }
     }
     let baseline = algorithms::find("baselineCudaAllgatherMatmul").unwrap();
-    for problem in narrow(11) {
+    for problem in narrow(&baseline, 11) {
         computes_the_gemm(&baseline, 3, problem.with_multicast(true));
     }
 }

@@ -6,11 +6,12 @@ use std::time::Duration;
 use crate::cuda::{self, gpu};
 use crate::fixtures::{Rank, element, encode, on_ranks};
 use crate::host;
+use warpweave_gemm::SCALE_BLOCK;
 use warpweave_overlap::Operation;
 use warpweave_overlap::algorithms::{self, Configuration};
 use warpweave_overlap::execute::{Bound, ExecuteBackend, ExecuteError, Result};
 use warpweave_overlap::operation::{Matrix, Operand};
-use warpweave_overlap::plan::{Problem, Role, Scaling, shard};
+use warpweave_overlap::plan::{Problem, Role, Scales, Scaling, shard};
 use warpweave_symm_mem::{DType, Host};
 
 fn every() -> Vec<Configuration> {
@@ -62,13 +63,21 @@ fn runs(configuration: &Configuration, problem: &Problem, world: usize) -> bool 
     equal || configuration.name() != "matmulThenReduceScatter:transport=symmetric"
 }
 
-/// The scale that `rank` has of a line of the matrix `which` in call `call`, or of all lines: powers of two,
-/// so that GEMMs stay exact.
-fn scale(scaling: Scaling, (which, call): (usize, usize), line: usize, rank: usize) -> f32 {
+/// A scale of the matrix `which` in call `call`: powers of two, so that GEMMs stay exact. Each rank has some
+/// columns.
+fn scale(scaling: Scaling, (which, call): (usize, usize), line: usize, column: usize) -> f32 {
     match scaling {
         Scaling::None => 1.0,
-        Scaling::Tensor => [0.5, 1.0][(which + call + rank) % 2],
-        _ => [0.5, 1.0][(3 * which + call + line + rank + line / 3) % 2],
+        Scaling::Tensor => [0.5, 1.0][(which + call + column) % 2],
+        _ => [0.5, 1.0][(3 * which + call + line + column + line / 3 + column / 5) % 2],
+    }
+}
+
+/// An element of A. In long rows few are not 0, so that partial sums stay exact.
+fn a_term(problem: &Problem, call: usize, row: usize, col: usize) -> f32 {
+    match problem.k > 100 && !(row + col).is_multiple_of(31) {
+        true => 0.0,
+        false => element(0, call, row, col),
     }
 }
 
@@ -78,13 +87,20 @@ fn stored(operand: &Operand, problem: &Problem, call: usize, world: usize) -> Ve
     let scaling = problem.scaling;
     let partial = |row: usize, col: usize, rank: usize| {
         let terms = shard(problem.k, rank, world);
-        let sum: f32 = terms
-            .map(|i| element(0, call, row, i) * element(1, 0, i, col))
-            .sum();
-        sum * scale(scaling, (0, call), row, rank) * scale(scaling, (1, 0), col, rank)
+        let (start, columns) = (terms.start, Scales::columns_of(rank, world, problem));
+        let (line, size) = match scaling {
+            Scaling::Block => (col / SCALE_BLOCK, SCALE_BLOCK),
+            _ => (col, problem.k),
+        };
+        let terms = terms.map(|i| {
+            let [of_a, of_b] = [0, 1].map(|which| columns[which].start + (i - start) / size);
+            let scales = scale(scaling, (0, call), row, of_a) * scale(scaling, (1, 0), line, of_b);
+            a_term(problem, call, row, i) * element(1, 0, i, col) * scales
+        });
+        terms.sum::<f32>()
     };
     let value = |row: usize, col: usize| match operand.matrix {
-        Matrix::A => element(0, call, row, col),
+        Matrix::A => a_term(problem, call, row, col),
         Matrix::B => element(1, 0, row, col),
         Matrix::ScalesA => scale(scaling, (0, call), row, col),
         Matrix::ScalesB => scale(scaling, (1, 0), row, col),
@@ -166,11 +182,19 @@ fn every_reduction_sums_the_gemms_at_every_world() {
                 (1, DType::F16, Scaling::None),
                 (9 * world + 5, DType::E4m3, Scaling::Row),
                 (4 * world, DType::E4m3, Scaling::Tensor),
+                (5 * world + 3, DType::E4m3, Scaling::Block),
             ];
             on_ranks(world, host, |rank| {
                 for (m, dtype, scaling) in problems {
-                    let problem = Problem::new(m, 7, 18, dtype).with_scaling(scaling);
-                    if runs(&configuration, &problem, world) {
+                    // A rank has two scales for each of its rows.
+                    let k = if scaling == Scaling::Block {
+                        150 * world
+                    } else {
+                        18
+                    };
+                    let problem = Problem::new(m, 7, k, dtype).with_scaling(scaling);
+                    let takes = problem.scaling == Scaling::None || configuration.takes(&problem);
+                    if takes && runs(&configuration, &problem, world) {
                         let wrong = first_wrong(&rank, &configuration, &problem, 4, |_| {});
                         assert_eq!(wrong, None, "{configuration}, {problem:?}");
                     }

@@ -249,7 +249,9 @@ fn scales_belong_to_e4m3_and_have_their_shape() {
         "{refused}"
     );
     let blocks = problem.with_scaling(Scaling::Block);
-    let refused = algorithms::find("ringPut").unwrap().plan(0, 2, &blocks);
+    let refused = algorithms::find("fusedAllGather")
+        .unwrap()
+        .plan(0, 2, &blocks);
     assert!(
         matches!(refused, Err(PlanError::NarrowOperands { .. })),
         "{refused:?}"

@@ -14,10 +14,16 @@ pub fn problem(m: usize) -> Problem {
     Problem::new(m, 3, 5, DType::F32)
 }
 
-/// The same of e4m3.
-pub fn narrow(m: usize) -> [Problem; 2] {
-    let of = |scaling| Problem::new(m, 3, 5, DType::E4m3).with_scaling(scaling);
-    [Scaling::Row, Scaling::Tensor].map(of)
+/// The same of e4m3 that `algorithm` takes. Rows have up to two scales by block.
+pub fn narrow(algorithm: &Configuration, m: usize) -> Vec<Problem> {
+    let of = |(k, scaling)| Problem::new(m, 3, k, DType::E4m3).with_scaling(scaling);
+    let all = [
+        (5, Scaling::Row),
+        (5, Scaling::Tensor),
+        (150, Scaling::Block),
+    ]
+    .map(of);
+    all.into_iter().filter(|p| algorithm.takes(p)).collect()
 }
 
 pub fn plans(algorithm: &Configuration, world: usize, problem: &Problem) -> Vec<Plan> {

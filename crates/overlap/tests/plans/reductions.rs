@@ -35,7 +35,7 @@ fn everything_holds_at_every_world_and_shape() {
             for m in [8 * world, 8 * world + 3, 3, 1] {
                 holds(&check(&plans(&configuration, world, &problem(m)), 3));
             }
-            for problem in narrow(8 * world + 3) {
+            for problem in narrow(&configuration, 8 * world + 3) {
                 holds(&check(&plans(&configuration, world, &problem), 3));
             }
         }
@@ -161,7 +161,10 @@ fn operands_are_those_of_the_operation() {
     for configuration in every() {
         let shapes = [(1, 5), (3, 7), (8, 3)];
         let problems = shapes.map(|(world, m)| (world, problem(m)));
-        for (world, problem) in problems.into_iter().chain(narrow(7).map(|each| (3, each))) {
+        for (world, problem) in problems
+            .into_iter()
+            .chain(narrow(&configuration, 7).into_iter().map(|each| (3, each)))
+        {
             for plan in plans(&configuration, world, &problem) {
                 let operands = configuration.operands(plan.rank, world, &problem);
                 for operand in &operands {

@@ -14,7 +14,7 @@ use warpweave_gemm::host::{multiply, reference};
 use warpweave_gemm::{GemmProblem, SCALE_BLOCK, Scaling};
 use warpweave_overlap::Operation;
 use warpweave_overlap::operation::{Matrix, Operand};
-use warpweave_overlap::plan::shard;
+use warpweave_overlap::plan::{Scales, shard};
 use warpweave_symm_mem::{DType, Exchange, Host, SymmetricBuffer};
 
 use super::comparison::{Comparison, Expectation};
@@ -172,17 +172,28 @@ impl ReferenceOf {
         let source = self.source(matrix);
         let scales: Vec<_> = (0..rows).map(|row| source.row(row, 0..cols)).collect();
         let scaling = self.matrices.problem.scaling;
-        // Where partial results are summed, each rank has scales of its own.
+        // Where partial results are summed, each rank has terms and scales of its own.
         let summands = self.matrices.summands;
-        let has = |rank: &usize, k: usize| self.matrices.terms(*rank).contains(&k);
-        let rank_of = |k: usize| (0..summands).find(|rank| has(rank, k)).unwrap_or(0);
+        let ranks: Vec<_> = (0..summands)
+            .map(|rank| {
+                let columns = Scales::columns_of(rank, summands, &self.matrices.problem);
+                (self.matrices.terms(rank), columns[which].start)
+            })
+            .collect();
+        // The first column of the scales of term k, and the number of the term among those of its rank.
+        let place = |k: usize| {
+            let rank = ranks.iter().find(|(terms, _)| terms.contains(&k));
+            rank.map_or((0, k), |(terms, column)| (*column, k - terms.start))
+        };
         // Of the element (i, k) of A or (k, j) of B.
-        let of = |line: usize, k: usize| match (scaling, is_a) {
+        let of = |line: usize, k: usize| match (scaling, place(k)) {
             (Scaling::None, _) => 1.0,
-            (Scaling::Tensor, _) => scales[0][rank_of(k)],
-            (Scaling::Row, _) => scales[line][rank_of(k)],
-            (Scaling::Block, true) => scales[k / SCALE_BLOCK][line],
-            (Scaling::Block, false) => scales[line / SCALE_BLOCK][k / SCALE_BLOCK],
+            (Scaling::Tensor, (column, _)) => scales[0][column],
+            (Scaling::Row, (column, _)) => scales[line][column],
+            (Scaling::Block, (column, term)) => {
+                let line = if is_a { line } else { line / SCALE_BLOCK };
+                scales[line][column + term / SCALE_BLOCK]
+            }
         };
         if scaling == Scaling::None {
             return;

@@ -84,12 +84,12 @@ impl Operands {
         let output = problem.output();
         let bias = is_layer.then(|| local("bias", Role::Weight, output, (1, n)));
         let c = local("c", Role::Output, output, (m, n));
-        let [_, of_b] = Scales::shapes(scaling, (m, n, k));
-        let whole = (scaling == Scaling::Tensor)
-            .then(|| local("scales_a", Role::Input, DType::F32, (1, 1)));
+        let [of_a, of_b] = Scales::shapes(scaling, (m, n, k));
+        let whole =
+            (scaling == Scaling::Tensor).then(|| local("scales_a", Role::Input, DType::F32, of_a));
         let scales_b = is_narrow.then(|| local("scales_b", Role::Weight, DType::F32, of_b));
-        let of_rows = (scaling == Scaling::Row).then(|| {
-            let shape = (a_rows, 1);
+        let of_rows = matches!(scaling, Scaling::Row | Scaling::Block).then(|| {
+            let shape = (a_rows, of_a.1);
             builder.buffer("scales_a", a_placement, Role::Input, DType::F32, shape)
         });
         Operands {
@@ -121,13 +121,13 @@ impl Operands {
         placement: Placement,
         rows: usize,
     ) -> RowBuffers {
-        let Problem { k, dtype, .. } = self.problem;
+        let (Problem { k, dtype, .. }, scales) = (self.problem, self.scales_of_a_row());
         let mut buffer = |name, dtype, cols| {
             self.builder
                 .buffer(name, placement, Role::Staging, dtype, (rows, cols))
         };
         let elements = buffer(name, dtype, k);
-        let scales = self.a.scales.map(|_| buffer(of_scales, DType::F32, 1));
+        let scales = self.a.scales.map(|_| buffer(of_scales, DType::F32, scales));
         RowBuffers { elements, scales }
     }
 
@@ -142,8 +142,17 @@ impl Operands {
         let of = |buffer, cols| self.builder.on(rank, buffer, rows.clone(), 0..cols);
         Rows {
             elements: of(buffers.elements, self.problem.k),
-            scales: buffers.scales.map(|scales| of(scales, 1)),
+            scales: (buffers.scales).map(|scales| of(scales, self.scales_of_a_row())),
         }
+    }
+
+    /// How many scales a row of A has, where it has some.
+    fn scales_of_a_row(&self) -> usize {
+        let Problem {
+            m, n, k, scaling, ..
+        } = self.problem;
+        let [of_a, _] = Scales::shapes(scaling, (m, n, k));
+        of_a.1
     }
 
     /// Copies rows by copy engine.
@@ -284,7 +293,7 @@ impl Operands {
         self.gemm_of(stream, src, rows);
     }
 
-    /// Rows of C from rows of A by cuBLASLt; nothing where there are none.
+    /// Rows of C from rows of A by cuBLASLt, with scales by block by SM90; nothing where there are none.
     pub fn gemm_of(&mut self, stream: StreamId, src: Rows, rows: Range<usize>) {
         self.gemms(Provider::CublasLt, stream, src, (rows, Batch::ONE));
     }
@@ -315,7 +324,7 @@ impl Operands {
                 b,
             }),
             batch,
-            provider,
+            provider: Scales::provider_of_rows(self.problem.scaling, provider),
         };
         self.builder.push(stream, gemm);
     }

@@ -2,7 +2,7 @@
 //! rows.
 
 use super::buffers::Operands;
-use crate::algorithms::{Algorithm, Capabilities, Options, Parameter, Values};
+use crate::algorithms::{Algorithm, Capabilities, Options, Parameter, TENSOR_OR_ROW, Values};
 use crate::error::PlanError;
 use crate::kernels::{AllGatherMatmul, GatherProtocol};
 use crate::operation::Operation;
@@ -53,7 +53,7 @@ pub const ALGORITHM: Algorithm = Algorithm::new(
         "eager" => options.count("chunks") != CHUNKS || options.count("pulled") != EIGHTHS,
         _ => options.count("pulled") != EIGHTHS && pushed_of(options.count("chunks"), options) == 0,
     })
-.takes_e4m3();
+.takes_scales(|_| TENSOR_OR_ROW);
 
 const CHUNKS: usize = 8;
 

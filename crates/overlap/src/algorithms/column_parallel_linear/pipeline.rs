@@ -2,7 +2,7 @@
 
 use super::chunk::{Arrangement, Chunk, Gemm, Sharding, deal};
 use crate::algorithms::all_gather_matmul::buffers::{Operands, RowBuffers, Rows};
-use crate::algorithms::{Algorithm, Options, Parameter, TENSOR_OR_ROW, Values};
+use crate::algorithms::{ALL_SCALES, Algorithm, Options, Parameter, Values};
 use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{Placement, Plan, Problem, Provider, Scaling, SlotId, StreamId, Transport};
@@ -99,7 +99,7 @@ fn redundant(options: &Options) -> bool {
 fn scalings(options: &Options) -> &'static [Scaling] {
     match (options.choice("gemms"), options.choice("gather")) {
         ("batched", _) | (_, "symmetric") => &[],
-        _ => TENSOR_OR_ROW,
+        _ => ALL_SCALES,
     }
 }
 

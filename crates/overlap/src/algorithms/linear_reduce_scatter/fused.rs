@@ -1,7 +1,7 @@
 //! `fusedLinearReduceScatter`: the fused reduce-scatter with the weight as it is stored.
 
 use crate::algorithms::reduction::{ROWS, Reach, Stored, fused};
-use crate::algorithms::{Algorithm, Capabilities, Options};
+use crate::algorithms::{Algorithm, Capabilities, Options, TENSOR_OR_ROW};
 use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{Plan, Problem};
@@ -19,7 +19,7 @@ pub const ALGORITHM: Algorithm = Algorithm::new(
 .needs(Capabilities::SM90)
 .parameters(&[ROWS])
 .batch_invariant(|_| true)
-.takes_e4m3();
+.takes_scales(|_| TENSOR_OR_ROW);
 
 fn build(
     options: &Options,

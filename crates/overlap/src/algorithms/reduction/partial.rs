@@ -127,9 +127,20 @@ impl PartialGemm {
             return;
         }
         let [a, b] = [self.a, self.b].map(|id| self.builder.whole(id));
-        let scales = self.scales.map(|scales| {
-            let (rows, n) = (rows.clone(), self.problem.n);
-            scales.regions(self.rank, rows, n)
+        let scales = self.scales.map(|KernelScales { scaling, a, b }| {
+            let [of_a, of_b] = [a, b].map(|id| self.builder.whole(id));
+            let a = match scaling {
+                Scaling::Tensor => of_a,
+                _ => Region {
+                    rows: rows.clone(),
+                    ..of_a
+                },
+            };
+            Scales {
+                scaling,
+                a,
+                b: of_b,
+            }
         });
         let gemm = OpKind::Gemm {
             a: Region { rows, ..a },
@@ -139,7 +150,7 @@ impl PartialGemm {
             scales,
             b_transposed: self.b_transposed,
             batch: Batch::ONE,
-            provider: Provider::CublasLt,
+            provider: Scales::provider_of_rows(self.problem.scaling, Provider::CublasLt),
         };
         self.builder.push(stream, gemm);
     }

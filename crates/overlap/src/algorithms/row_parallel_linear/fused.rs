@@ -3,7 +3,7 @@
 use crate::algorithms::reduction::{
     REDUCE, ROWS, SHOTS, Stored, in_shots, is_multimem, is_redundant,
 };
-use crate::algorithms::{Algorithm, Capabilities, Options};
+use crate::algorithms::{Algorithm, Capabilities, Options, TENSOR_OR_ROW};
 use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{Plan, Problem};
@@ -30,7 +30,7 @@ pub const ALGORITHM: Algorithm = Algorithm::new(
 .parameters(&[ROWS, SHOTS, REDUCE])
 .redundant(is_redundant)
 .batch_invariant(|options| !is_multimem(options))
-.takes_e4m3();
+.takes_scales(|_| TENSOR_OR_ROW);
 
 fn build(
     options: &Options,

@@ -286,7 +286,7 @@ impl<'a> Inspector<'a> {
                 scales,
                 b_transposed,
                 batch,
-                ..
+                provider,
             } => {
                 if !self.batch(*batch, c) {
                     return;
@@ -298,7 +298,7 @@ impl<'a> Inspector<'a> {
                     read.iter().for_each(|region| self.apart(region, &written));
                 }
                 self.gemm(a, (b, *b_transposed), c);
-                self.scales(a, (b, c), scales.as_ref(), batch.count);
+                self.scales(a, (b, c), scales.as_ref(), (batch.count, *provider));
                 if let Some(bias) = bias {
                     self.row_of("bias", bias, c);
                 }

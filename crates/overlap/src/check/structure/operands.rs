@@ -1,7 +1,9 @@
 //! Whether the operands of an operation fit together: shapes, element types, and what may not overlap.
 
 use super::{FaultKind, Inspector, MAX_COUNT};
-use crate::plan::{AddRmsNorm, Batch, Collective, Quantized, Region, Scales, Scaling, shard};
+use crate::plan::{
+    AddRmsNorm, Batch, Collective, Provider, Quantized, Region, Scales, Scaling, shard,
+};
 use crate::show;
 use std::collections::HashSet;
 use warpweave_symm_mem::DType;
@@ -119,7 +121,7 @@ impl Inspector<'_> {
         a: &Region,
         (b, c): (&Region, &Region),
         scales: Option<&Scales>,
-        gemms: usize,
+        (gemms, provider): (usize, Provider),
     ) {
         let plan = self.plan;
         let scaling = scales.map_or(Scaling::None, |scales| scales.scaling);
@@ -135,8 +137,12 @@ impl Inspector<'_> {
         let Some(scales) = scales.filter(|_| fits) else {
             return;
         };
-        let shapes = Scales::shapes(scaling, (c.rows.len(), c.cols.len(), a.cols.len()));
-        for (region, shape) in [&scales.a, &scales.b].into_iter().zip(shapes) {
+        let [of_a, of_b] = Scales::shapes(scaling, (c.rows.len(), c.cols.len(), a.cols.len()));
+        let of_a = match scaling {
+            Scaling::Block => Scales::layout_for(provider).stored(of_a.0, of_a.1),
+            _ => of_a,
+        };
+        for (region, shape) in [&scales.a, &scales.b].into_iter().zip([of_a, of_b]) {
             let buffer = plan.buffer(region.buffer);
             let fits = (region.rows.len(), region.cols.len()) == shape
                 && buffer.is_none_or(|of| (of.cols, of.dtype) == (shape.1, DType::F32));

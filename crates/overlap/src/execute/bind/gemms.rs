@@ -5,7 +5,7 @@ use warpweave_symm_mem::{BackendKind, DType};
 
 use crate::execute::error::Result;
 use crate::execute::{ExecuteBackend, Executor};
-use crate::plan::{OpKind, Plan, Provider, Region, layout_of};
+use crate::plan::{OpKind, Plan, Provider, Region, Scales, layout_of};
 
 /// For each operation of a plan its GEMM, if it is one and not empty.
 pub(in crate::execute) type Gemms<B> =
@@ -46,7 +46,7 @@ fn problem_of<B: ExecuteBackend>(
         scales,
         b_transposed,
         batch,
-        provider,
+        provider: planned,
     } = kind
     else {
         return None;
@@ -55,7 +55,7 @@ fn problem_of<B: ExecuteBackend>(
         return None;
     }
     let buffer = |region: &Region| &plan.buffers[region.buffer.0];
-    let provider = match (B::KIND, provider) {
+    let provider = match (B::KIND, planned) {
         (BackendKind::Host, _) => Provider::Host,
         // The one whose bits are those of the fused kernels.
         (BackendKind::Cuda, _) if batch_invariant && buffer(a).dtype != DType::F32 => {
@@ -72,6 +72,7 @@ fn problem_of<B: ExecuteBackend>(
         scaling: scales
             .as_ref()
             .map_or(Scaling::None, |scales| scales.scaling),
+        block_scales: Scales::layout_for(*planned),
         a_layout: Layout::RowMajor,
         b_layout: layout_of(*b_transposed),
         lda: buffer(a).cols,
