@@ -408,8 +408,17 @@ fn a_late_rank_of_three_fails_or_is_right() {
     all_end_well(3, &SCENARIOS);
 }
 
+/// Which configurations this process takes, of the processes that share the GPUs, which mostly wait:
+/// `WARPWEAVE_TEST_PART=1/3`.
+fn is_mine(index: usize) -> bool {
+    let part = std::env::var("WARPWEAVE_TEST_PART").unwrap_or_else(|_| "1/1".into());
+    let (this, all) = part.split_once('/').expect("a part of all");
+    let [this, all] = [this, all].map(|number| number.parse::<usize>().expect("a number"));
+    index % all == this - 1
+}
+
 /// One scenario of all configurations on GPUs. Each is a test of its own, so that several processes can run
-/// them at once: they mostly wait.
+/// them at once, too.
 fn on_gpus(scenario: Scenario) {
     let objection = |configuration: Configuration| {
         // NCCL alone takes seconds to make a communicator, for which it has a multiple of the deadline.
@@ -431,7 +440,9 @@ fn on_gpus(scenario: Scenario) {
     let objections: Vec<String> = algorithms::every()
         .into_iter()
         .filter(|configuration| !configuration.needs().multicast)
-        .filter_map(objection)
+        .enumerate()
+        .filter(|(index, _)| is_mine(*index))
+        .filter_map(|(_, configuration)| objection(configuration))
         .collect();
     assert!(objections.is_empty(), "{}", objections.join("\n"));
 }
