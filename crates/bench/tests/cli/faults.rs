@@ -31,6 +31,9 @@ struct Device {
     /// What a process has mapped once it works on its device, and how long it may take from there to have
     /// joined the job.
     joins: (&'static str, Duration),
+    /// How long NCCL takes after that to connect the ranks. A rank that is stopped meanwhile costs the others
+    /// the deadline of NCCL's calls, a multiple of that of waits.
+    connects: Duration,
 }
 
 impl Device {
@@ -44,6 +47,7 @@ impl Device {
             iterations: 5000,
             // Memory that peers map.
             joins: ("/memfd:", Duration::ZERO),
+            connects: Duration::ZERO,
         }
     }
 
@@ -63,8 +67,8 @@ impl Device {
                 "threadloadGatherScalarCompute",
             ],
             iterations: 50_000,
-            // NCCL connects the ranks meanwhile, with deadlines of its own.
-            joins: ("libcublasLt", Duration::from_secs(8)),
+            joins: ("libcublasLt", Duration::from_secs(3)),
+            connects: Duration::from_secs(5),
         }
     }
 
@@ -156,7 +160,7 @@ fn a_stopped_rank_costs_the_others_one_deadline(device: &Device) {
     let culprit = device.world - 1;
     let outcome = long_job(device, |ranks, start| {
         await_join(device, &ranks[culprit], start);
-        std::thread::sleep(Duration::from_millis(500));
+        std::thread::sleep(device.connects + Duration::from_millis(500));
         let pid = Pid::from_raw(ranks[culprit].id() as i32).unwrap();
         kill_process(pid, Signal::STOP).unwrap();
         let stopped = start.elapsed();

@@ -3,8 +3,8 @@
 use std::cell::Cell;
 use std::fmt;
 use std::marker::PhantomData;
-use std::mem::forget;
-use std::ptr::null_mut;
+use std::mem::{ManuallyDrop, forget};
+use std::ptr::{drop_in_place, null_mut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::{Duration, Instant};
@@ -147,6 +147,33 @@ impl NcclComm {
     /// NCCL's handle, for calls that this crate lacks. Null once aborted.
     pub fn as_raw(&self) -> ncclComm_t {
         self.shared.raw()
+    }
+
+    /// Makes calls in which NCCL may connect the ranks, as it does in the first of a kind: it waits for them
+    /// inside the call then, without a deadline of ours. They run on another thread. If they have not returned
+    /// by the deadline, or soon after the exchange has lost a rank, this communicator has ended.
+    ///
+    /// No stream of the calls may be in capture.
+    ///
+    /// # Errors
+    /// Those of the calls, [`CommError::Timeout`](crate::CommError::Timeout),
+    /// [`CommError::PeerLost`](crate::CommError::PeerLost).
+    pub fn connecting(
+        &self,
+        calls: impl FnOnce(&NcclComm) -> Result<()> + Send + 'static,
+    ) -> Result<()> {
+        let mut this = ManuallyDrop::new(NcclComm {
+            shared: self.shared.clone(),
+            launch: self.launch,
+            _one_thread: PhantomData,
+        });
+        let run = move || {
+            let result = calls(&this);
+            // SAFETY: nothing uses it again; its own drop, which would abort, does not run.
+            unsafe { drop_in_place(&mut this.shared) };
+            result
+        };
+        self.shared.bounded_calls("connecting the ranks", run)
     }
 
     /// An asynchronous error, such as a peer whose connection broke. Never waits.

@@ -13,6 +13,7 @@ use std::mem::{forget, replace, take};
 use std::ops::Range;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -27,6 +28,12 @@ use super::fault::failure;
 use super::library::NcclLibrary;
 use super::teardown::{Handle, TEARDOWN, abort, bounded};
 use crate::error::{CommError, Result};
+
+/// How long calls and an abort may still take once a rank is lost.
+const LOSS: Duration = Duration::from_millis(300);
+
+/// Time between two looks at whether one is.
+const LOOK: Duration = Duration::from_millis(5);
 
 pub(super) struct Shared {
     pub library: Arc<NcclLibrary>,
@@ -124,8 +131,20 @@ impl Shared {
         exchange.watch(LossWatcher::new(self, lost));
     }
 
+    /// How long an abort may take. Where a rank is lost, nothing is left to be saved.
+    fn patience(&self) -> Duration {
+        match self.lost.get() {
+            Some(_) => LOSS,
+            None => TEARDOWN,
+        }
+    }
+
     /// Enters a call on a communicator that is alive.
     pub fn enter(&self, call: &'static str) -> Result<MutexGuard<'_, State>> {
+        // Whoever has the lock may never return.
+        if self.doomed.load(Ordering::Acquire) {
+            return Err(self.ended(call));
+        }
         let limit = self.deadline.max(TEARDOWN);
         let Some(state) = self.state.try_lock_for(limit) else {
             return Err(self.timeout(call, limit, "another thread is in a call on it"));
@@ -231,6 +250,44 @@ impl Shared {
         }
     }
 
+    /// Makes calls that may wait for peers inside NCCL, on a thread of their own. If they have not returned
+    /// by the deadline, or soon after a rank was lost, the communicator has ended for everyone else: NCCL
+    /// forbids aborting it during a call. Their thread carries the abort out if they ever return.
+    pub fn bounded_calls(
+        &self,
+        what: &'static str,
+        calls: impl FnOnce() -> Result<()> + Send + 'static,
+    ) -> Result<()> {
+        let (done, result) = channel();
+        let thread = std::thread::Builder::new().name("nccl-connect".into());
+        let calls = move || {
+            // Nobody may be there any more.
+            let _ = done.send(calls());
+        };
+        if let Err(error) = thread.spawn(calls) {
+            let what = "a thread for NCCL";
+            return Err(CommError::io(what, error));
+        }
+        let (start, mut lost) = (Instant::now(), None);
+        loop {
+            if let Ok(result) = result.recv_timeout(LOOK) {
+                return result;
+            }
+            if lost.is_none() && self.lost.get().is_some() {
+                lost = Some(Instant::now());
+            }
+            let after = start.elapsed();
+            if after < self.deadline && lost.is_none_or(|since| since.elapsed() < LOSS) {
+                continue;
+            }
+            self.doomed.store(true, Ordering::Release);
+            return Err(match lost {
+                Some(_) => self.ended(what),
+                None => self.left_behind(what, after),
+            });
+        }
+    }
+
     /// Aborts the communicator, now or when the open call or group ends. Returns true if it has ended.
     pub fn abort(&self) -> bool {
         self.doomed.store(true, Ordering::Release);
@@ -238,10 +295,11 @@ impl Shared {
     }
 
     fn finish(&self) -> bool {
-        let Some(_one_at_a_time) = self.ending.try_lock_for(TEARDOWN) else {
+        let patience = self.patience();
+        let Some(_one_at_a_time) = self.ending.try_lock_for(patience) else {
             return false;
         };
-        let Some(mut state) = self.state.try_lock_for(TEARDOWN) else {
+        let Some(mut state) = self.state.try_lock_for(patience) else {
             return false;
         };
         if state.grouped {
@@ -255,7 +313,7 @@ impl Shared {
         drop(state);
         let live = comms.into_iter().filter(|raw| !raw.is_null());
         let ended: Vec<bool> = live
-            .map(|raw| abort(&self.library, raw, TEARDOWN))
+            .map(|raw| abort(&self.library, raw, patience))
             .collect();
         let ended = ended.into_iter().all(|ended| ended);
         if !ended {

@@ -253,6 +253,68 @@ fn the_loss_of_a_rank_ends_the_communicators_of_the_others() {
     }
 }
 
+/// NCCL waits for its peers inside the first call of a kind. The call cannot be ended, but its caller goes on.
+#[test]
+fn a_call_that_connects_has_a_deadline() {
+    let fake = Fake::new(&["REDUCE_SECONDS=1"]);
+    let library = fake.open();
+    let connect = |options| {
+        let comm = single(&library, options).expect("comes up");
+        let mut word = Box::new([1i32]);
+        // SAFETY: one element of host memory, which the call has to itself.
+        let connected =
+            comm.connecting(move |comm| unsafe { comm.barrier(writable(&mut *word), null_mut()) });
+        (comm, connected)
+    };
+    connect(patient()).1.expect("a second is short enough");
+    let start = Instant::now();
+    let (comm, error) = connect(soon());
+    let error = error.expect_err("a second is too long");
+    assert!(
+        matches!(&error, CommError::Timeout { what, .. } if what.contains("left behind")),
+        "{error}"
+    );
+    assert!(comm.check().is_err(), "it has ended");
+    assert!(start.elapsed() < Duration::from_millis(900));
+    // The call itself aborts it in the end.
+    assert!(comm.abort());
+    assert_eq!(fake.count("aborts"), 2);
+    fake.was_used_well();
+}
+
+#[test]
+fn a_call_that_connects_ends_with_the_loss_of_a_rank() {
+    let fake = Fake::new(&["REDUCE_SECONDS=4"]);
+    let library = fake.open();
+    std::thread::scope(|s| {
+        for comm in Communicator::threads(2).expect("a job") {
+            let library = library.clone();
+            s.spawn(move || {
+                let nccl = comm.nccl_from(Ok(library), patient()).expect("comes up");
+                comm.barrier().expect("both are here");
+                let start = Instant::now();
+                if comm.rank() == 1 {
+                    std::thread::sleep(Duration::from_millis(200));
+                    return comm.abort("its device is gone");
+                }
+                let mut word = Box::new([1i32]);
+                // SAFETY: one element of host memory, which the call has to itself.
+                let connected = nccl.connecting(move |comm| unsafe {
+                    comm.barrier(writable(&mut *word), null_mut())
+                });
+                let error = connected.expect_err("rank 1 is gone");
+                assert!(
+                    matches!(&error, CommError::PeerLost { peer: 1, .. }),
+                    "{error}"
+                );
+                drop(nccl);
+                let took = start.elapsed();
+                assert!(took < Duration::from_secs(2), "{took:?}");
+            });
+        }
+    });
+}
+
 #[test]
 fn an_abort_from_another_thread_waits_for_the_call_that_is_open() {
     let fake = Fake::new(&["REDUCE_SECONDS=2"]);

@@ -29,7 +29,8 @@ pub struct NcclGroup {
 ///
 /// - NCCL connects its ranks in the first call that needs a connection, on the host and without a deadline.
 ///   Which one does depends on the collective and its size. So ranks meet before the first call of each kind,
-///   for as long as a wait may take, and a rank that is late is named.
+///   for as long as a wait may take, and a rank that is late is named; and one that dies in that call ends it
+///   ([`NcclComm::connecting`]).
 /// - Kernels of a communicator that is aborted end with any values, which a peer that is late takes for
 ///   valid. So a rank tells the others first ([`NcclGroup::give_up`]).
 struct Meeting {
@@ -54,25 +55,32 @@ impl NcclGroup {
         self.comm.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Meets the other ranks before `call`, if it is the first of its kind. Not during a capture, in which
-    /// nothing can be waited for.
-    fn meet(&self, cuda: &Cuda, stream: &<Cuda as Backend>::Stream, call: &NcclCall) -> Result<()> {
+    /// Meets the other ranks before `call`, if it is the first of its kind, and says whether it is. Not during
+    /// a capture, in which nothing can be waited for.
+    fn meet(
+        &self,
+        cuda: &Cuda,
+        stream: &<Cuda as Backend>::Stream,
+        call: &NcclCall,
+    ) -> Result<bool> {
         let Meeting { pad, peers, met } = &self.meeting;
         let bytes = call.counts.iter().sum::<usize>() * call.dtype.size();
         let kind = (call.collective, bytes.next_power_of_two());
-        if peers.is_empty() || met.lock().contains(&kind) || cuda.is_capturing(stream)? {
-            return Ok(());
+        if met.lock().contains(&kind) || cuda.is_capturing(stream)? {
+            return Ok(false);
         }
         match pad.signal(stream, 0, peers) {
             // A build without device code waits for nobody with a deadline.
-            Err(Error::FeatureMissing { .. }) => return Ok(()),
-            signalled => signalled?,
+            Err(Error::FeatureMissing { .. }) => {}
+            signalled => {
+                signalled?;
+                pad.wait(stream, 0, peers, 0)?;
+                cuda.drain_group(stream, self)?;
+                pad.check(stream)?;
+            }
         }
-        pad.wait(stream, 0, peers, 0)?;
-        cuda.drain_group(stream, self)?;
-        pad.check(stream)?;
         met.lock().insert(kind);
-        Ok(())
+        Ok(true)
     }
 
     /// Aborts the communicator, after this device has stopped and the other ranks have been told so: neither
@@ -181,27 +189,32 @@ impl CollectiveBackend for Cuda {
         (src, dst): (DevicePtr, DevicePtr),
     ) -> Result<()> {
         self.bind()?;
-        group.meet(self, stream, call)?;
+        let is_first = group.meet(self, stream, call)?;
         let comm = group.comm();
-        let (src, dst, stream) = (src.0, dst.0, stream.raw());
-        let (counts, element) = (&call.counts, Element::try_from(call.dtype)?);
-        // SAFETY: the caller vouches for both ranges, the stream and the order of calls.
-        unsafe {
-            match call.collective {
-                Collective::AllGather => {
-                    comm.all_gather_uneven(src, dst, counts, element, stream)?;
-                }
-                Collective::ReduceScatter => {
-                    let op = ReduceOp::Sum;
-                    comm.reduce_scatter_uneven(src, dst, counts, element, op, stream)?;
-                }
-                Collective::AllReduce => {
-                    let count = counts.iter().sum();
-                    comm.all_reduce(src, dst, count, element, ReduceOp::Sum, stream)?;
+        let (src, dst, stream) = (src.0, dst.0, stream.raw() as usize);
+        let (call, element) = (call.clone(), Element::try_from(call.dtype)?);
+        let enqueue = move |comm: &NcclComm| {
+            let (counts, sum, stream) = (&call.counts, ReduceOp::Sum, stream as *mut _);
+            // SAFETY: the caller vouches for both ranges, the stream and the order of calls.
+            unsafe {
+                match call.collective {
+                    Collective::AllGather => {
+                        comm.all_gather_uneven(src, dst, counts, element, stream)
+                    }
+                    Collective::ReduceScatter => {
+                        comm.reduce_scatter_uneven(src, dst, counts, element, sum, stream)
+                    }
+                    Collective::AllReduce => {
+                        comm.all_reduce(src, dst, counts.iter().sum(), element, sum, stream)
+                    }
                 }
             }
-        }
-        Ok(())
+        };
+        let enqueued = match is_first {
+            true => comm.connecting(enqueue),
+            false => enqueue(&comm),
+        };
+        Ok(enqueued?)
     }
 
     fn drain_group(&self, stream: &<Cuda as Backend>::Stream, group: &NcclGroup) -> Result<()> {
