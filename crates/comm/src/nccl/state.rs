@@ -30,7 +30,7 @@ use super::teardown::{Handle, TEARDOWN, abort, bounded};
 use crate::error::{CommError, Result};
 
 /// How long calls and an abort may still take once a rank is lost.
-const LOSS: Duration = Duration::from_millis(300);
+const LOSS: Duration = Duration::from_millis(100);
 
 /// Time between two looks at whether one is.
 const LOOK: Duration = Duration::from_millis(5);
