@@ -299,6 +299,50 @@ fn layers_of_e4m3_are_their_definition() {
     }
 }
 
+/// One object serves all layers of a shape, and all of them share an arena, as large as the largest needs it.
+#[test]
+fn eighty_layers_at_eight_batch_sizes_take_their_weights_and_one_arena() {
+    let shapes = [(32, 48), (16, 48), (32, 24), (8, 8)].map(|(n, k)| (128, n, k));
+    let arena = |kind: Kind, name: &str, shapes: &[(usize, usize, usize)], calls: bool| {
+        let options = Options::default().with_schedule(algorithms::find(name).unwrap());
+        let arenas = on_ranks(2, host, |rank| {
+            let layers = Layers::new(&rank.executor).unwrap();
+            let subject = |&(m, n, k): &(usize, usize, usize)| {
+                let shape = Problem::new(m, n, k, DType::F32);
+                Subject::new(&rank, &layers, kind, shape, &options, integer)
+            };
+            let subjects: Vec<_> = shapes.iter().map(subject).collect();
+            let arena = layers.arena_bytes();
+            let of_calls = |subject: &Subject<'_>| {
+                for m in [128, 1, 64, 2, 32, 4, 16, 8] {
+                    subject.call(&(0..m).collect::<Vec<_>>(), integer);
+                }
+            };
+            if calls {
+                subjects.iter().for_each(of_calls);
+                let allocations = rank.backend().allocations();
+                for _ in 0..20 {
+                    subjects.iter().for_each(of_calls);
+                }
+                assert_eq!(rank.backend().allocations(), allocations, "{kind:?}");
+                assert_eq!(layers.arena_bytes(), arena, "{kind:?}");
+            }
+            rank.exchange.barrier("end").unwrap();
+            arena
+        });
+        arenas[0]
+    };
+    for (kind, name) in [
+        (Kind::Gathered, "fusedColumnParallelLinear"),
+        (Kind::Reduced, "rowParallelLinearPipeline"),
+        (Kind::Scattered, "fusedLinearReduceScatter"),
+    ] {
+        let of_largest = arena(kind, name, &shapes[..1], false);
+        assert_ne!(of_largest.0, 0, "{name}");
+        assert_eq!(arena(kind, name, &shapes, true), of_largest, "{name}");
+    }
+}
+
 #[test]
 fn scales_are_where_the_shape_has_them() {
     on_ranks(2, host, |rank| {
