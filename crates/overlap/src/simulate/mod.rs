@@ -20,8 +20,7 @@
 //! and not on one; and reductions and collectives that take SMs wait for the GEMM that stands before them.
 //! Next to collectives a GEMM's tiles come in whole waves over the SMs that are left. Signals and waits begin
 //! late during GEMMs, the later the longer a tile takes. One that comes after a GEMM whose tiles fill the SMs
-//! finds a place in its last wave, unless it is more urgent; a more urgent one too, if all blocks of that GEMM
-//! came at once.
+//! finds a place in its last wave, unless it is more urgent.
 //!
 //! Of links and memory all have a fair share. Beyond that, what was measured to suffer does: copies of one
 //! GPU to several peers, pulls of all GPUs at once, copy engines and SMs on one link, GEMMs during transfers.
@@ -31,13 +30,13 @@
 //!
 //! Each of these has one figure in the [`Machine`] at most, and the machine's file says what it was measured
 //! by, or that it was fitted. Held against 738 recorded figures of one, two and four H200s, the median error
-//! is 2.6 %, 9.2 % at the 95th percentile and 15.7 % at worst; at shapes that no figure of the machine was
+//! is 2.6 %, 9.3 % at the 95th percentile and 17.6 % at worst; at shapes that no figure of the machine was
 //! fitted to 2.6, 8.7 and 14.0 %. What was measured in two runs differs by 2, 5 and 12 % between them.
 //!
 //! # What it leaves out
 //!
-//! Calls that took one of two times, as reductions in one chunk on one stream did at 8192³: it has the time
-//! in which waits come after GEMMs that begin at the same moment. Ranks that drift apart, so that what they
+//! Calls that took one of two times, as reductions in one chunk on one stream did at 8192³: it has the
+//! shorter, in which urgent waits find a place. Ranks that drift apart, so that what they
 //! push to different peers meets on a link, as in the results of all-reduces on four GPUs. Which of several
 //! GEMM kernels the library takes, beyond its tile and its cuts of K. Gathers of a megabyte by the threads of
 //! one kernel from several peers, which reach less of the link than larger ones. What pulls suffer among more

@@ -154,25 +154,25 @@ fn the_errors_are_as_the_docs_have_them() {
     }
     let held_out = |case: &&Case| HELD_OUT.contains(&case.shape.as_str());
     let all = || files.iter().flatten();
-    hold("all", all(), [2.6, 9.2, 15.7]);
+    hold("all", all(), [2.6, 9.3, 17.6]);
     hold(
         "fitted",
         all().filter(|case| !held_out(case)),
-        [2.6, 9.2, 15.7],
+        [2.7, 9.3, 17.6],
     );
     hold("held out", all().filter(held_out), [2.6, 8.7, 14.0]);
     let overlapped = || files[4..7].iter().flatten();
-    hold("overlapped", overlapped(), [2.5, 9.2, 15.7]);
+    hold("overlapped", overlapped(), [2.5, 9.3, 17.6]);
     hold("small", files[7..].iter().flatten(), [3.2, 8.8, 11.9]);
     // GEMMs alone must not hide what communicates.
     let communicates = |case: &&Case| !is_gemm(&case.plan);
     hold(
         "without GEMMs",
         all().filter(communicates),
-        [2.6, 9.1, 15.7],
+        [2.6, 9.2, 17.6],
     );
     let far = all().filter(|case| case.error() > 0.15);
-    assert_eq!(far.count(), 2, "the README has this");
+    assert_eq!(far.count(), 3, "the README has this");
 }
 
 fn is_gemm(plan: &str) -> bool {

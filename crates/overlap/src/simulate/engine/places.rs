@@ -2,7 +2,6 @@
 
 use super::{Engine, INSTANT, op_of};
 use crate::check::program::NodeId;
-use crate::plan::OpKind;
 use crate::simulate::sharing::{Loads, Resource};
 use std::collections::BTreeMap;
 use warpweave_symm_mem::Priority;
@@ -78,8 +77,7 @@ impl Engine<'_, '_> {
 
     /// Whether the one block of a signal or a wait that is an operation of a stream finds no place. Blocks of
     /// a GEMM stay for all of its waves but the last. So who comes after them waits for that wave, unless it
-    /// is more urgent: then it takes the place of the first block to leave. Where all of them came at once,
-    /// after a GEMM before theirs on the only stream that multiplies, none leaves before the others.
+    /// is more urgent: then it takes the place of the first block to leave.
     pub(super) fn is_kept_out(&self, id: NodeId) -> bool {
         if !self.costs[id].handshake || !self.machine.latency.by_kernel {
             return false;
@@ -92,25 +90,9 @@ impl Engine<'_, '_> {
             self.costs[gemm].last_wave.us > 0.0
                 && (began, gemm) < (since, id)
                 && self.fills(gemm, left)
-                && (!goes_first || self.came_at_once(gemm))
+                && !goes_first
         };
         self.gemms(rank).any(|(gemm, left)| keeps_out(gemm, left))
-    }
-
-    /// Whether all blocks of a GEMM began together: those of another GEMM on its stream ended then, and no
-    /// other stream multiplies.
-    fn came_at_once(&self, gemm: NodeId) -> bool {
-        let node = &self.program.nodes[gemm];
-        let plan = self.program.plans[node.rank];
-        let Some(op) = op_of(node.site) else {
-            return false;
-        };
-        let mut earlier = plan.ops[..op].iter().rev();
-        let before = earlier.find(|before| {
-            before.stream == plan.ops[op].stream && !matches!(before.kind, OpKind::Record { .. })
-        });
-        before.is_some_and(|before| matches!(before.kind, OpKind::Gemm { .. }))
-            && self.gemms(node.rank).all(|(other, _)| other == gemm)
     }
 
     /// A signal or a wait is a kernel of one block, whose turn has come. During GEMMs it begins late, and
