@@ -127,6 +127,7 @@ impl Found {
             "gemm.scalar_columns",
             "gemm.scalar_loads",
             "gemm.tiles",
+            "latency.next_copy_us",
             "latency.during_gemm_us",
             "latency.during_gemm_waves",
             "network.gbs",

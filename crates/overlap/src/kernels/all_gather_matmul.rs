@@ -483,7 +483,7 @@ impl AllGatherMatmul {
         let rate = costs.machine.link.sm_pull_gbs;
         costs
             .transfer(shard.rank, &[own], costs.bytes(&first), rate)
-            .by_one_thread(Resource::LinkIn(own))
+            .by_same_threads(Resource::LinkIn(own))
             .arriving()
     }
 

@@ -167,7 +167,7 @@ impl Kernel for MatmulReduce {
             Effect::Read(region) if region.rank != own => {
                 let rate = costs.machine.link.sm_pull_gbs;
                 let pull = costs.transfer(region.rank, &[own], costs.bytes(region), rate);
-                Some(pull.by_one_thread(Resource::LinkIn(own)).arriving())
+                Some(pull.by_same_threads(Resource::LinkIn(own)).arriving())
             }
             Effect::Write(region) if region.rank == own => {
                 let is_result = costs.is_own(region, self.c) && !region.rows.is_empty();

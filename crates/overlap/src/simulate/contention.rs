@@ -10,10 +10,6 @@ use std::collections::BTreeSet;
 struct Load {
     /// Peers with which its copy engines move data.
     peers: BTreeSet<usize>,
-    /// Ranks from which it pulls by copy engine.
-    pulls: BTreeSet<usize>,
-    /// Whether a peer pulls from it by copy engine.
-    serves: bool,
     /// Whether copy engines use its links, its own or a peer's.
     engines: bool,
     /// Whether loads and stores of SMs do.
@@ -39,10 +35,6 @@ impl<'a> Contention<'a> {
         for (rank, cost, taken) in running {
             if let Some(peer) = cost.engine.filter(|&peer| peer != rank) {
                 loads[rank].peers.insert(peer);
-                if cost.pulls {
-                    loads[rank].pulls.insert(peer);
-                    loads[peer].serves = true;
-                }
             }
             for (resource, load) in taken {
                 match *resource {
@@ -63,12 +55,6 @@ impl<'a> Contention<'a> {
         let link = &self.machine.link;
         match resource {
             Resource::Engines(gpu) if self.loads[gpu].peers.len() > 1 => link.concurrent_copies,
-            Resource::Pulls(gpu) if self.loads[gpu].serves => match self.loads[gpu].pulls.len() {
-                0 => 1.0,
-                // Each byte that comes in is matched by one that goes out.
-                1 => 2.0 * link.pulls_gbs / link.copy_engine_gbs,
-                _ => 2.0 * link.pulls_streams_gbs / link.copy_engine_gbs,
-            },
             Resource::LinkOut(gpu) | Resource::LinkIn(gpu)
                 if self.loads[gpu].engines && self.loads[gpu].threads =>
             {

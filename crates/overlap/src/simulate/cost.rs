@@ -8,6 +8,7 @@ use crate::check::program::Node;
 use crate::plan::{
     BufferId, Collective, Effect, MulticastRegion, OpKind, Plan, Provider, Region, Transport,
 };
+use std::collections::BTreeSet;
 
 /// What a step costs by itself.
 #[derive(Clone, Debug, Default)]
@@ -20,7 +21,7 @@ pub struct Cost {
     pub(crate) loads: Loads,
     /// The peer of a copy between ranks that needs an engine of this rank; for a local copy the rank itself.
     pub(crate) engine: Option<usize>,
-    /// Whether that copy pulls.
+    /// Whether that copy is one of those by which a rank pulls from several peers.
     pub(crate) pulls: bool,
     /// Whether it is a GEMM of the tensor cores, which draws power.
     pub(crate) gemm: bool,
@@ -62,6 +63,21 @@ impl Cost {
             && (self.pulls, self.gemm, self.handshake) == (other.pulls, other.gemm, other.handshake)
     }
 
+    /// How many times as fast a GEMM is as by its share of the SMs, where others hold a part of them: tiles
+    /// come in whole waves over those that are left.
+    pub(super) fn in_whole_waves(&self, others: f64) -> f64 {
+        let (last, left) = (self.last_wave, 1.0 - others);
+        if last.us <= 0.0 || others <= 0.0 || left <= 0.0 {
+            return 1.0;
+        }
+        let count = (self.time / last.us).round();
+        let tiles = count - 1.0 + last.sms;
+        let shared = (left / tiles.min(1.0)).min(1.0);
+        // What is a wave but for rounding is one.
+        let waves = (tiles / left - 1e-6).ceil();
+        count / waves / shared
+    }
+
     /// Takes this share of a GPU's power too.
     pub(crate) fn with_power(mut self, gpu: usize, share: f64) -> Cost {
         self.loads.push((Resource::Power(gpu), share));
@@ -74,9 +90,8 @@ impl Cost {
         self
     }
 
-    /// Of a transfer that one thread of each block makes for all peers: they share what one peer would get,
-    /// or give.
-    pub(crate) fn by_one_thread(mut self, link: Resource) -> Cost {
+    /// Of a transfer that the same threads make for all peers: they share what one peer would get, or give.
+    pub(crate) fn by_same_threads(mut self, link: Resource) -> Cost {
         for (resource, share) in &mut self.loads {
             if *resource == link {
                 *share = 1.0;
@@ -136,20 +151,27 @@ impl Costs<'_> {
         let link = &self.machine.link;
         match kind {
             OpKind::Copy { src, dst } => {
-                let rate = link.copy_engine_gbs;
-                let mut cost = self.transfer(src.rank, &[dst.rank], self.bytes(dst), rate);
-                cost.latency += t.copy_us;
                 let own = self.plan.rank;
+                let pulling = match src.rank == own {
+                    true => 0,
+                    false => self.pulling_streams(),
+                };
+                let rate = match pulling {
+                    0 => link.copy_engine_gbs,
+                    1 => link.pulls_gbs,
+                    _ => link.pulls_streams_gbs,
+                };
+                let mut cost = self.transfer(src.rank, &[dst.rank], self.bytes(dst), rate);
+                cost.latency += match self.follows_copy(op) {
+                    true => t.next_copy_us,
+                    false => t.copy_us,
+                };
                 let peer = if src.rank == own { dst.rank } else { src.rank };
                 cost.engine = Some(peer);
                 if peer != own {
                     cost.loads.push((Resource::Engines(own), 1.0));
                 }
-                if src.rank != own && self.pulls_from_several() {
-                    cost.pulls = true;
-                    let ends = [own, src.rank].map(|gpu| (Resource::Pulls(gpu), 1.0));
-                    cost.loads.extend(ends);
-                }
+                cost.pulls = pulling > 0;
                 cost
             }
             OpKind::MulticastCopy { src, dst } => {
@@ -241,24 +263,40 @@ impl Costs<'_> {
     /// Whether the operation before this one on its stream is a kernel, of which a CUTLASS GEMM is the
     /// programmatic dependent: its launch overlaps with the kernel.
     fn follows_kernel(&self, op: usize) -> bool {
-        let stream = self.plan.ops[op].stream;
-        let mut earlier = self.plan.ops[..op].iter().rev();
-        let before = earlier.find(|before| before.stream == stream);
-        before.is_some_and(|before| matches!(before.kind, OpKind::Kernel { .. }))
+        matches!(self.before(op), Some(OpKind::Kernel { .. }))
     }
 
-    /// Whether the plan pulls from more than one peer. Ranks that pull from one alone, as in a ring, are as
-    /// fast as if they pushed. Ranks that go from peer to peer end up at one that serves several.
-    fn pulls_from_several(&self) -> bool {
-        let pulled = |kind: &OpKind| match kind {
-            OpKind::Copy { src, dst, .. } if src.rank != dst.rank && dst.rank == self.plan.rank => {
-                Some(src.rank)
+    /// Whether this operation and the one before it on its stream are copies between ranks.
+    fn follows_copy(&self, op: usize) -> bool {
+        let between =
+            |kind: &OpKind| matches!(kind, OpKind::Copy { src, dst } if src.rank != dst.rank);
+        between(&self.plan.ops[op].kind) && self.before(op).is_some_and(between)
+    }
+
+    /// The operation before this one on its stream.
+    fn before(&self, op: usize) -> Option<&OpKind> {
+        let stream = self.plan.ops[op].stream;
+        let mut earlier = self.plan.ops[..op].iter().rev();
+        let before = earlier.find(|before| before.stream == stream)?;
+        Some(&before.kind)
+    }
+
+    /// On how many streams the plan pulls from several peers; none if from one alone. Ranks that pull from
+    /// one alone, as in a ring, are as fast as if they pushed. Ranks that go from peer to peer end up at one
+    /// that serves several.
+    fn pulling_streams(&self) -> usize {
+        let own = self.plan.rank;
+        let pulls = self.plan.ops.iter().filter_map(|op| match &op.kind {
+            OpKind::Copy { src, dst } if src.rank != own && dst.rank == own => {
+                Some((src.rank, op.stream))
             }
             _ => None,
-        };
-        let mut peers = self.plan.ops.iter().filter_map(|op| pulled(&op.kind));
-        let first = peers.next();
-        peers.any(|peer| Some(peer) != first)
+        });
+        let (peers, streams): (BTreeSet<_>, BTreeSet<_>) = pulls.unzip();
+        match peers.len() > 1 {
+            true => streams.len(),
+            false => 0,
+        }
     }
 
     /// A collective whose larger side has `whole` bytes.
@@ -359,12 +397,13 @@ impl Costs<'_> {
         match effect {
             Effect::Read(region) if region.rank != own => {
                 let bytes = self.bytes(region);
-                self.transfer(region.rank, &[own], bytes, link.sm_pull_gbs)
+                let cost = self.transfer(region.rank, &[own], bytes, link.sm_pull_gbs);
+                cost.by_same_threads(Resource::LinkIn(own))
             }
             Effect::Write(region) if region.rank != own => {
                 let bytes = self.bytes(region);
                 let cost = self.transfer(own, &[region.rank], bytes, link.sm_push_gbs);
-                let cost = cost.by_one_thread(Resource::LinkOut(own));
+                let cost = cost.by_same_threads(Resource::LinkOut(own));
                 // What goes to several peers arrives everywhere at a time.
                 match later.first() {
                     Some(Effect::Write(next)) if next.rank != own => cost,

@@ -79,9 +79,9 @@ pub struct Gemm {
     pub sustained_tflops: Rates,
     /// From launch to the first tile, µs.
     pub launch_us: f64,
-    /// For how long GEMMs run at that rate, µs; beyond it power throttles.
+    /// For how long GEMMs whose tiles fill all SMs run at that rate, µs; beyond it power throttles.
     pub boost_us: f64,
-    /// The part of the rate that is left then.
+    /// The part of the rate that power sustains. GEMMs whose waves leave more SMs idle are not throttled.
     pub throttled: f64,
     /// The part of the rate that is left while transfers fill the GPU's links both ways, for they take memory
     /// and power.
@@ -108,6 +108,10 @@ pub struct Gemm {
 /// What nothing slows down.
 fn whole() -> f64 {
     1.0
+}
+
+fn yes() -> bool {
+    true
 }
 
 /// TFLOP/s by element type.
@@ -149,7 +153,7 @@ pub struct Link {
     /// What copy engines pull into each of more than two GPUs while all pull, on one stream each, GB/s. Two
     /// that pull from each other alone reach `copy_engine_gbs`.
     pub pulls_gbs: f64,
-    /// The same on a stream for each peer.
+    /// The same on a stream for each peer; what comes from one peer is there before what comes from the next.
     pub pulls_streams_gbs: f64,
     /// The part of one copy's rate that copies of one GPU to different peers reach together.
     pub concurrent_copies: f64,
@@ -165,12 +169,19 @@ pub struct Latency {
     pub launch_us: f64,
     /// A copy by copy engine.
     pub copy_us: f64,
+    /// One between GPUs that follows another on its stream: it starts up while the other moves bytes.
+    #[serde(default)]
+    pub next_copy_us: f64,
     /// From a signal to the peer that could see it.
     pub signal_us: f64,
     /// A wait whose signal is there.
     pub wait_us: f64,
     /// An event between two streams.
     pub event_us: f64,
+    /// Whether signals and waits that are operations of a stream are kernels, which need a place on an SM,
+    /// and not memory operations of the stream.
+    #[serde(default = "yes")]
+    pub by_kernel: bool,
     /// What a signal or a wait that is an operation of a stream costs more while GEMMs run on its GPU.
     #[serde(alias = "beside_products_us")]
     pub during_gemm_us: f64,
@@ -345,6 +356,7 @@ impl Machine {
             ("gemm.boost_us", p.boost_us),
             ("latency.launch_us", t.launch_us),
             ("latency.copy_us", t.copy_us),
+            ("latency.next_copy_us", t.next_copy_us),
             ("latency.signal_us", t.signal_us),
             ("latency.wait_us", t.wait_us),
             ("latency.event_us", t.event_us),
@@ -372,8 +384,8 @@ impl Machine {
         (waves.time(), waves.tiles.min(1.0))
     }
 
-    /// The waves of tiles of such a GEMM of the library. Where tiles fill few SMs, it cuts K into up to four
-    /// parts, which are written in f32, read and added.
+    /// The waves of tiles of such a GEMM of the library. Where tiles do not fill the SMs, it cuts K into up to
+    /// four parts, which are written in f32, read and added.
     pub(crate) fn library_waves(&self, shape: (usize, usize, usize), dtype: DType) -> Waves {
         let (m, n, k) = shape;
         let cut = |parts: usize| {
@@ -382,8 +394,11 @@ impl Machine {
             let adding = micros(partials, self.gpu.memory_gbs);
             waves.slower(1.0 + adding / waves.time().max(f64::MIN_POSITIVE))
         };
-        let cuts = [2, 4].map(cut).into_iter();
-        cuts.fold(self.waves(shape, dtype), Waves::faster)
+        let whole = self.waves(shape, dtype);
+        match whole.count() > 1.0 {
+            true => whole,
+            false => [2, 4].map(cut).into_iter().fold(whole, Waves::faster),
+        }
     }
 
     /// The waves of tiles of such a GEMM, none cut along K.

@@ -18,24 +18,29 @@
 //! what began first gets them first, urgent streams before others. A GEMM that finds fewer than a quarter of
 //! what it needs gains nothing from them. So GEMMs in chunks fill each other's last waves on several streams,
 //! and not on one; and reductions and collectives that take SMs wait for the GEMM that stands before them.
-//! Signals and waits begin late during GEMMs, the later the longer a tile takes.
+//! Next to collectives a GEMM's tiles come in whole waves over the SMs that are left. Signals and waits begin
+//! late during GEMMs, the later the longer a tile takes. One that comes after a GEMM whose tiles fill the SMs
+//! finds a place in its last wave, unless it is more urgent.
 //!
 //! Of links and memory all have a fair share. Beyond that, what was measured to suffer does: copies of one
 //! GPU to several peers, pulls of all GPUs at once, copy engines and SMs on one link, GEMMs during transfers.
-//! GEMMs that go on for long slow down, each GPU for itself, as power throttles.
+//! What copy engines pull from several peers comes from one after the other. GEMMs slow down once a GPU has
+//! used up its reserve of energy: power sustains a part of their rate, which those whose waves leave SMs idle
+//! do not exceed, and in idle times the reserve fills again.
 //!
 //! Each of these has one figure in the [`Machine`] at most, and the machine's file says what it was measured
 //! by, or that it was fitted. Held against 738 recorded figures of one, two and four H200s, the median error
-//! is 2.8 %, 10.5 % at the 95th percentile and 23.6 % at worst; at shapes that no figure of the machine was
-//! fitted to 2.6, 9.7 and 23.6 %. What was measured in two runs differs by 2, 5 and 12 % between them.
+//! is 2.6 %, 9.3 % at the 95th percentile and 17.6 % at worst; at shapes that no figure of the machine was
+//! fitted to 2.6, 8.7 and 14.0 %. What was measured in two runs differs by 2, 5 and 12 % between them.
 //!
 //! # What it leaves out
 //!
-//! In which order kernels that become ready at once get their places: a wait next to a GEMM, as on two GPUs
-//! in `directExchangePipeline`, took one of two times. Which of several GEMM kernels the library takes, beyond
-//! its tile and its cuts of K. Gathers of a megabyte by the threads of one kernel from several peers, which
-//! reach less of the link than larger ones. A GPU that cools between GEMMs; what pulls suffer among more or
-//! fewer GPUs than were measured, and latencies of collectives that grow with the ranks. All ranks begin at
+//! Calls that took one of two times, as reductions in one chunk on one stream did at 8192³: it has the
+//! shorter, in which urgent waits find a place. Ranks that drift apart, so that what they
+//! push to different peers meets on a link, as in the results of all-reduces on four GPUs. Which of several
+//! GEMM kernels the library takes, beyond its tile and its cuts of K. Gathers of a megabyte by the threads of
+//! one kernel from several peers, which reach less of the link than larger ones. What pulls suffer among more
+//! or fewer GPUs than were measured, and latencies of collectives that grow with the ranks. All ranks begin at
 //! the same moment, and no rank is slower than another.
 
 mod collectives;

@@ -19,8 +19,6 @@ pub(crate) enum Resource {
     NetworkIn(usize),
     /// A GPU's copy engines.
     Engines(usize),
-    /// What a GPU does for pulls by copy engine, its own and those of peers from it.
-    Pulls(usize),
     /// A GPU's power and memory, as far as GEMMs and transfers take them from each other.
     Power(usize),
 }
@@ -36,7 +34,6 @@ impl Resource {
             | Resource::NetworkOut(gpu)
             | Resource::NetworkIn(gpu)
             | Resource::Engines(gpu)
-            | Resource::Pulls(gpu)
             | Resource::Power(gpu) => gpu,
         }
     }

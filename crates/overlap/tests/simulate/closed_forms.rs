@@ -14,6 +14,9 @@ const ROWS: usize = 4096;
 const COLS: usize = 8192;
 /// An event between streams, µs.
 const EVENT: f64 = 2.5;
+/// What a copy takes before it moves bytes, and one between GPUs that follows another on its stream.
+const COPY: f64 = 6.5;
+const NEXT_COPY: f64 = 3.0;
 const BYTES: f64 = (ROWS * COLS * 2) as f64;
 
 fn near(found: f64, expected: f64) {
@@ -59,7 +62,7 @@ fn run(plans: &[Plan]) -> Timeline {
 }
 
 fn copy_us() -> f64 {
-    6.5 + BYTES / 388e3
+    COPY + BYTES / 388e3
 }
 
 /// 4096 × 8192 × 8192 in tiles of 128 × 256: 1024 tiles on 132 SMs are 8 waves. What they read and write
@@ -118,7 +121,7 @@ fn copies_of_one_gpu_to_two_peers_on_two_streams_are_slower_than_one_after_the_o
         });
         run(&plans).total()
     };
-    near(both(false), 2.0 * copy_us());
+    near(both(false), copy_us() + NEXT_COPY + copy_us() - COPY);
     assert!(both(true) > 1.5 * both(false));
 }
 
@@ -134,7 +137,7 @@ fn a_copy_during_a_gemm_takes_as_long_as_the_longer() {
     });
     // While the copy moves its bytes, it takes a little of what the GEMM lives on.
     let taken = (1.0 / 0.95 - 1.0) / 2.0 * 388.0 / 450.0;
-    let moving = copy_us() - 6.5;
+    let moving = copy_us() - COPY;
     near(run(&plans).total(), gemm_us() + moving * taken + EVENT);
 }
 
@@ -179,14 +182,18 @@ fn long_gemms_slow_down() {
             multiply(plan, MAIN, regions.clone());
         }
     });
-    // In 500 µs at full rate, what is left at 0.87 of it.
-    let work = 8.0 * waves_us();
-    let mut machine = unthrottled();
-    machine.gemm.boost_us = 500.0;
-    near(
-        simulate(&plans, &machine, 1).unwrap().total(),
-        8.0 * 2.5 + 500.0 + (work - 500.0) / 0.87,
-    );
+    let time = |sms: usize, boost_us: f64| {
+        let mut machine = unthrottled();
+        machine.gpu.sms = sms;
+        machine.gemm.boost_us = boost_us;
+        machine.gemm.launch_us = 0.0;
+        simulate(&plans, &machine, 1).unwrap().total()
+    };
+    // Their tiles are 8 whole waves on 128 SMs. In 500 µs at full rate, what is left at 0.87 of it.
+    let whole = 500.0 + (time(128, 1e6) - 500.0) / 0.87;
+    near(time(128, 500.0), whole);
+    // On 132 the last wave draws less, from which the others gain.
+    assert!(time(132, 500.0) / time(132, 1e6) < time(128, 500.0) / time(128, 1e6));
 }
 
 #[test]
@@ -213,8 +220,9 @@ fn pulls_of_all_at_once_are_slower_than_pushes() {
         });
         run(&plans).total()
     };
-    near(time(false), 3.0 * copy_us());
-    near(time(true), 3.0 * (6.5 + BYTES / 143e3));
+    let starts = COPY + 2.0 * NEXT_COPY;
+    near(time(false), starts + 3.0 * (copy_us() - COPY));
+    near(time(true), starts + 3.0 * BYTES / 143e3);
 }
 
 #[test]

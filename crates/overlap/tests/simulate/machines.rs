@@ -13,12 +13,15 @@ pub fn unthrottled() -> Machine {
         ..machine.gemm
     };
     machine.gemm.sustained_tflops.bf16 = 795.0;
+    machine.gpu.memory_gbs = 4000.0;
     machine.latency = Latency {
         launch_us: 1.5,
         copy_us: 6.5,
+        next_copy_us: 3.0,
         signal_us: 2.7,
         wait_us: 1.0,
         event_us: 2.5,
+        by_kernel: true,
         during_gemm_us: 5.0,
         during_gemm_waves: 0.25,
     };
@@ -41,17 +44,17 @@ fn figures_that_are_none_are_refused() {
     for (right, wrong) in [
         ("copy_engine_gbs = 388", "copy_engine_gbs = 0"),
         ("copy_engine_gbs = 388", "copy_engine_gbs = nan"),
-        ("copy_us = 8.0", "copy_us = -1"),
+        ("\ncopy_us = 8.6", "\ncopy_us = -1"),
         ("nodes = 1", "nodes = 0"),
         ("copy_engines = 4", "copy_engines = 0"),
         ("concurrent_copies = 0.6", "concurrent_copies = 1.5"),
         ("mixed = 0.73", "mixed = 0"),
-        ("event_us = 3.5", "event = 3.5"),
-        ("during_gemm_us = 5.0", "during_gemm_us = -5.0"),
+        ("event_us = 3.6", "event = 3.6"),
+        ("during_gemm_us = 4.3", "during_gemm_us = -4.3"),
         ("[4096, 8.4]", "[4096, 0]"),
         ("[4096, 8.4]", "[65537, 8.4]"),
         ("ranks = 4", "ranks = 1"),
-        ("sms = 0.37", "sms = 2"),
+        ("sms = 0.23", "sms = 2"),
         ("all-gather = [", "all-gathers = ["),
         ("nodes = 1", "nodes = = 1"),
     ] {

@@ -154,25 +154,25 @@ fn the_errors_are_as_the_docs_have_them() {
     }
     let held_out = |case: &&Case| HELD_OUT.contains(&case.shape.as_str());
     let all = || files.iter().flatten();
-    hold("all", all(), [2.8, 10.5, 23.6]);
+    hold("all", all(), [2.6, 9.3, 17.6]);
     hold(
         "fitted",
         all().filter(|case| !held_out(case)),
-        [2.8, 10.7, 22.4],
+        [2.7, 9.3, 17.6],
     );
-    hold("held out", all().filter(held_out), [2.6, 9.7, 23.6]);
+    hold("held out", all().filter(held_out), [2.6, 8.7, 14.0]);
     let overlapped = || files[4..7].iter().flatten();
-    hold("overlapped", overlapped(), [2.6, 10.1, 23.6]);
-    hold("small", files[7..].iter().flatten(), [3.0, 9.3, 14.5]);
+    hold("overlapped", overlapped(), [2.5, 9.3, 17.6]);
+    hold("small", files[7..].iter().flatten(), [3.2, 8.8, 11.9]);
     // GEMMs alone must not hide what communicates.
     let communicates = |case: &&Case| !is_gemm(&case.plan);
     hold(
         "without GEMMs",
         all().filter(communicates),
-        [2.8, 10.5, 23.6],
+        [2.6, 9.2, 17.6],
     );
     let far = all().filter(|case| case.error() > 0.15);
-    assert_eq!(far.count(), 7, "the README has this");
+    assert_eq!(far.count(), 3, "the README has this");
 }
 
 fn is_gemm(plan: &str) -> bool {
@@ -210,13 +210,16 @@ fn the_seven_are_ranked_as_measured() {
 /// nvFuser's table on eight H100s, M = 32768, N = 8192, K = 16384 in bf16: its pipeline over p2p copies 678
 /// TFLOP/s, Transformer Engine 660, its pipeline over NCCL 560.
 ///
+/// nvFuser signals and waits by memory operations of streams, which need no SM.
+///
 /// The first is `directExchangePipeline`; how many streams its pool had is not published, so the best pool
 /// stands for it. For the second stand the rings, whichever is better, since Transformer Engine's userbuffers
 /// go round a ring. For the third stands the NCCL baseline: the crate has no pipeline over NCCL, and what
 /// nvFuser's overlapped its figure does not say.
 #[test]
 fn eight_gpus_rank_as_nvfuser_measured_them() {
-    let machine = Machine::named("h100x8").unwrap();
+    let mut machine = Machine::named("h100x8").unwrap();
+    machine.latency.by_kernel = false;
     let problem = Problem::new(32768, 8192, 16384, DType::Bf16);
     let best = |names: &[&str]| {
         let rate = |name: &&str| {

@@ -1,8 +1,9 @@
-//! Stepping through the program in simulated time. `places` says who gets SMs; what came of it is put
-//! together in `outcome`.
+//! Stepping through the program in simulated time. `places` says who gets SMs, `power` what GEMMs
+//! draw; what came of it is put together in `outcome`.
 
 mod outcome;
 mod places;
+mod power;
 
 use crate::check::Site;
 use crate::check::program::{NodeId, Program};
@@ -13,6 +14,7 @@ use crate::simulate::error::SimulateError;
 use crate::simulate::machine::Machine;
 use crate::simulate::sharing::{InTurn, Loads, speeds_in_turn};
 use crate::timeline::{Cause, Timeline};
+use power::{PLACED, most_reserve};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What happens within a picosecond happens at once, µs.
@@ -60,9 +62,11 @@ struct Engine<'a, 'p> {
     running: BTreeMap<NodeId, f64>,
     /// Those of them most of whose blocks have their places, which they keep.
     placed: BTreeSet<NodeId>,
+    /// Signals and waits whose turn has come and whose block finds no place.
+    kept_out: BTreeSet<NodeId>,
     engines: Vec<usize>,
-    /// For how long each GPU has multiplied, µs.
-    sustained: Vec<f64>,
+    /// The energy that each GPU may draw above what its power sustains, in µs of all SMs multiplying.
+    reserve: Vec<f64>,
     queued: Vec<VecDeque<NodeId>>,
 }
 
@@ -99,8 +103,9 @@ impl<'a, 'p> Engine<'a, 'p> {
             delayed: BTreeMap::new(),
             running: BTreeMap::new(),
             placed: BTreeSet::new(),
+            kept_out: BTreeSet::new(),
             engines: vec![machine.gpu.copy_engines; program.plans.len()],
-            sustained: vec![0.0; program.plans.len()],
+            reserve: vec![most_reserve(machine); program.plans.len()],
             queued: vec![VecDeque::new(); program.plans.len()],
         }
     }
@@ -116,6 +121,14 @@ impl<'a, 'p> Engine<'a, 'p> {
     /// Its turn has come: everything before it has ended.
     fn reach(&mut self, id: NodeId) {
         self.start[id] = Some(self.now);
+        match self.is_kept_out(id) {
+            true => _ = self.kept_out.insert(id),
+            false => self.begin(id),
+        }
+    }
+
+    /// Its kernel, if it is one, has a place.
+    fn begin(&mut self, id: NodeId) {
         let node = &self.program.nodes[id];
         if self.costs[id].handshake {
             self.place_handshake(id);
@@ -150,7 +163,7 @@ impl<'a, 'p> Engine<'a, 'p> {
     fn release(&mut self, id: NodeId) {
         let rank = self.program.nodes[id].rank;
         if self.costs[id].engine.is_some() {
-            if self.engines[rank] == 0 {
+            if !self.has_engine(id) {
                 self.queued[rank].push_back(id);
                 return;
             }
@@ -160,35 +173,47 @@ impl<'a, 'p> Engine<'a, 'p> {
         self.delayed.insert(id, begin + self.costs[id].latency);
     }
 
+    /// Whether a copy can begin: an engine is free, and of pulls from several peers none is under way.
+    fn has_engine(&self, id: NodeId) -> bool {
+        let rank = self.program.nodes[id].rank;
+        let pulls =
+            |other: &NodeId| self.costs[*other].pulls && self.program.nodes[*other].rank == rank;
+        let mut under_way = self.running.keys().chain(self.delayed.keys());
+        self.engines[rank] > 0 && !(self.costs[id].pulls && under_way.any(pulls))
+    }
+
     /// Goes on to the next moment at which something happens.
     fn advance(&mut self) -> bool {
-        let speeds = self.speeds();
+        let (speeds, power) = self.speeds();
         let ran = self.running.keys().zip(&speeds);
         self.placed = ran
-            .filter(|(_, speed)| **speed > 0.5)
+            .filter(|(_, speed)| **speed > PLACED)
             .map(|(&id, _)| id)
             .collect();
-        let multiplying = self.multiplying();
-        let boost = self.machine.gemm.boost_us;
+        let sustained = self.machine.gemm.throttled;
         let ends = self.running.iter().zip(&speeds);
         let next = ends
             .map(|((&id, &left), speed)| self.now + self.until_change(id, left) / speed)
             .chain(self.delayed.values().copied())
             .chain(
                 // When a GPU's GEMMs become slower.
-                multiplying
+                power
                     .iter()
-                    .map(|&rank| boost - self.sustained[rank])
-                    .filter(|left| *left > INSTANT)
-                    .map(|left| self.now + left),
+                    .zip(&self.reserve)
+                    .filter(|(power, reserve)| **power > sustained && **reserve > 0.0)
+                    .map(|(power, reserve)| self.now + reserve / (power - sustained)),
             )
             .min_by(f64::total_cmp);
         let Some(next) = next else {
             return false;
         };
         let step = (next - self.now).max(0.0);
-        for rank in multiplying {
-            self.sustained[rank] += step;
+        for (reserve, power) in self.reserve.iter_mut().zip(&power) {
+            let left = *reserve + step * (sustained - power);
+            *reserve = left.min(most_reserve(self.machine));
+            if *reserve <= INSTANT {
+                *reserve = 0.0;
+            }
         }
         let mut ended = Vec::new();
         for ((&id, left), speed) in self.running.iter_mut().zip(&speeds) {
@@ -220,19 +245,21 @@ impl<'a, 'p> Engine<'a, 'p> {
         for id in ended {
             self.finish(id);
         }
+        for id in self.kept_out.clone() {
+            if !self.is_kept_out(id) {
+                self.kept_out.remove(&id);
+                self.begin(id);
+            }
+        }
         true
     }
 
-    /// The speeds of what runs, in the order of `running`. Blocks keep their places; then what begins first
-    /// gets SMs first, and what comes later what is left of them, as blocks are dispatched in the order of
-    /// launches, those of urgent streams before others. GEMMs of hot GPUs are throttled.
-    fn speeds(&self) -> Vec<f64> {
-        let boost = self.machine.gemm.boost_us;
-        let hot: Vec<bool> = self
-            .sustained
-            .iter()
-            .map(|h| boost - h <= INSTANT)
-            .collect();
+    /// The speeds of what runs, in the order of `running`, and the power that each GPU draws, 1 where all SMs
+    /// multiply. Blocks keep their places; then what begins first gets SMs first, and what comes later what is
+    /// left of them, as blocks are dispatched in the order of launches, those of urgent streams before others.
+    /// GEMMs of GPUs without a reserve are throttled to what power sustains.
+    fn speeds(&self) -> (Vec<f64>, Vec<f64>) {
+        let gpus = self.reserve.len();
         let running: Vec<(usize, &Cost)> = self
             .running
             .keys()
@@ -245,7 +272,7 @@ impl<'a, 'p> Engine<'a, 'p> {
             .collect();
         let with = running.iter().zip(&loads);
         let with = with.map(|(&(rank, cost), loads)| (rank, cost, loads));
-        let contention = Contention::of(self.machine, hot.len(), with);
+        let contention = Contention::of(self.machine, gpus, with);
         let jobs = running.iter().zip(&loads).zip(self.places());
         let jobs: Vec<InTurn<'_>> = jobs
             .map(|(((_, cost), loads), place)| InTurn {
@@ -255,18 +282,8 @@ impl<'a, 'p> Engine<'a, 'p> {
             })
             .collect();
         let mut speeds = speeds_in_turn(&jobs, |resource| contention.capacity(resource));
-        for (speed, (rank, cost)) in speeds.iter_mut().zip(&running) {
-            if cost.gemm && hot[*rank] {
-                *speed *= self.machine.gemm.throttled;
-            }
-        }
-        speeds
-    }
-
-    /// The GPUs on which GEMMs run.
-    fn multiplying(&self) -> BTreeSet<usize> {
-        let gemms = self.running.keys().filter(|&&id| self.costs[id].gemm);
-        gemms.map(|&id| self.program.nodes[id].rank).collect()
+        let power = self.draw(&jobs, &mut speeds);
+        (speeds, power)
     }
 
     fn finish(&mut self, id: NodeId) {
@@ -274,7 +291,10 @@ impl<'a, 'p> Engine<'a, 'p> {
         let node = &self.program.nodes[id];
         if self.costs[id].engine.is_some() {
             self.engines[node.rank] += 1;
-            if let Some(next) = self.queued[node.rank].pop_front() {
+            let mut queued = self.queued[node.rank].iter();
+            if let Some(at) = queued.position(|&next| self.has_engine(next))
+                && let Some(next) = self.queued[node.rank].remove(at)
+            {
                 self.hold(next, self.now, Cause::Engine, id);
                 self.release(next);
             }

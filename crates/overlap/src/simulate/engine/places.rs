@@ -60,21 +60,51 @@ impl Engine<'_, '_> {
         self.running.keys().map(of).collect()
     }
 
+    /// The GEMMs of a GPU that were launched, and what is left of them at full speed, µs.
+    fn gemms(&self, rank: usize) -> impl Iterator<Item = (NodeId, f64)> {
+        let running = self.running.iter().map(|(&id, &left)| (id, left));
+        let launched = self.delayed.keys().map(|&id| (id, self.costs[id].time));
+        let all = running.chain(launched);
+        all.filter(move |(id, _)| self.costs[*id].gemm && self.program.nodes[*id].rank == rank)
+    }
+
+    /// Whether a GEMM fills the SMs of its GPU while so much of it is left.
+    fn fills(&self, gemm: NodeId, left: f64) -> bool {
+        let sms = Resource::Sms(self.program.nodes[gemm].rank);
+        let taken = self.takes(gemm, left);
+        taken.iter().any(|&(r, load)| r == sms && load > FULL)
+    }
+
+    /// Whether the one block of a signal or a wait that is an operation of a stream finds no place. Blocks of
+    /// a GEMM stay for all of its waves but the last. So who comes after them waits for that wave, unless it
+    /// is more urgent: then it takes the place of the first block to leave.
+    pub(super) fn is_kept_out(&self, id: NodeId) -> bool {
+        if !self.costs[id].handshake || !self.machine.latency.by_kernel {
+            return false;
+        }
+        let rank = self.program.nodes[id].rank;
+        let since = self.start[id].unwrap_or(self.now);
+        let keeps_out = |gemm: NodeId, left: f64| {
+            let began = self.start[gemm].unwrap_or(self.now);
+            let goes_first = self.is_urgent(id) && !self.is_urgent(gemm);
+            self.costs[gemm].last_wave.us > 0.0
+                && (began, gemm) < (since, id)
+                && self.fills(gemm, left)
+                && !goes_first
+        };
+        self.gemms(rank).any(|(gemm, left)| keeps_out(gemm, left))
+    }
+
     /// A signal or a wait is a kernel of one block, whose turn has come. During GEMMs it begins late, and
-    /// while their tiles fill the GPU, only when the next one ends.
+    /// while their tiles fill the GPU, only when the next one ends, if it is not kept out for longer.
     pub(super) fn place_handshake(&mut self, id: NodeId) {
         let rank = self.program.nodes[id].rank;
-        let of_rank =
-            |other: &NodeId| self.costs[*other].gemm && self.program.nodes[*other].rank == rank;
-        let fills =
-            |(resource, load): &(Resource, f64)| *resource == Resource::Sms(rank) && *load > FULL;
-        let waves = self.running.iter().filter(|(other, _)| of_rank(other));
-        let waves = waves.map(
-            |(&other, &left)| match self.takes(other, left).iter().any(fills) {
-                true => left.min(self.costs[other].last_wave.us),
+        let waves = self
+            .gemms(rank)
+            .map(|(gemm, left)| match self.fills(gemm, left) {
+                true => left.min(self.costs[gemm].last_wave.us),
                 false => 0.0,
-            },
-        );
+            });
         if let Some(wave) = waves.max_by(f64::total_cmp) {
             let latency = &self.machine.latency;
             let late = latency.during_gemm_us + latency.during_gemm_waves * wave;
