@@ -265,7 +265,7 @@ fn wrong_options_are_refused_with_what_there_is() {
             "takes no operands of e4m3 with scales by row",
         ),
         (
-            "row-parallel --dtype e4m3 --scales block --impl fusedRowParallelLinear",
+            "overlap-allgather --dtype e4m3 --scales block",
             "takes no operands of e4m3 with scales by block",
         ),
         ("gemm --peers x", "--peers says nothing to the suite gemm"),

@@ -36,12 +36,12 @@
 //! # What it leaves out
 //!
 //! Calls that took one of two times, as reductions in one chunk on one stream did at 8192³: it has the
-//! shorter, in which urgent waits find a place. Ranks that drift apart, so that what they
-//! push to different peers meets on a link, as in the results of all-reduces on four GPUs. Which of several
-//! GEMM kernels the library takes, beyond its tile and its cuts of K. Gathers of a megabyte by the threads of
-//! one kernel from several peers, which reach less of the link than larger ones. What pulls suffer among more
-//! or fewer GPUs than were measured, and latencies of collectives that grow with the ranks. All ranks begin at
-//! the same moment, and no rank is slower than another.
+//! shorter, in which urgent waits find a place. Ranks that drift apart, so that what they push to different
+//! peers meets on a link, as in the results of all-reduces on four GPUs. Which of several GEMM kernels the
+//! library takes, beyond its tile and its cuts of K. Gathers of a megabyte by the threads of one kernel from
+//! several peers, which reach less of the link than larger ones. What pulls suffer among more or fewer GPUs
+//! than were measured, and latencies of collectives that grow with the ranks. All ranks begin at the same
+//! moment, and no rank is slower than another.
 
 mod collectives;
 mod contention;

@@ -121,10 +121,9 @@ pub fn steps() -> Vec<Step> {
     let later = |step| Step { background: true, ..step };
     // While CUTLASS compiles, no other work is left: with two compilers both cores have some.
     const JOBS: &str = "WARPWEAVE_NVCC_JOBS";
-    // Of each kernel template the instances that differ in what is compiled, a fifth of all, without the
-    // optimizations that take longest: nothing runs.
+    // Of each kernel template the instances that differ in what is compiled, a fifth of all.
     const FLAGS: &str = "NVCC_APPEND_FLAGS";
-    const FEW: &str = "-DWARPWEAVE_FEW_INSTANCES -Ofc=mid";
+    const FEW: &str = "-DWARPWEAVE_FEW_INSTANCES";
     // A project outside the workspace whose own cudarc links dynamically, with the bindings of an older CUDA
     // and of ours. With our profile its dependencies are those that clippy has checked.
     let cudarc = |name, version| {
