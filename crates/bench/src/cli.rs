@@ -287,7 +287,7 @@ pub struct ProblemArgs {
     #[arg(long, default_value = "f16")]
     pub dtype: DType,
     /// With e4m3: what has a scale [default: row].
-    #[arg(long, value_name = "tensor|row", value_parser = scaling)]
+    #[arg(long, value_name = "tensor|row|block", value_parser = scaling)]
     pub scales: Option<Scaling>,
     /// Plan for a machine on which multicast may be used.
     #[arg(long)]
