@@ -107,11 +107,16 @@ fn every_pipeline_computes_the_gemm_at_every_world() {
 /// Problems of e4m3, with rows that travel with their scales.
 fn narrow(algorithm: &Configuration, m: usize) -> Vec<Problem> {
     let of = |(k, scaling)| Problem::new(m, 8, k, DType::E4m3).with_scaling(scaling);
-    // With scales by block as many for the rows of each rank as for those of B, which are multiples of 4.
+    // Where K is sharded, as many scales by block for the rows of each rank as for those of B, which are
+    // multiples of 4.
+    let long = match algorithm.operation() {
+        Operation::RowParallelLinearNorm => 2048,
+        _ => 300,
+    };
     let all = [
         (32, Scaling::Row),
         (32, Scaling::Tensor),
-        (2048, Scaling::Block),
+        (long, Scaling::Block),
     ]
     .map(of);
     all.into_iter().filter(|p| algorithm.takes(p)).collect()
