@@ -13,7 +13,6 @@ use std::mem::{forget, replace, take};
 use std::ops::Range;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::channel;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -26,7 +25,7 @@ use super::api::{
 use super::config::CtaPolicy;
 use super::fault::failure;
 use super::library::NcclLibrary;
-use super::teardown::{Handle, TEARDOWN, abort, bounded};
+use super::teardown::{Handle, TEARDOWN, abort, bounded, start};
 use crate::error::{CommError, Result};
 
 /// How long calls and an abort may still take once a rank is lost.
@@ -258,17 +257,9 @@ impl Shared {
         what: &'static str,
         calls: impl FnOnce() -> Result<()> + Send + 'static,
     ) -> Result<()> {
-        let (done, result) = channel();
-        let thread = std::thread::Builder::new().name("nccl-connect".into());
-        let calls = move || {
-            // Nobody may be there any more.
-            let _ = done.send(calls());
-        };
-        if let Err(error) = thread.spawn(calls) {
-            let what = "a thread for NCCL";
-            return Err(CommError::io(what, error));
-        }
-        let (start, mut lost) = (Instant::now(), None);
+        let result = start("nccl-connect", calls);
+        let result = result.map_err(|error| CommError::io("a thread for NCCL", error))?;
+        let (began, mut lost) = (Instant::now(), None);
         loop {
             if let Ok(result) = result.recv_timeout(LOOK) {
                 return result;
@@ -276,7 +267,7 @@ impl Shared {
             if lost.is_none() && self.lost.get().is_some() {
                 lost = Some(Instant::now());
             }
-            let after = start.elapsed();
+            let after = began.elapsed();
             if after < self.deadline && lost.is_none_or(|since| since.elapsed() < LOSS) {
                 continue;
             }

@@ -1,7 +1,7 @@
 //! Calls into NCCL that may not return: each runs on its own thread, which is abandoned at a deadline.
 
 use std::sync::Arc;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use super::api::ncclComm_t;
@@ -24,6 +24,18 @@ impl<T> Handle<T> {
     }
 }
 
+/// Starts `call` on its own thread, whose result can be received, by nobody too.
+pub(super) fn start<T: Send + 'static>(
+    name: &str,
+    call: impl FnOnce() -> T + Send + 'static,
+) -> std::io::Result<Receiver<T>> {
+    let (done, result) = channel();
+    std::thread::Builder::new()
+        .name(name.into())
+        .spawn(move || done.send(call()))?;
+    Ok(result)
+}
+
 /// Runs `call` on its own thread. Returns `None` if it did not return within `limit`, or no thread was
 /// available.
 pub(super) fn bounded<T: Send + 'static>(
@@ -31,12 +43,7 @@ pub(super) fn bounded<T: Send + 'static>(
     limit: Duration,
     call: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {
-    let (done, result) = channel();
-    std::thread::Builder::new()
-        .name(name.into())
-        .spawn(move || done.send(call()))
-        .ok()?;
-    result.recv_timeout(limit).ok()
+    start(name, call).ok()?.recv_timeout(limit).ok()
 }
 
 /// Aborts a communicator, which ends its kernels and frees it. Returns false if that takes longer than
