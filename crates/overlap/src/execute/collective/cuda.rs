@@ -25,7 +25,7 @@ pub struct NcclGroup {
     meeting: Meeting,
 }
 
-/// What NCCL lacks for a job in which a rank may be late: a deadline for first calls, and word of an abort.
+/// What NCCL lacks for a job in which a rank may be late: a deadline for first calls, and notice of an abort.
 ///
 /// - NCCL connects its ranks in the first call that needs a connection, on the host and without a deadline.
 ///   Which one does depends on the collective and its size. So ranks meet before the first call of each kind,
@@ -70,8 +70,9 @@ impl NcclGroup {
             return Ok(false);
         }
         match pad.signal(stream, 0, peers) {
-            // A build without device code waits for nobody with a deadline.
+            // A build without device code waits for nobody with a deadline, nor does a rank alone.
             Err(Error::FeatureMissing { .. }) => {}
+            Ok(()) if peers.is_empty() => {}
             signalled => {
                 signalled?;
                 pad.wait(stream, 0, peers, 0)?;
@@ -191,30 +192,28 @@ impl CollectiveBackend for Cuda {
         self.bind()?;
         let is_first = group.meet(self, stream, call)?;
         let comm = group.comm();
-        let (src, dst, stream) = (src.0, dst.0, stream.raw() as usize);
-        let (call, element) = (call.clone(), Element::try_from(call.dtype)?);
-        let enqueue = move |comm: &NcclComm| {
-            let (counts, sum, stream) = (&call.counts, ReduceOp::Sum, stream as *mut _);
-            // SAFETY: the caller vouches for both ranges, the stream and the order of calls.
-            unsafe {
-                match call.collective {
-                    Collective::AllGather => {
-                        comm.all_gather_uneven(src, dst, counts, element, stream)
-                    }
-                    Collective::ReduceScatter => {
-                        comm.reduce_scatter_uneven(src, dst, counts, element, sum, stream)
-                    }
-                    Collective::AllReduce => {
-                        comm.all_reduce(src, dst, counts.iter().sum(), element, sum, stream)
-                    }
+        let (element, stream) = (Element::try_from(call.dtype)?, stream.raw() as usize);
+        // SAFETY: the caller vouches for both ranges, the stream and the order of calls.
+        let enqueue = move |comm: &NcclComm, call: &NcclCall| unsafe {
+            let (src, dst, stream) = (src.0, dst.0, stream as *mut _);
+            let (counts, sum) = (&call.counts, ReduceOp::Sum);
+            match call.collective {
+                Collective::AllGather => comm.all_gather_uneven(src, dst, counts, element, stream),
+                Collective::ReduceScatter => {
+                    comm.reduce_scatter_uneven(src, dst, counts, element, sum, stream)
+                }
+                Collective::AllReduce => {
+                    comm.all_reduce(src, dst, counts.iter().sum(), element, sum, stream)
                 }
             }
         };
-        let enqueued = match is_first {
-            true => comm.connecting(enqueue),
-            false => enqueue(&comm),
-        };
-        Ok(enqueued?)
+        if is_first {
+            let call = call.clone();
+            comm.connecting(move |comm| enqueue(comm, &call))?;
+        } else {
+            enqueue(&comm, call)?;
+        }
+        Ok(())
     }
 
     fn drain_group(&self, stream: &<Cuda as Backend>::Stream, group: &NcclGroup) -> Result<()> {
