@@ -143,8 +143,7 @@ fn gemm_operands(
     let [of_a, of_b] = Scales::shapes(problem.scaling, (m, n, k));
     if problem.scaling != Scaling::None {
         operands.push(Operand {
-            transposed: problem.scaling == Scaling::Block
-                && Scales::layout_for(provider) == Layout::Transposed,
+            transposed: Scales::layout_for(problem.scaling, provider) == Layout::Transposed,
             ..operand("scales_a", Matrix::ScalesA, of_a.0, of_a.1)
         });
         operands.push(operand("scales_b", Matrix::ScalesB, of_b.0, of_b.1));

@@ -288,20 +288,20 @@ impl Scales {
         }
     }
 
-    /// How the scales of A by block are stored for a GEMM of this provider: as cuBLASLt takes them, or row by
-    /// row, so that they travel with the rows of A.
-    pub fn layout_for(provider: Provider) -> Layout {
-        match provider {
-            Provider::CublasLt => Layout::Transposed,
+    /// How the scales of A are stored for a GEMM of this provider: row by row, so that they travel with the
+    /// rows of A, but for those by block that cuBLASLt takes.
+    pub fn layout_for(scaling: Scaling, provider: Provider) -> Layout {
+        match (scaling, provider) {
+            (Scaling::Block, Provider::CublasLt) => Layout::Transposed,
             _ => Layout::RowMajor,
         }
     }
 
     /// Who multiplies rows that have their scales with them, where `provider` multiplies others.
     pub(crate) fn provider_of_rows(scaling: Scaling, provider: Provider) -> Provider {
-        match (scaling, Self::layout_for(provider)) {
-            (Scaling::Block, Layout::Transposed) => Provider::Sm90,
-            _ => provider,
+        match Self::layout_for(scaling, provider) {
+            Layout::Transposed => Provider::Sm90,
+            Layout::RowMajor => provider,
         }
     }
 

@@ -138,10 +138,7 @@ impl Inspector<'_> {
             return;
         };
         let [of_a, of_b] = Scales::shapes(scaling, (c.rows.len(), c.cols.len(), a.cols.len()));
-        let of_a = match scaling {
-            Scaling::Block => Scales::layout_for(provider).stored(of_a.0, of_a.1),
-            _ => of_a,
-        };
+        let of_a = Scales::layout_for(scaling, provider).stored(of_a.0, of_a.1);
         for (region, shape) in [&scales.a, &scales.b].into_iter().zip([of_a, of_b]) {
             let buffer = plan.buffer(region.buffer);
             let fits = (region.rows.len(), region.cols.len()) == shape

@@ -63,16 +63,17 @@ fn problem_of<B: ExecuteBackend>(
         }
         (BackendKind::Cuda, provider) => *provider,
     };
+    let scaling = scales
+        .as_ref()
+        .map_or(Scaling::None, |scales| scales.scaling);
     let problem = GemmProblem {
         m: c.rows.len(),
         n: c.cols.len(),
         k: a.cols.len(),
         dtype: buffer(a).dtype,
         out: buffer(c).dtype,
-        scaling: scales
-            .as_ref()
-            .map_or(Scaling::None, |scales| scales.scaling),
-        block_scales: Scales::layout_for(*planned),
+        scaling,
+        block_scales: Scales::layout_for(scaling, *planned),
         a_layout: Layout::RowMajor,
         b_layout: layout_of(*b_transposed),
         lda: buffer(a).cols,
