@@ -166,7 +166,9 @@ impl BenchError {
             BenchError::Step { cause, .. } => cause.blames_a_peer(),
             BenchError::Execute(error) => match error {
                 // A wait is for a peer, and so is the one that stopped the device.
-                ExecuteError::CollectiveTimeout { .. } | ExecuteError::Stopped { .. } => true,
+                ExecuteError::CollectiveTimeout { .. }
+                | ExecuteError::CollectiveAborted { .. }
+                | ExecuteError::Stopped { .. } => true,
                 ExecuteError::Memory(error) => memory_blames_a_peer(error),
                 ExecuteError::Comm(error) => comm_blames_a_peer(error),
                 ExecuteError::Exchange(error) => exchange_blames_a_peer(error),

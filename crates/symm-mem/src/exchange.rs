@@ -20,8 +20,8 @@ pub use threads::ThreadExchange;
 
 /// All-gather of bytes and descriptors among the ranks of a group.
 ///
-/// Every method is collective: all ranks call the same methods in the same order with the same `tag`. Every
-/// method ends in bounded time. A peer that died or never arrived is an error that names it.
+/// Every method with a `tag` is collective: all ranks call the same methods in the same order with the same
+/// `tag`. Every method ends in bounded time. A peer that died or never arrived is an error that names it.
 pub trait Exchange: Send + Sync {
     /// This process's rank, from 0.
     fn rank(&self) -> usize;
@@ -62,6 +62,16 @@ pub trait Exchange: Send + Sync {
     /// loss never calls it.
     fn watch(&self, watcher: LossWatcher) {
         drop(watcher);
+    }
+
+    /// The rank that first left the mark `name`: this one if `leave` is true and none has before. For what a
+    /// rank must know of another that makes no call with it. Not collective; names of marks are used once.
+    ///
+    /// # Errors
+    /// The marks cannot be reached, or the exchange has none.
+    fn mark(&self, name: &str, leave: bool) -> Result<Option<usize>, ExchangeError> {
+        let _ = leave;
+        Err(ExchangeError::NoMarks { name: name.into() })
     }
 
     /// Returns once all ranks have called it.
@@ -216,6 +226,14 @@ pub enum ExchangeError {
         tag: String,
         /// What was wrong.
         what: String,
+    },
+    /// The exchange has no [marks](Exchange::mark).
+    #[error(
+        "exchange: no mark `{name}`: ranks that do not share memory need an exchange with marks"
+    )]
+    NoMarks {
+        /// Name of the mark.
+        name: String,
     },
     /// The operating system reported an error.
     #[error("exchange: {what}")]

@@ -232,6 +232,11 @@ impl Exchange for LocalExchange {
             .map_err(|e| as_exchange_error(e, tag))
     }
 
+    fn mark(&self, name: &str, leave: bool) -> Result<Option<usize>, ExchangeError> {
+        let first = self.store.mark(&format!("{}.{name}", self.scope), leave);
+        first.map_err(|e| as_exchange_error(e, name))
+    }
+
     fn watch(&self, watcher: LossWatcher) {
         self.store.watch(watcher);
     }

@@ -56,6 +56,17 @@ fn descriptors_reach_every_rank_in_order() {
 }
 
 #[test]
+fn a_mark_names_the_rank_that_left_it_first() {
+    let group = group(3);
+    assert_eq!(group[0].mark("late", false).unwrap(), None);
+    assert_eq!(group[2].mark("late", true).unwrap(), Some(2));
+    for exchange in &group {
+        assert_eq!(exchange.mark("late", true).unwrap(), Some(2));
+        assert_eq!(exchange.mark("lost", false).unwrap(), None);
+    }
+}
+
+#[test]
 fn bytes_and_descriptors_at_the_same_tag_are_told_apart() {
     let mut group = group(2);
     let (b, a) = (group.pop().unwrap(), group.pop().unwrap());

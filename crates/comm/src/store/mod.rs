@@ -53,6 +53,9 @@ use wire::{Answer, Op};
 /// How long an aborting rank waits for the store, which may itself be what is stuck.
 const ABORT_TIMEOUT: Duration = Duration::from_millis(500);
 
+/// How long [`Store::mark`] may take.
+const MARK_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// One rank's handle on the job's store; any thread may use it.
 ///
 /// Dropping it says goodbye. On rank 0 it then closes the store, so rank 0 should be the last to go: after a
@@ -276,6 +279,15 @@ impl Store {
         expected: Option<&[u8]>,
         value: &[u8],
     ) -> Result<(bool, Option<Vec<u8>>)> {
+        self.swap(key, (expected, value), |op| self.ask(key, op, self.timeout))
+    }
+
+    fn swap(
+        &self,
+        key: &str,
+        (expected, value): (Option<&[u8]>, &[u8]),
+        ask: impl FnOnce(Op) -> Result<Answer>,
+    ) -> Result<(bool, Option<Vec<u8>>)> {
         within(&format!("value of `{key}`"), value.len(), LARGEST_VALUE)?;
         within(
             &format!("expected value of `{key}`"),
@@ -287,10 +299,35 @@ impl Store {
             expected: expected.map(Into::into),
             value: value.into(),
         };
-        match self.ask(key, op, self.timeout)? {
+        match ask(op)? {
             Answer::Swapped { stored, current } => Ok((stored, current)),
             other => Err(unexpected(key, &other)),
         }
+    }
+
+    /// The rank that first left the mark `key`: this one if `leave` is true and none has before. Waits at
+    /// most two seconds for a store that does not answer.
+    ///
+    /// # Errors
+    /// As [`Store::set`]; [`CommError::Protocol`] for a key that is no mark.
+    pub fn mark(&self, key: &str, leave: bool) -> Result<Option<usize>> {
+        // No mark holds nothing, so that to expect it is to look.
+        let expected = (!leave).then_some(&[][..]);
+        let own = self.rank().to_string();
+        let within = |op| {
+            self.client
+                .ask_within(key, op, MARK_TIMEOUT, Duration::ZERO)
+        };
+        let (_, held) = self.swap(key, (expected, own.as_bytes()), within)?;
+        let rank = |held: Vec<u8>| {
+            let rank = str::from_utf8(&held)
+                .ok()
+                .and_then(|text| text.parse().ok());
+            rank.ok_or_else(|| CommError::Protocol {
+                what: format!("`{key}` is no mark of a rank"),
+            })
+        };
+        held.map(rank).transpose()
     }
 
     /// Every rank's bytes, by rank: the `call`-th all-gather of `scope`, which all ranks make under the same

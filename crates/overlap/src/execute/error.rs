@@ -48,6 +48,17 @@ pub enum ExecuteError {
         /// How long it waited.
         after: std::time::Duration,
     },
+    /// Another rank aborted a collective for which this one was late, so that its results are not valid.
+    /// [`Bound::recover`](super::Bound::recover) makes it good.
+    #[error(
+        "rank {rank} was late for a collective that rank {peer} had aborted: its results are not valid"
+    )]
+    CollectiveAborted {
+        /// This rank.
+        rank: usize,
+        /// The rank that aborted it.
+        peer: usize,
+    },
     /// A replay was asked for and nothing has been captured, or nothing since a recovery.
     #[error(
         "plan `{plan}` has not been captured since its last recovery: call `capture` before `replay`"
@@ -153,6 +164,10 @@ impl ExecuteError {
                 name_rank(peer, ranks);
             }
             ExecuteError::CollectiveTimeout { rank, .. } => name_rank(rank, ranks),
+            ExecuteError::CollectiveAborted { rank, peer } => {
+                name_rank(rank, ranks);
+                name_rank(peer, ranks);
+            }
             _ => {}
         }
         self

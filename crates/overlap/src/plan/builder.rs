@@ -127,14 +127,25 @@ impl PlanBuilder {
         (0..count).map(|_| self.fork_with(priority)).collect()
     }
 
-    /// Lets the main stream go on only after what is on `stream` so far.
-    pub fn join(&mut self, stream: StreamId) -> &mut Self {
-        self.order(stream, StreamId::MAIN);
-        self
+    /// A pool for all that the main stream has to do meanwhile: the main stream, where one is enough.
+    pub fn whole_pool(&mut self, count: usize, priority: Priority) -> Vec<StreamId> {
+        match count {
+            1 => vec![StreamId::MAIN],
+            _ => self.pool(count, priority),
+        }
     }
 
-    /// Lets `later` go on only after what is on `earlier` so far, by an event of its own.
+    /// Lets the main stream go on only after what is on `stream` so far.
+    pub fn join(&mut self, stream: StreamId) -> &mut Self {
+        self.order(stream, StreamId::MAIN)
+    }
+
+    /// Lets `later` go on only after what is on `earlier` so far, by an event of its own. A stream is in order
+    /// with itself.
     pub fn order(&mut self, earlier: StreamId, later: StreamId) -> &mut Self {
+        if earlier == later {
+            return self;
+        }
         let event = self.event();
         self.record(earlier, event).wait_event(later, event)
     }

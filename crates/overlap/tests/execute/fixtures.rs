@@ -40,14 +40,24 @@ pub fn on_ranks<B: ExecuteBackend, T: Send>(
     device: impl Fn(usize) -> B + Sync,
     run: impl Fn(Rank<B>) -> T + Sync,
 ) -> Vec<T> {
-    let (device, run) = (&device, &run);
+    on_ranks_by(world, |exchange| Arc::new(exchange), device, run)
+}
+
+/// The same with another exchange, which `by` makes of that of the threads.
+pub fn on_ranks_by<B: ExecuteBackend, T: Send>(
+    world: usize,
+    by: impl Fn(ThreadExchange) -> Arc<dyn Exchange> + Sync,
+    device: impl Fn(usize) -> B + Sync,
+    run: impl Fn(Rank<B>) -> T + Sync,
+) -> Vec<T> {
+    let (by, device, run) = (&by, &device, &run);
     std::thread::scope(|scope| {
         let ranks: Vec<_> = ThreadExchange::group(world)
             .into_iter()
             .map(|exchange| {
                 scope.spawn(move || {
                     let device = device(exchange.rank());
-                    let exchange: Arc<dyn Exchange> = Arc::new(exchange);
+                    let exchange = by(exchange);
                     let stream = device.stream(Default::default()).unwrap();
                     let executor = Executor::new(&device, &exchange).unwrap();
                     run(Rank {

@@ -7,6 +7,7 @@ mod cuda;
 mod fixtures;
 mod fused;
 mod gathers;
+mod host_time;
 mod late;
 mod layers;
 mod local_reduce;

@@ -1,7 +1,7 @@
 //! Schedules on the host: every algorithm, with the caller's own operands and another M on each call, on one
 //! arena.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::fixtures::{Rank, on_ranks};
 use crate::gathers::stored;
@@ -19,7 +19,7 @@ pub struct Call<B: Backend> {
     memory: Vec<(&'static str, B::Memory)>,
     /// By output.
     wanted: Vec<(&'static str, Vec<u8>)>,
-    m: usize,
+    pub m: usize,
 }
 
 impl<B: ExecuteBackend> Call<B> {
@@ -48,7 +48,7 @@ impl<B: ExecuteBackend> Call<B> {
         Call { memory, wanted, m }
     }
 
-    fn named(&self, name: &str) -> Option<DeviceSlice<'_>> {
+    pub fn named(&self, name: &str) -> Option<DeviceSlice<'_>> {
         let found = self.memory.iter().find(|(known, _)| *known == name);
         found.map(|(_, memory)| DeviceSlice::of(memory))
     }
@@ -503,52 +503,4 @@ fn gpus_compute_at_any_m_with_the_callers_operands() {
         let wrong: Vec<_> = wrong.concat();
         assert!(wrong.is_empty(), "{world} ranks: {}", wrong.join("; "));
     }
-}
-
-#[test]
-#[ignore = "needs a GPU of compute capability 9.0 and the feature `nvcc`"]
-fn gpus_cost_the_host_little_more_than_their_launches() {
-    on_ranks(1, one_gpu, |rank| {
-        let problem = Problem::new(64, 256, 256, DType::Bf16);
-        let stream = rank.stream();
-        for name in [
-            "fusedAllGather",
-            "rowParallelLinear",
-            "columnParallelLinear:chunks=1:streams=1",
-        ] {
-            let configuration = algorithms::find(name).unwrap();
-            let schedule = Schedule::new(configuration, 1, problem).unwrap();
-            // The bare launches of the same plan.
-            let checked = schedule.checked(64).unwrap();
-            let bound = rank.executor.bind(&checked, stream).unwrap();
-            let prepared = rank.executor.prepare(&schedule).unwrap();
-            let calls: Vec<_> = (1..=64)
-                .map(|m| Call::new(&rank, prepared.schedule(), m, 0))
-                .collect();
-            prepared.warm(stream, 1..=64).unwrap();
-            let median = |call: &dyn Fn(usize)| {
-                let mut times: Vec<_> = (0..640)
-                    .map(|i| {
-                        rank.executor.synchronize(stream).unwrap();
-                        let start = Instant::now();
-                        call(i);
-                        start.elapsed()
-                    })
-                    .skip(64)
-                    .collect();
-                times.sort();
-                times[times.len() / 2].as_secs_f64() * 1e6
-            };
-            let bare = median(&|_| bound.run().unwrap());
-            let same = median(&|_| prepared.run(stream, &calls[63].operands(), 64).unwrap());
-            let other = median(&|i| {
-                let m = 1 + i * 29 % 64;
-                prepared.run(stream, &calls[m - 1].operands(), m).unwrap();
-            });
-            println!(
-                "{name}: host time of a call {bare:.2} us bound, {same:.2} prepared, {other:.2} at another m"
-            );
-            assert!(other < bare + 5.0, "{name}: {bare} and {other} us");
-        }
-    });
 }

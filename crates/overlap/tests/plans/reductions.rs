@@ -223,7 +223,7 @@ fn streams_launches_and_transports_are_those_of_the_name() {
         ("fusedAllReduce:reduce=multimem", 1, 1, Multimem),
         ("fusedRowParallelLinear", 1, 1, ThreadLoads),
         ("rowParallelLinear", 3, 8, Nccl),
-        ("rowParallelLinear:chunks=1:streams=1", 2, 2, Nccl),
+        ("rowParallelLinear:chunks=1:streams=1", 1, 2, Nccl),
         ("rowParallelLinear:chunks=2:streams=4", 3, 4, Nccl),
         ("rowParallelLinear:chunks=8:streams=4", 5, 16, Nccl),
         ("rowParallelLinear:reduce=symmetric", 3, 8, SymmetricMemory),

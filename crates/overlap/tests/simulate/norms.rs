@@ -23,9 +23,7 @@ fn a_norm_costs_what_it_moves_more_than_the_all_reduce() {
             _ => (passes(3.0), passes(4.0) + machine.latency.launch_us),
         };
         for (reduce, more) in [("symmetric", symmetric), ("nccl", nccl)] {
-            // Of the layer alone, which is on a stream of its own, without the two events.
-            let events = 2.0 * machine.latency.event_us;
-            let alone = total(&format!("{plain}:reduce={reduce}")) - events;
+            let alone = total(&format!("{plain}:reduce={reduce}"));
             let with_norm = total(&format!("rowParallelLinearNorm:reduce={reduce}"));
             let found = with_norm - alone;
             assert!(

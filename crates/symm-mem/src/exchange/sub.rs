@@ -103,6 +103,14 @@ impl Exchange for SubExchange {
         self.own(tag, self.parent.all_gather_fds(tag, fds)?)
     }
 
+    fn mark(&self, name: &str, leave: bool) -> Result<Option<usize>, ExchangeError> {
+        let first = self
+            .parent
+            .mark(&format!("{:?}.{name}", self.ranks), leave)?;
+        // Only ranks of this group know the name.
+        Ok(first.and_then(|first| self.ranks.iter().position(|&rank| rank == first)))
+    }
+
     fn watch(&self, watcher: LossWatcher) {
         let ranks = self.ranks.clone();
         let number = move |lost| ranks.iter().position(|&rank| rank == lost);
@@ -151,6 +159,24 @@ mod tests {
             got,
             [&three, &three, &three, &vec![vec![0, 1]]].map(Vec::clone)
         );
+    }
+
+    #[test]
+    fn marks_are_of_one_group() {
+        let halves: fn(usize) -> Vec<usize> = |rank| vec![rank / 2 * 2, rank / 2 * 2 + 1];
+        let got = in_groups(halves, |exchange| {
+            let before = exchange.mark("late", false).unwrap();
+            exchange.barrier("before").unwrap();
+            // The second rank of each group, and then the first of one of them.
+            if exchange.rank() == 1 {
+                assert_eq!(exchange.mark("late", true).unwrap(), Some(1));
+            }
+            exchange.barrier("left").unwrap();
+            let again = exchange.mark("late", exchange.rank() == 0).unwrap();
+            let other = exchange.mark("lost", false).unwrap();
+            (before, again, other)
+        });
+        assert_eq!(got, [(None, Some(1), None); 4]);
     }
 
     #[test]

@@ -29,6 +29,7 @@ struct State {
     /// A thread panicked.
     panicked: Option<usize>,
     watchers: Vec<LossWatcher>,
+    marks: HashMap<String, usize>,
 }
 
 const PANICKED: &str = "its thread panicked";
@@ -185,6 +186,14 @@ impl Exchange for ThreadExchange {
         all.into_iter()
             .map(|c| c.fds.iter().map(|fd| duplicate(fd.as_fd())).collect())
             .collect()
+    }
+
+    fn mark(&self, name: &str, leave: bool) -> Result<Option<usize>, ExchangeError> {
+        let mut state = self.group.state.lock();
+        if leave {
+            state.marks.entry(name.into()).or_insert(self.rank);
+        }
+        Ok(state.marks.get(name).copied())
     }
 
     fn watch(&self, watcher: LossWatcher) {

@@ -157,7 +157,11 @@ impl Layer {
     fn collect(&mut self, transport: Transport) {
         let staging = self.plan.staging(transport.placement());
         let chunks = std::mem::take(&mut self.chunks);
-        let mut pool = vec![self.plan.builder.fork_with(Priority::Normal)];
+        // The others begin after the collective before theirs.
+        let mut pool = match self.streams {
+            1 => vec![StreamId::MAIN],
+            _ => vec![self.plan.builder.fork_with(Priority::Normal)],
+        };
         for (index, chunk) in chunks.iter().enumerate() {
             let stream = pool[index % self.streams];
             let src = self.held(chunk);
@@ -205,7 +209,7 @@ impl Layer {
                 }
             }
         }
-        let pool = self.plan.builder.pool(streams, Priority::Normal);
+        let pool = self.plan.builder.whole_pool(streams, Priority::Normal);
         for (index, chunk) in chunks.iter().enumerate() {
             let stream = pool[index % streams];
             let (src, dst) = (self.held(chunk), self.place(rank, staging, chunk));

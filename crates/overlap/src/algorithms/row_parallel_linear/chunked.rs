@@ -56,7 +56,7 @@ fn build(
 
     let parts: Vec<_> = chunks(0..problem.m, options.count("chunks")).collect();
     let streams = options.count("streams").min(parts.len());
-    let pool = plan.builder.pool(streams, Priority::Normal);
+    let pool = plan.builder.whole_pool(streams, Priority::Normal);
     let mut before = None;
     for (rows, &stream) in parts.into_iter().zip(pool.iter().cycle()) {
         let c = plan.own(plan.c, rows.clone());

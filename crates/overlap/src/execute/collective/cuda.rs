@@ -1,13 +1,15 @@
 //! NCCL on the CUDA backend.
 
 use std::collections::HashSet;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use warpweave_comm::nccl::{Element, Launch, ReduceOp};
 use warpweave_comm::{NcclComm, NcclLibrary, NcclOptions};
 use warpweave_symm_mem::{
-    Backend, Cuda, DevicePtr, Error, Exchange, PadView, SignalPad, ThreadExchange, agree, sync,
+    Backend, Cuda, DevicePtr, Error, Exchange, ExchangeError, PadView, SignalPad, ThreadExchange,
+    agree, sync,
 };
 
 use super::{CollectiveBackend, NcclCall};
@@ -32,15 +34,62 @@ pub struct NcclGroup {
 ///   for as long as a wait may take, and a rank that is late is named; and one that dies in that call ends it
 ///   ([`NcclComm::connecting`]).
 /// - Kernels of a communicator that is aborted end with any values, which a peer that is late takes for
-///   valid. So a rank tells the others first ([`NcclGroup::give_up`]).
+///   valid. So a rank tells the others first ([`NcclGroup::give_up`]): on the device where they share a pad,
+///   else by a [`Mark`].
 struct Meeting {
     /// A pad of the group. Of this rank alone if the ranks are in several nodes or do not reach each other's
-    /// memory: then first calls have no deadline, and other ranks are not told.
+    /// memory: then first calls have no deadline.
     pad: SignalPad<Cuda>,
     /// The other ranks of the pad.
     peers: Vec<usize>,
+    /// Where a pad does not tell the others of an abort, what does.
+    mark: Option<Mark>,
     /// Collectives, each with its bytes rounded up to a power of two.
     met: sync::Mutex<HashSet<(Collective, usize)>>,
+}
+
+/// A mark that a rank leaves before it aborts, and that others look for after their calls: what an aborted
+/// kernel has sent comes later than the mark.
+struct Mark {
+    exchange: Arc<dyn Exchange>,
+    /// Of the current communicator.
+    name: sync::Mutex<String>,
+}
+
+impl Mark {
+    fn new(exchange: &Arc<dyn Exchange>) -> Result<Self> {
+        let mark = Mark {
+            exchange: exchange.clone(),
+            name: sync::Mutex::default(),
+        };
+        mark.renew()?;
+        // An exchange without marks is found here.
+        mark.exchange.mark(&mark.name.lock(), false)?;
+        Ok(mark)
+    }
+
+    /// A name that no communicator has had. Collective.
+    fn renew(&self) -> Result<()> {
+        let own = RandomState::new().build_hasher().finish();
+        let all = self
+            .exchange
+            .all_gather("a mark of NCCL", &own.to_le_bytes())?;
+        *self.name.lock() = format!("nccl.abort.{:?}", all[0]);
+        Ok(())
+    }
+
+    fn leave(&self) -> Result<(), ExchangeError> {
+        self.exchange.mark(&self.name.lock(), true).map(drop)
+    }
+
+    /// Whether another rank has aborted the communicator.
+    fn check(&self) -> Result<()> {
+        let rank = self.exchange.rank();
+        match self.exchange.mark(&self.name.lock(), false)? {
+            Some(peer) if peer != rank => Err(ExecuteError::CollectiveAborted { rank, peer }),
+            _ => Ok(()),
+        }
+    }
 }
 
 impl std::fmt::Debug for NcclGroup {
@@ -63,7 +112,9 @@ impl NcclGroup {
         stream: &<Cuda as Backend>::Stream,
         call: &NcclCall,
     ) -> Result<bool> {
-        let Meeting { pad, peers, met } = &self.meeting;
+        let Meeting {
+            pad, peers, met, ..
+        } = &self.meeting;
         let bytes = call.counts.iter().sum::<usize>() * call.dtype.size();
         let kind = (call.collective, bytes.next_power_of_two());
         if met.lock().contains(&kind) || cuda.is_capturing(stream)? {
@@ -102,6 +153,9 @@ impl NcclGroup {
             // As in `meet`.
             Ok(()) | Err(Error::FeatureMissing { .. }) => {}
             Err(error) => tracing::warn!("{error}: the other ranks are not told of an abort"),
+        }
+        if let Some(Err(error)) = self.meeting.mark.as_ref().map(Mark::leave) {
+            tracing::warn!("{error}: the other ranks are not told of an abort");
         }
         comm.abort();
     }
@@ -148,8 +202,8 @@ impl CollectiveBackend for Cuda {
     ) -> Result<NcclGroup> {
         let shared = || SignalPad::new(self, exchange, "overlap.nccl", 1);
         let shared = (!spans_nodes).then(shared).transpose();
-        let pad = match shared {
-            Ok(Some(pad)) => pad,
+        let (pad, mark) = match shared {
+            Ok(Some(pad)) => (pad, None),
             // GPUs that do not reach each other's memory have NCCL all the same. This is so on all ranks.
             alone => {
                 let why = alone.err().map_or_else(
@@ -159,7 +213,8 @@ impl CollectiveBackend for Cuda {
                 tracing::warn!("{why}: NCCL's first calls have no deadline");
                 let alone = ThreadExchange::group(1).remove(0);
                 let alone: Arc<dyn Exchange> = Arc::new(alone);
-                SignalPad::new(self, &alone, "overlap.nccl", 1)?
+                let pad = SignalPad::new(self, &alone, "overlap.nccl", 1)?;
+                (pad, Some(Mark::new(exchange)?))
             }
         };
         let exchange = exchange.as_ref();
@@ -173,6 +228,7 @@ impl CollectiveBackend for Cuda {
         let meeting = Meeting {
             pad,
             peers: (0..world).filter(|&peer| peer != rank).collect(),
+            mark,
             met: sync::Mutex::default(),
         };
         Ok(NcclGroup {
@@ -234,7 +290,8 @@ impl CollectiveBackend for Cuda {
     fn check_group(&self, stream: &<Cuda as Backend>::Stream, group: &NcclGroup) -> Result<()> {
         // One's own abort is known to the communicator.
         group.comm().check()?;
-        Ok(group.meeting.pad.check(stream)?)
+        group.meeting.pad.check(stream)?;
+        group.meeting.mark.as_ref().map_or(Ok(()), Mark::check)
     }
 
     fn abandon_group(&self, group: &NcclGroup) {
@@ -253,8 +310,9 @@ impl CollectiveBackend for Cuda {
         comm.abort();
         let quiet = self.synchronize(stream).map_err(ExecuteError::from);
         agree(exchange.as_ref(), "recovery of NCCL", quiet)?;
-        let Meeting { pad, met, .. } = &group.meeting;
+        let Meeting { pad, met, mark, .. } = &group.meeting;
         pad.recover(stream, exchange.as_ref())?;
+        mark.as_ref().map_or(Ok(()), Mark::renew)?;
         met.lock().clear();
         *comm = NcclComm::init(&group.library, exchange.as_ref(), options(self))?;
         Ok(())
