@@ -171,7 +171,7 @@ fn objections(rank: &Rank<Cuda>, name: &str, comm: Option<&NcclComm>) -> String 
 
 #[test]
 #[ignore = "needs a GPU of compute capability 9.0 and the feature `nvcc`"]
-fn calls_cost_the_host_little_more_than_their_launches() {
+fn gpus_cost_the_host_little_more_than_their_launches() {
     let names = [
         "fusedAllGather",
         "rowParallelLinear",
@@ -186,7 +186,7 @@ fn calls_cost_the_host_little_more_than_their_launches() {
 /// The bare launches of fused kernels, and of plans of several pieces, are those of the bound plan.
 #[test]
 #[ignore = "needs two GPUs of compute capability 9.0, NCCL and the feature `nvcc`"]
-fn calls_with_peers_cost_the_host_little_more_than_their_launches() {
+fn gpus_with_peers_cost_the_host_little_more_than_their_launches() {
     let library = NcclLibrary::load().unwrap();
     let wrong = on_ranks(cuda::world(), cuda::gpu, |rank| {
         rank.backend().bind().unwrap();
