@@ -21,7 +21,7 @@ const SUITES: [&str; 12] = [
 ];
 
 /// The rows that a suite of many is represented by: of each algorithm one, and one with every parameter
-/// chosen otherwise.
+/// chosen otherwise. Of a suite whose rows others have, too, a few.
 fn representatives(suite: &str) -> &'static str {
     match suite {
         "row-parallel" => {
@@ -29,6 +29,8 @@ fn representatives(suite: &str) -> &'static str {
              rowParallelLinear:chunks=8:streams=4:reduce=symmetric,rowParallelLinearPipeline,\
              fusedRowParallelLinear"
         }
+        "pipeline-32k" => " --impl baselineNcclAllgatherMatmul,ringPut",
+        "quick" => " --impl cublasLt,naiveRemoteRead,fusedColumnParallelLinear,fusedAllReduce",
         _ => "",
     }
 }

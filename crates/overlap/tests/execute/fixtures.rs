@@ -1,6 +1,8 @@
 //! Ranks as threads of this process, and a problem with exact results.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use warpweave_gemm::{SCALE_BLOCK, Scaling};
 use warpweave_overlap::execute::{Bound, ExecuteBackend, Executor, Result};
@@ -117,8 +119,31 @@ fn scales(problem: &Problem, which: usize, call: usize, rows: std::ops::Range<us
     encode(DType::F32, places.map(|at| scale(problem, which, call, at)))
 }
 
+/// What `make` gives for `key`, made once: ranks and algorithms of one problem compare with the same bytes.
+pub fn remembered(key: impl Debug, make: impl FnOnce() -> Vec<u8>) -> Vec<u8> {
+    /// Entries; small ones, but for tests that run for long.
+    const MOST: usize = 20_000;
+    static KNOWN: Mutex<BTreeMap<String, Vec<u8>>> = Mutex::new(BTreeMap::new());
+    let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let key = format!("{key:?}");
+    if let Some(bytes) = known().get(&key) {
+        return bytes.clone();
+    }
+    let made = make();
+    let mut known = known();
+    if known.len() >= MOST {
+        known.clear();
+    }
+    known.insert(key, made.clone());
+    made
+}
+
 /// C of a call by the definition.
 pub fn gemm(problem: &Problem, call: usize) -> Vec<u8> {
+    remembered(("gemm", problem, call), || defined(problem, call))
+}
+
+fn defined(problem: &Problem, call: usize) -> Vec<u8> {
     let places = (0..problem.m).flat_map(|row| (0..problem.n).map(move |col| (row, col)));
     let values = places.map(|(row, col)| {
         let (line, size) = match problem.scaling {

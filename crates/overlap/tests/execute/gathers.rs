@@ -15,7 +15,7 @@ use warpweave_symm_mem::DType;
 
 use crate::chunked_matmul::ragged_shards;
 use crate::cuda::{gpu, world};
-use crate::fixtures::{element, encode, on_ranks};
+use crate::fixtures::{element, encode, on_ranks, remembered};
 use crate::{host, narrow};
 
 /// Element (row, col) of a matrix of the problem in call `call`. B and the bias are constant.
@@ -82,7 +82,19 @@ fn normalized(problem: &Problem, call: usize, row: usize) -> [Vec<f32>; 2] {
 /// What the buffer of an operand, one of these of a rank, holds in call `call`.
 pub fn stored(operand: &Operand, all: &[Operand], problem: &Problem, call: usize) -> Vec<u8> {
     let has = |matrix| all.iter().any(|operand| operand.matrix == matrix);
-    let (biased, dtype) = (has(Matrix::Bias), operand.matrix.dtype(problem));
+    let (biased, normed) = (has(Matrix::Bias), has(Matrix::NormWeight));
+    remembered(("gather", operand, biased, normed, problem, call), || {
+        made(operand, (biased, normed), problem, call)
+    })
+}
+
+fn made(
+    operand: &Operand,
+    (biased, normed): (bool, bool),
+    problem: &Problem,
+    call: usize,
+) -> Vec<u8> {
+    let dtype = operand.matrix.dtype(problem);
     let rows: Vec<usize> = operand.rows.iter().cloned().flatten().collect();
     let cols = || operand.cols.clone();
     let places: Vec<(usize, usize)> = match operand.transposed {
@@ -98,7 +110,7 @@ pub fn stored(operand: &Operand, all: &[Operand], problem: &Problem, call: usize
         true => value(Matrix::Bias, problem, call, 0, col),
         false => 0.0,
     };
-    if has(Matrix::NormWeight) && operand.role() == Role::Output {
+    if normed && operand.role() == Role::Output {
         let of = usize::from(operand.matrix == Matrix::C);
         let row = |&row: &usize| normalized(problem, call, row)[of].clone();
         let values = rows.iter().flat_map(row);

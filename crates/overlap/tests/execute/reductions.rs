@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::cuda::{self, gpu};
-use crate::fixtures::{Rank, element, encode, on_ranks};
+use crate::fixtures::{Rank, element, encode, on_ranks, remembered};
 use crate::host;
 use warpweave_gemm::SCALE_BLOCK;
 use warpweave_overlap::Operation;
@@ -84,6 +84,12 @@ fn a_term(problem: &Problem, call: usize, row: usize, col: usize) -> f32 {
 /// The part of its matrix that a buffer of one of `world` ranks holds, in call `call`; small integers, so
 /// that sums in any order are exact.
 fn stored(operand: &Operand, problem: &Problem, call: usize, world: usize) -> Vec<u8> {
+    remembered(("reduction", operand, problem, call, world), || {
+        made(operand, problem, call, world)
+    })
+}
+
+fn made(operand: &Operand, problem: &Problem, call: usize, world: usize) -> Vec<u8> {
     let scaling = problem.scaling;
     let partial = |row: usize, col: usize, rank: usize| {
         let terms = shard(problem.k, rank, world);
