@@ -7,6 +7,7 @@ fn main() {
         let signals = std::env::var("DEP_WARPWEAVE_SYMM_MEM_INCLUDE")
             .expect("warpweave-symm-mem says where its device headers are");
         let device = warpweave_nvcc::Builder::new()?
+            .quick_to_check()
             .include(signals)
             .include("cuda");
         for source in [

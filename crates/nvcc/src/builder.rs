@@ -20,9 +20,13 @@ use compile::Step;
 /// One CUTLASS kernel takes about a minute; a loaded machine may take many times as long.
 const COMPILE_LIMIT: Duration = Duration::from_secs(30 * 60);
 
+/// Says that device code is compiled to be checked, not to be run.
+const CHECK: &str = "WARPWEAVE_NVCC_CHECK";
+
 /// Variables that affect the search for a compiler, and the compiler.
-const VARIABLES: [&str; 11] = [
+const VARIABLES: [&str; 12] = [
     "WARPWEAVE_NVCC",
+    CHECK,
     "WARPWEAVE_ALLOW_NEWER_NVCC",
     "WARPWEAVE_CUTLASS",
     "WARPWEAVE_NVCC_JOBS",
@@ -74,14 +78,16 @@ impl Builder {
                 hint: "cargo sets it for build scripts; call this from build.rs",
             })
         };
+        // Of each kernel template the instances that differ in what is compiled, a fifth of all.
+        let few = ("WARPWEAVE_FEW_INSTANCES".to_owned(), None);
         Ok(Self {
+            defines: Vec::from_iter(environment.is_on(CHECK).then_some(few)),
             package: folder("CARGO_MANIFEST_DIR")?,
             out: folder("OUT_DIR")?,
             nvcc: Nvcc::find(&environment)?,
             host: HostCompiler::find(&environment)?,
             environment,
             include: Vec::new(),
-            defines: Vec::new(),
             options: Vec::new(),
             variant: String::new(),
             made: Mutex::default(),
@@ -135,6 +141,16 @@ impl Builder {
     pub fn option(mut self, option: &str) -> Self {
         self.options.push(option.to_owned());
         self
+    }
+
+    /// Optimises little where `WARPWEAVE_NVCC_CHECK` is set: in a third of the time. Not for wgmma, which is
+    /// serialised then, and refused for it.
+    #[must_use]
+    pub fn quick_to_check(self) -> Self {
+        match self.environment.is_on(CHECK) {
+            true => self.option("-Ofc=max"),
+            false => self,
+        }
     }
 
     /// Adds `name` to the names of later output files, to distinguish builds of one source with different

@@ -163,6 +163,23 @@ fn device_headers_come_from_the_crate_that_has_them() {
     assert_eq!(builder.include, [Path::new("/elsewhere/include")]);
 }
 
+#[test]
+fn what_is_only_checked_has_fewer_instances_and_may_be_optimised_less() {
+    let bench = bench("");
+    for (set, defines, options) in [("0", vec![], vec![]), ("1", vec!["FEW"], vec!["-Ofc=max"])] {
+        let environment = bench.environment.clone().with(CHECK, set);
+        let builder = Builder::with_environment(environment).unwrap();
+        assert!(builder.options.is_empty(), "sources that have wgmma");
+        let builder = builder.quick_to_check();
+        assert_eq!(builder.options, options);
+        let named = |name: &str| (format!("WARPWEAVE_{name}_INSTANCES"), None);
+        assert_eq!(
+            builder.defines,
+            defines.into_iter().map(named).collect::<Vec<_>>()
+        );
+    }
+}
+
 /// A package of four sources, and a toolkit that can link them.
 fn library() -> (Bench, Vec<String>) {
     let bench = bench("");
