@@ -65,7 +65,8 @@ pub trait Exchange: Send + Sync {
     }
 
     /// The rank that first left the mark `name`: this one if `leave` is true and none has before. For what a
-    /// rank must know of another that makes no call with it. Not collective; names of marks are used once.
+    /// rank must know of another that makes no call with it. Not collective; a name has at most a
+    /// thousand bytes, and is used once.
     ///
     /// # Errors
     /// The marks cannot be reached, or the exchange has none.
