@@ -30,13 +30,14 @@ struct Rows {
     /// A kernel with an operand in symmetric memory. It and the baseline are bound, too.
     fused: &'static str,
     /// Others, with local operands only.
-    others: [&'static str; 3],
+    others: [&'static str; 4],
 }
 
 const COLUMN: Rows = Rows {
     baseline: "columnParallelLinear:chunks=1:streams=1",
     fused: "fusedColumnParallelLinear",
     others: [
+        "columnParallelLinear:chunks=1:streams=1:gather=symmetric",
         "fusedColumnParallelLinear:protocol=eager",
         "columnParallelLinear",
         "columnParallelLinear:gather=push",
@@ -47,6 +48,7 @@ const ROW: Rows = Rows {
     baseline: "rowParallelLinear:chunks=1:streams=1",
     fused: "fusedRowParallelLinear",
     others: [
+        "rowParallelLinear:chunks=1:streams=1:reduce=symmetric",
         "fusedRowParallelLinear:shots=1",
         "rowParallelLinear",
         "rowParallelLinearPipeline",
@@ -177,6 +179,6 @@ mod tests {
                 }
             }
         }
-        assert_eq!(names.len(), 2 * 14);
+        assert_eq!(names.len(), 2 * 16);
     }
 }
