@@ -1,5 +1,7 @@
 //! Jobs of real processes of the binary.
 
+use std::fs::File;
+use std::io::{Read, Seek};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -217,6 +219,14 @@ pub fn rank_of(
     command
 }
 
+/// All that was written to a file by others that have it open.
+fn whole(mut file: File) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    file.rewind().unwrap();
+    file.read_to_end(&mut bytes).unwrap();
+    bytes
+}
+
 /// Runs the command of each rank. Ranks that have not ended within `limit` are killed; `meanwhile` does
 /// something to the ranks.
 pub fn run_commands(
@@ -225,15 +235,16 @@ pub fn run_commands(
     meanwhile: impl FnOnce(&mut [Child]),
 ) -> Outcome {
     let started = Instant::now();
+    // Files, since nobody reads a pipe before the end, and a long table would fill it.
     let start = |mut command: Command| {
+        let [out, err] = [(); 2].map(|()| tempfile::tempfile().unwrap());
         command
             .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap()
+            .stdout(out.try_clone().unwrap())
+            .stderr(err.try_clone().unwrap());
+        (command.spawn().unwrap(), [out, err])
     };
-    let mut ranks: Vec<Child> = commands.into_iter().map(start).collect();
+    let (mut ranks, said): (Vec<Child>, Vec<[File; 2]>) = commands.into_iter().map(start).unzip();
     meanwhile(&mut ranks);
     let mut ends = vec![None; ranks.len()];
     let mut look = |ranks: &mut Vec<Child>| {
@@ -257,7 +268,16 @@ pub fn run_commands(
     Outcome {
         ranks: ranks
             .into_iter()
-            .map(|rank| rank.wait_with_output().unwrap())
+            .zip(said)
+            .map(|(mut rank, said)| {
+                let [stdout, stderr] = said.map(whole);
+                let status = rank.wait().unwrap();
+                Output {
+                    status,
+                    stdout,
+                    stderr,
+                }
+            })
             .collect(),
         ends,
         took,
