@@ -314,11 +314,10 @@ impl Store {
         // No mark holds nothing, so that to expect it is to look.
         let expected = (!leave).then_some(&[][..]);
         let own = self.rank().to_string();
-        let within = |op| {
+        let (_, held) = self.swap(key, (expected, own.as_bytes()), |op| {
             self.client
                 .ask_within(key, op, MARK_TIMEOUT, Duration::ZERO)
-        };
-        let (_, held) = self.swap(key, (expected, own.as_bytes()), within)?;
+        })?;
         let rank = |held: Vec<u8>| {
             let rank = str::from_utf8(&held)
                 .ok()

@@ -127,7 +127,8 @@ impl PlanBuilder {
         (0..count).map(|_| self.fork_with(priority)).collect()
     }
 
-    /// A pool for all that the main stream has to do meanwhile: the main stream, where one is enough.
+    /// As [`PlanBuilder::pool`], where the main stream has nothing to do beside it: a pool of one is the main
+    /// stream itself, and needs no events.
     pub fn whole_pool(&mut self, count: usize, priority: Priority) -> Vec<StreamId> {
         match count {
             1 => vec![StreamId::MAIN],
