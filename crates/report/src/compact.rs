@@ -1,8 +1,8 @@
 //! A report without samples, in few bytes, as it is kept in `docs/results`.
 //!
-//! It is the same JSON with four changes. Numbers have five digits. Of times back to back and of graph
-//! launches the file has the median alone. What follows from the rest is left out, and so is what is its
-//! field's default. A list of objects is a table, `{"of": n, "columns": {…}}`:
+//! It is the same JSON with four changes. Numbers have five digits, percentiles three. Of times back to back
+//! and of graph launches the file has the median alone. What follows from the rest is left out, and so is
+//! what is its field's default. A list of objects is a table, `{"of": n, "columns": {…}}`:
 //!
 //! - A column is a list of `n` values, `null` where an object lacks the field. `outer.inner` is a field of an
 //!   object within.
@@ -64,7 +64,7 @@ fn rounded(name: &str, value: Value) -> Value {
         Value::Number(number) if number.is_f64() => {
             let digits = match name {
                 "relative_error" | "tolerance" => 3,
-                "p10" | "p90" => 4,
+                "p10" | "p90" => 3,
                 _ => 5,
             };
             with_digits(number.as_f64().unwrap_or_default(), digits)

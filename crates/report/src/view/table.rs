@@ -188,7 +188,9 @@ pub(super) const COLUMNS: [Column; 15] = [
     ("implementation", |row, _| row.implementation.clone()),
     ("ms", |row, _| median(row.single_ms)),
     ("p10–p90", |row, _| {
-        optional(row.single_ms, |s| format!("{}–{}", ms(s.p10), ms(s.p90)))
+        optional(row.single_ms, |s| {
+            format!("{}–{}", rough_ms(s.p10), rough_ms(s.p90))
+        })
     }),
     ("TFLOP/s", |row, _| optional(row.tflops, rate)),
     ("group", |row, result| {
@@ -274,6 +276,17 @@ pub(super) fn ms(value: f64) -> String {
         v if v >= 100.0 => format!("{v:.1}"),
         v if v >= 10.0 => format!("{v:.2}"),
         v if v >= 1.0 => format!("{v:.3}"),
+        v => format!("{v:.4}"),
+    }
+}
+
+/// A percentile: one digit less.
+pub(super) fn rough_ms(value: f64) -> String {
+    match value {
+        v if v >= 100.0 => format!("{v:.0}"),
+        v if v >= 10.0 => format!("{v:.1}"),
+        v if v >= 1.0 => format!("{v:.2}"),
+        v if v >= 0.1 => format!("{v:.3}"),
         v => format!("{v:.4}"),
     }
 }

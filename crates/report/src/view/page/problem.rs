@@ -5,7 +5,7 @@ use maud::{Markup, html};
 use super::parts;
 use crate::model::{Kind, Metric, Outcome, Row, Status};
 use crate::plot::{self, Axis, DOTS, Mark, Rows, Style};
-use crate::view::table::ms;
+use crate::view::table::{ms, rough_ms};
 
 const TIMES: [Metric; 3] = [Metric::Single, Metric::BackToBack, Metric::Graph];
 
@@ -52,7 +52,7 @@ fn times(result: &Outcome, title: &str) -> Option<Markup> {
     let mark = |row: &Row, number: usize| {
         let (what, spread) = (TIMES[number].title(), row.spread(TIMES[number])?);
         let around = match number {
-            0 => format!(" ({}–{})", ms(spread.p10), ms(spread.p90)),
+            0 => format!(" ({}–{})", rough_ms(spread.p10), rough_ms(spread.p90)),
             _ => String::new(),
         };
         let (name, value) = (&row.implementation, spread.median);
