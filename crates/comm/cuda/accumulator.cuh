@@ -49,4 +49,20 @@ struct Accumulator {
   }
 };
 
+// Reduces the payloads of all ranks, of this one its `own`.
+template <typename T, int W>
+__device__ __forceinline__ void reduce_payloads(uint32_t rank, uint32_t world, const uint32_t (&data)[W][3],
+                                                const uint32_t (&own)[3], uint32_t (&sum)[3]) {
+  Accumulator<T, 3> accumulator;
+  accumulator.clear();
+#pragma unroll
+  for (int source = 0; source < W; ++source) {
+    if (source == rank)
+      accumulator.add(own);
+    else if (source < world)
+      accumulator.add(data[source]);
+  }
+  accumulator.pack(sum);
+}
+
 }  // namespace warpweave

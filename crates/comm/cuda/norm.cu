@@ -1,9 +1,8 @@
 // Residual addition and RMSNorm of rows: by itself, and after an all-reduce by packets, in one launch.
 //
-// A thread sends the units of its rows as four packets each, and receives those of the same units from the
-// peers. So what a row needs arrives where the row is computed, and the sum of the ranks never goes to
-// memory. It reads a unit of the input before it writes that unit of a result, so results may take the
-// input's place.
+// A thread sends the payloads of its rows as packets, and receives those of the same payloads from the peers.
+// So what a row needs arrives where the row is computed, and the sum of the ranks never goes to memory. It
+// reads a payload of the input before it writes that of a result, so results may take the input's place.
 
 #include "norm.cuh"
 #include "packet.cuh"
@@ -15,7 +14,6 @@ using warpweave::Exchanged;
 using warpweave::for_units;
 using warpweave::kLocalThreads;
 using warpweave::kNormThreads;
-using warpweave::kUnitWords;
 using warpweave::norm_row;
 using warpweave::Packets;
 using warpweave::RowCluster;
@@ -25,153 +23,87 @@ using warpweave::Units;
 
 // The layout of `ReducedNorm` in `norm/launch.rs`.
 struct ReducedNorm {
-  Packets packets;  // chunk: bytes of the units of the rows that a rank reduces
+  Packets packets;
   RowNorm norm;
   uint32_t chunk;  // rows that a rank reduces, in two shots
   uint32_t reserved;
 };
-static_assert(sizeof(ReducedNorm) == sizeof(Packets) + 80, "as in Rust");
-
-constexpr uint32_t kUnitPackets = kUnitWords / 3;
-
-// Where the packets of a unit are in a section. The first packets of the units of a segment are neighbours,
-// then come the second ones: what a warp sends or polls by one instruction is contiguous.
-struct Places {
-  uint32_t first;
-  uint32_t stride;
-
-  __device__ __forceinline__ Places(uint32_t units, uint32_t row, uint32_t unit)
-      : first(kUnitPackets * (row * units + unit - unit % 32) + unit % 32),
-        stride(min(32u, units - (unit - unit % 32))) {}
-
-  __device__ __forceinline__ Places after(uint32_t packets) const {
-    Places places = *this;
-    places.first += packets;
-    return places;
-  }
-  __device__ __forceinline__ uint32_t operator[](uint32_t packet) const { return first + packet * stride; }
-};
+static_assert(sizeof(ReducedNorm) == sizeof(Packets) + 88, "as in Rust");
 
 // Not of the kernel that computes locally.
-template <typename T, int W>
+template <typename T, int W, uint32_t kAccess>
 struct Thread {
+  using Payloads = Units<T, 1, kAccess>;
+
   const ReducedNorm& p;
-  const Sections sections;
-  const Units<T> units;
+  Sections sections;
+  const Payloads units;
   const uint32_t rank;
   const uint32_t world;
 
-  __device__ __forceinline__ explicit Thread(const ReducedNorm& p)
+  __device__ __forceinline__ Thread(const ReducedNorm& p, const Payloads& units)
       : p(p),
         sections(p.packets),
-        units{p.norm},
+        units(units),
         rank(p.packets.group.pad.rank),
         world(p.packets.group.pad.world) {}
 
-  __device__ __forceinline__ uint32_t peer(uint32_t step) const {
-    return rank + step < world ? rank + step : rank + step - world;
+  __device__ __forceinline__ void load(uint32_t (&own)[3], uint32_t row, uint32_t unit) const {
+    units.load(own, units.row(p.norm.input, row), unit);
   }
-  __device__ __forceinline__ void send(uint32_t peer, const Places& places,
-                                       const uint32_t (&words)[kUnitWords]) const {
-#pragma unroll
-    for (uint32_t k = 0; k < kUnitPackets; ++k)
-      sections.send(peer, places[k], {words[3 * k], words[3 * k + 1], words[3 * k + 2]});
-  }
-  __device__ __forceinline__ void send_all(const Places& places, const uint32_t (&words)[kUnitWords]) const {
-#pragma unroll
-    for (int step = 1; step < W; ++step)
-      if (step < world) send(peer(step), places, words);
-  }
-  // Receives a unit of every peer and reduces them in the order of ranks, this rank's `own` in its place.
-  __device__ __forceinline__ bool reduce(const Places& places, const uint32_t (&own)[kUnitWords],
-                                         uint32_t (&sum)[kUnitWords]) const {
-    constexpr uint32_t kBatch = warpweave::kUnrolled<W>;
-    static_assert(kUnitPackets % kBatch == 0, "whole batches");
-#pragma unroll
-    for (uint32_t first = 0; first < kUnitPackets; first += kBatch) {
-      uint32_t data[kBatch * W][3];
-      uint32_t missing = 0;
-#pragma unroll
-      for (uint32_t i = 0; i < kBatch * W; ++i)
-        if (i % W < world && i % W != rank) missing |= 1u << i;
-      const auto place = [&](uint32_t i) { return sections.at(rank, i % W, places[first + i / W]); };
-      const auto source_of = [](uint32_t i) { return i % W; };
-      if (!sections.template take<kBatch * W>(missing, data, place, source_of)) return false;
-#pragma unroll
-      for (uint32_t k = 0; k < kBatch; ++k) {
-        const uint32_t at = 3 * (first + k);
-        const uint32_t mine[3] = {own[at], own[at + 1], own[at + 2]};
-        warpweave::Accumulator<T, 3> accumulator;
-        accumulator.clear();
-#pragma unroll
-        for (int source = 0; source < W; ++source) {
-          if (source == rank)
-            accumulator.add(mine);
-          else if (source < world)
-            accumulator.add(data[k * W + source]);
-        }
-        uint32_t result[3];
-        accumulator.pack(result);
-        sum[at] = result[0], sum[at + 1] = result[1], sum[at + 2] = result[2];
-      }
-    }
-    return true;
-  }
-  // Receives a unit from `source`.
-  __device__ __forceinline__ bool receive(uint32_t source, const Places& places,
-                                          uint32_t (&words)[kUnitWords]) const {
-    uint32_t data[kUnitPackets][3];
-    const auto place = [&](uint32_t k) { return sections.at(rank, source, places[k]); };
-    if (!sections.template take<kUnitPackets>((1u << kUnitPackets) - 1, data, place,
-                                              [&](uint32_t) { return source; }))
-      return false;
-#pragma unroll
-    for (uint32_t w = 0; w < kUnitWords; ++w) words[w] = data[w / 3][w % 3];
+  // Receives a payload of every peer and reduces them in the order of ranks, this rank's in its place.
+  __device__ __forceinline__ bool reduce(uint32_t row, uint32_t unit, uint32_t packet,
+                                         uint32_t (&sum)[3]) const {
+    uint32_t own[3], data[W][3];
+    load(own, row, unit);
+    if (!sections.template receive<W>(packet, data, [](uint32_t) { return true; })) return false;
+    warpweave::reduce_payloads<T, W>(rank, world, data, own, sum);
     return true;
   }
   // Prepares the next launch, while packets are in flight.
   __device__ __forceinline__ void prepare_next(uint32_t used, uint32_t second) const {
     __syncthreads();
-    warpweave::advance_epoch(p.packets.group, sections.epoch);
+    warpweave::advance_epoch(p.packets.group, sections.epoch());
     sections.scrub(used, second);
   }
 };
 
 // Every rank sends everything to all, reduces everything and computes all rows.
-template <typename T, int W>
-__device__ __forceinline__ void one_shot(const ReducedNorm& p) {
-  __shared__ Exchanged shared;
-  const Thread<T, W> t(p);
-  RowCluster cluster(shared);
+template <typename T, int W, uint32_t kAccess>
+__device__ __forceinline__ void one_shot(const ReducedNorm& p, RowCluster& cluster) {
   const RowNorm& n = p.norm;
-  const uint32_t units = t.units.count();
+  const Units<T, 1, kAccess> payloads{n};
+  const uint32_t units = payloads.count();
+  // Its load is in flight when those of `Sections` begin.
+  uint32_t first[3] = {};
+  if (cluster.index < n.rows && cluster.thread() < units)
+    payloads.load(first, payloads.row(n.input, cluster.index), cluster.thread());
+  Thread<T, W, kAccess> t(p, payloads);
+  bool is_first = true;
   for (uint32_t row = cluster.index; row < n.rows; row += cluster.count) {
     for_units(cluster, units, [&](uint32_t unit) {
-      uint32_t own[kUnitWords];
-      t.units.load(own, t.units.row(n.input, row), unit);
-      if (t.sections.may_send(own)) t.send_all({units, row, unit}, own);
+      uint32_t own[3] = {first[0], first[1], first[2]};
+      if (!is_first) t.load(own, row, unit);
+      is_first = false;
+      if (t.sections.may_send(own)) t.sections.template send_all<W>(row * units + unit, own);
     });
   }
+  cluster.announce();
   const bool sound = !t.sections.gives_up();
-  t.prepare_next(kUnitPackets * n.rows * units, 0);
+  t.prepare_next(n.rows * units, 0);
   cluster.begin();
   for (uint32_t row = cluster.index; row < n.rows; row += cluster.count) {
-    norm_row<T>(n, cluster, row, [&](uint32_t unit, uint32_t (&x)[kUnitWords]) {
-      if (!sound) return false;
-      uint32_t own[kUnitWords];
-      t.units.load(own, t.units.row(n.input, row), unit);
-      return t.reduce({units, row, unit}, own, x);
+    norm_row(t.units, cluster, row, [&](uint32_t unit, uint32_t (&x)[3]) {
+      return sound && t.reduce(row, unit, row * units + unit, x);
     });
   }
 }
 
 // Every rank reduces whole rows and sends the sums to all, in the second half of the sections. Then all
 // compute all rows, their own first: the residual is every rank's.
-template <typename T, int W>
-__device__ __forceinline__ void two_shot(const ReducedNorm& p) {
-  __shared__ Exchanged shared;
-  const Thread<T, W> t(p);
-  RowCluster cluster(shared);
+template <typename T, int W, uint32_t kAccess>
+__device__ __forceinline__ void two_shot(const ReducedNorm& p, RowCluster& cluster) {
+  Thread<T, W, kAccess> t(p, {p.norm});
   const RowNorm& n = p.norm;
   const uint32_t units = t.units.count(), middle = p.packets.capacity / 2;
   const uint32_t begin = min(t.rank * p.chunk, n.rows), end = min(begin + p.chunk, n.rows);
@@ -181,46 +113,48 @@ __device__ __forceinline__ void two_shot(const ReducedNorm& p) {
     return end + other < n.rows ? end + other : end + other - n.rows;
   };
   // In the section of the rank that reduces the unit.
-  const auto places = [&](uint32_t row, uint32_t unit) { return Places(units, row % p.chunk, unit); };
+  const auto place = [&](uint32_t row, uint32_t unit) { return row % p.chunk * units + unit; };
   for (uint32_t i = cluster.index; i < others; i += cluster.count) {
     const uint32_t row = row_of(i);
     for_units(cluster, units, [&](uint32_t unit) {
-      uint32_t own[kUnitWords];
-      t.units.load(own, t.units.row(n.input, row), unit);
-      if (t.sections.may_send(own)) t.send(row / p.chunk, places(row, unit), own);
+      uint32_t own[3];
+      t.load(own, row, unit);
+      if (t.sections.may_send(own)) t.sections.send(row / p.chunk, place(row, unit), own);
     });
   }
+  cluster.announce();
   const bool sound = !t.sections.gives_up();
-  const uint32_t used = kUnitPackets * units * p.chunk;
+  const uint32_t used = units * p.chunk;
   t.prepare_next(used, used);
   cluster.begin();
   for (uint32_t row = begin + cluster.index; row < end; row += cluster.count) {
-    norm_row<T>(n, cluster, row, [&](uint32_t unit, uint32_t (&x)[kUnitWords]) {
-      if (!sound) return false;
-      uint32_t own[kUnitWords];
-      t.units.load(own, t.units.row(n.input, row), unit);
-      const Places at = places(row, unit);
-      if (!t.reduce(at, own, x)) return false;
-      t.send_all(at.after(middle), x);
+    norm_row(t.units, cluster, row, [&](uint32_t unit, uint32_t (&x)[3]) {
+      if (!sound || !t.reduce(row, unit, place(row, unit), x)) return false;
+      t.sections.template send_all<W>(middle + place(row, unit), x);
       return true;
     });
   }
   for (uint32_t i = cluster.index; i < others; i += cluster.count) {
     const uint32_t row = row_of(i);
-    norm_row<T>(n, cluster, row, [&](uint32_t unit, uint32_t (&x)[kUnitWords]) {
-      return sound && t.receive(row / p.chunk, places(row, unit).after(middle), x);
+    norm_row(t.units, cluster, row, [&](uint32_t unit, uint32_t (&x)[3]) {
+      const uint32_t source = row / p.chunk, packet = middle + place(row, unit);
+      uint32_t data[1][3];
+      const auto at = [&](uint32_t) { return t.sections.at(t.rank, source, packet); };
+      if (!sound || !t.sections.template take<1>(1, data, at, [&](uint32_t) { return source; })) return false;
+      x[0] = data[0][0], x[1] = data[0][1], x[2] = data[0][2];
+      return true;
     });
   }
 }
 
-template <typename T>
-__device__ __forceinline__ void local(const RowNorm& n) {
-  __shared__ Exchanged shared;
-  RowCluster cluster(shared);
-  const Units<T> units{n};
+template <typename T, uint32_t kAccess>
+__device__ __forceinline__ void local(const RowNorm& n, RowCluster& cluster) {
+  const Units<T, 4, kAccess> units{n};
+  cluster.announce();
+  __syncthreads();
   cluster.begin();
   for (uint32_t row = cluster.index; row < n.rows; row += cluster.count) {
-    norm_row<T>(n, cluster, row, [&](uint32_t unit, uint32_t (&x)[kUnitWords]) {
+    norm_row(units, cluster, row, [&](uint32_t unit, uint32_t (&x)[12]) {
       units.load(x, units.row(n.input, row), unit);
       return true;
     });
@@ -231,21 +165,30 @@ __device__ __forceinline__ void local(const RowNorm& n) {
 
 #define KERNEL(name, Parameter, threads, body)                                                      \
   extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ Parameter p) { \
+    __shared__ Exchanged shared;                                                                    \
+    RowCluster cluster(shared);                                                                     \
     warpweave::wait_for_prerequisites();                                                            \
-    body(p);                                                                                        \
+    body(p, cluster);                                                                               \
   }
 
-#define FOR_TYPE(T, suffix, W)                                                             \
-  KERNEL(packet_norm_one_shot_##suffix##_##W, ReducedNorm, kNormThreads, (one_shot<T, W>)) \
-  KERNEL(packet_norm_two_shot_##suffix##_##W, ReducedNorm, kNormThreads, (two_shot<T, W>))
+#define FOR_TYPE(T, suffix, W, kAccess)                                                                \
+  KERNEL(packet_norm_one_shot_##suffix##_##W, ReducedNorm, kNormThreads<W>, (one_shot<T, W, kAccess>)) \
+  KERNEL(packet_norm_two_shot_##suffix##_##W, ReducedNorm, kNormThreads<W>, (two_shot<T, W, kAccess>))
 
-#define FOR_WORLD(W)       \
-  FOR_TYPE(float, f32, W)  \
-  FOR_TYPE(__half, f16, W) \
-  FOR_TYPE(__nv_bfloat16, bf16, W)
+// For rows of whole words, and of any number of halves.
+#define FOR_WORLD(W)                       \
+  FOR_TYPE(float, f32, W, 4)               \
+  FOR_TYPE(__half, f16, W, 4)              \
+  FOR_TYPE(__nv_bfloat16, bf16, W, 4)      \
+  FOR_TYPE(__half, halves_f16, W, 2)       \
+  FOR_TYPE(__nv_bfloat16, halves_bf16, W, 2)
 
 WARPWEAVE_WORLDS(FOR_WORLD)
 
-KERNEL(add_rms_norm_f32, RowNorm, kLocalThreads, (local<float>))
-KERNEL(add_rms_norm_f16, RowNorm, kLocalThreads, (local<__half>))
-KERNEL(add_rms_norm_bf16, RowNorm, kLocalThreads, (local<__nv_bfloat16>))
+// For rows of whole vectors, and of any number of elements.
+KERNEL(add_rms_norm_f32, RowNorm, kLocalThreads, (local<float, 16>))
+KERNEL(add_rms_norm_f16, RowNorm, kLocalThreads, (local<__half, 16>))
+KERNEL(add_rms_norm_bf16, RowNorm, kLocalThreads, (local<__nv_bfloat16, 16>))
+KERNEL(add_rms_norm_elements_f32, RowNorm, kLocalThreads, (local<float, 4>))
+KERNEL(add_rms_norm_elements_f16, RowNorm, kLocalThreads, (local<__half, 2>))
+KERNEL(add_rms_norm_elements_bf16, RowNorm, kLocalThreads, (local<__nv_bfloat16, 2>))

@@ -3,10 +3,11 @@
 //
 // The arithmetic of a row, all of it in f32 to nearest even:
 // - r[j] = round(x[j] + residual[j]), stored; what follows depends on these stored values alone.
-// - The sum of squares is taken in a fixed order. A thread adds the squares of a *unit* of 48 bytes, from the
-//   first on, by fused multiply-add; a warp adds those of a *segment* of 32 units in a tree, i and i + 16
-//   first; the sums of segments are added from the first on.
-// - y[j] = round((r[j] / sqrt(sum / hidden + epsilon)) * weight[j]), where the reciprocal is rounded first.
+// - The sum of squares is taken in a fixed order. The squares of the elements of 12 bytes, a packet's payload,
+//   are added from the first on, by fused multiply-add; their sums in a binary tree, neighbours first, with
+//   zeros up to a power of two. So any aligned power of two of payloads can be a thread's, a warp's or a
+//   block's.
+// - y[j] = round((r[j] * (1 / sqrt(sum * (1 / hidden) + epsilon))) * weight[j]).
 // - With e4m3: scale = max |y[j]| / 448, and q[j] = e4m3(y[j] * (1 / scale)), to nearest even, saturating.
 //
 // A row belongs to a cluster of blocks, which exchange sums through shared memory. One block is a cluster,
@@ -23,11 +24,13 @@
 
 namespace warpweave {
 
-constexpr uint32_t kUnitWords = 12;
-constexpr uint32_t kUnitBytes = 4 * kUnitWords;
-constexpr uint32_t kMaxSegments = 128;
-// Threads of a block, at most. Without packets a thread has registers to spare.
-constexpr uint32_t kNormThreads = 256;
+// Warps that add values of a row, at most: of payloads each of their threads takes one at a time.
+constexpr uint32_t kMaxWarpSums = 512;
+// Threads of a block, at most: as many as have registers for a packet of each of `W` ranks. A thread takes one
+// payload at a time: a call of few rows waits for chains of instructions, not for their number.
+template <int W>
+constexpr uint32_t kNormThreads = W > 4 ? 512 : W > 2 ? 768 : 1024;
+// Without packets, threads take vectors.
 constexpr uint32_t kLocalThreads = 512;
 
 // The layout of `RowNorm` in `norm/launch.rs`. Rows are contiguous; addresses of what is not wanted are null.
@@ -41,133 +44,131 @@ struct RowNorm {
   uint64_t scales;        // [rows] f32
   uint32_t rows;
   uint32_t hidden;
+  float share;  // 1 / hidden
   float epsilon;
-  uint32_t vectors;  // rows and addresses are multiples of 16 bytes
+  uint32_t alignment;  // by which the host has chosen the kernel
+  uint32_t reserved;
 };
-static_assert(sizeof(RowNorm) == 72, "as in Rust");
+static_assert(sizeof(RowNorm) == 80, "as in Rust");
 
-// The units of rows of type T.
-template <typename T>
+// An integer or vector of so many bytes.
+template <uint32_t kBytes>
+struct Sized;
+template <>
+struct Sized<1> {
+  using Type = uint8_t;
+};
+template <>
+struct Sized<2> {
+  using Type = uint16_t;
+};
+template <>
+struct Sized<4> {
+  using Type = uint32_t;
+};
+template <>
+struct Sized<8> {
+  using Type = uint2;
+};
+template <>
+struct Sized<16> {
+  using Type = uint4;
+};
+
+// The units of rows of type T: `kPayloads` each, which one thread computes, in accesses of `kAccess` bytes, to
+// which all addresses and rows are aligned.
+template <typename T, uint32_t kPayloads, uint32_t kAccess>
 struct Units {
-  static constexpr uint32_t kElements = kUnitBytes / sizeof(T);
-  static constexpr uint32_t kQuantizedWords = kElements / 4;
+  static constexpr uint32_t kWords = 3 * kPayloads;
+  static constexpr uint32_t kBytes = 4 * kWords;
+  static constexpr uint32_t kElements = kBytes / sizeof(T);
+  // Elements in e4m3, two in each.
+  static constexpr uint32_t kPairs = (kElements + 1) / 2;
+  using Words = uint32_t[kWords];
 
   const RowNorm& n;
 
   __device__ __forceinline__ uint32_t row_bytes() const { return n.hidden * uint32_t(sizeof(T)); }
-  __device__ __forceinline__ uint32_t count() const { return (row_bytes() + kUnitBytes - 1) / kUnitBytes; }
+  __device__ __forceinline__ uint32_t count() const { return (row_bytes() + kBytes - 1) / kBytes; }
   __device__ __forceinline__ uint64_t row(uint64_t matrix, uint32_t row) const {
     return matrix + uint64_t(row) * row_bytes();
   }
 
   // A unit of the row at `row`; zero beyond its end.
-  __device__ __forceinline__ void load(uint32_t (&words)[kUnitWords], uint64_t row, uint32_t unit) const {
-    const uint32_t left = row_bytes() - unit * kUnitBytes;
-    const uint64_t from = row + unit * kUnitBytes;
-    if (n.vectors) {
+  __device__ __forceinline__ void load(Words& words, uint64_t row, uint32_t unit) const {
+    using Access = typename Sized<kAccess>::Type;
+    const uint32_t left = row_bytes() - unit * kBytes;
+    const Access* from = reinterpret_cast<const Access*>(row + unit * kBytes);
+    Access parts[kBytes / kAccess] = {};
 #pragma unroll
-      for (uint32_t v = 0; v < 3; ++v) {
-        uint4 vector = make_uint4(0, 0, 0, 0);
-        if (16 * v < left) vector = reinterpret_cast<const uint4*>(from)[v];
-        words[4 * v] = vector.x, words[4 * v + 1] = vector.y;
-        words[4 * v + 2] = vector.z, words[4 * v + 3] = vector.w;
-      }
-    } else if constexpr (sizeof(T) == 4) {
-#pragma unroll
-      for (uint32_t w = 0; w < kUnitWords; ++w)
-        words[w] = 4 * w < left ? reinterpret_cast<const uint32_t*>(from)[w] : 0u;
-    } else {
-      const uint16_t* halves = reinterpret_cast<const uint16_t*>(from);
-#pragma unroll
-      for (uint32_t w = 0; w < kUnitWords; ++w) {
-        const uint32_t low = 4 * w < left ? halves[2 * w] : 0u;
-        const uint32_t high = 4 * w + 2 < left ? halves[2 * w + 1] : 0u;
-        words[w] = low | high << 16;
-      }
-    }
+    for (uint32_t i = 0; i < kBytes / kAccess; ++i)
+      if (i * kAccess < left) parts[i] = from[i];
+    memcpy(words, parts, kBytes);
   }
-  __device__ __forceinline__ void store(uint64_t row, uint32_t unit,
-                                        const uint32_t (&words)[kUnitWords]) const {
-    const uint32_t left = row_bytes() - unit * kUnitBytes;
-    const uint64_t to = row + unit * kUnitBytes;
-    if (n.vectors) {
-#pragma unroll
-      for (uint32_t v = 0; v < 3; ++v)
-        if (16 * v < left)
-          reinterpret_cast<uint4*>(to)[v] =
-              make_uint4(words[4 * v], words[4 * v + 1], words[4 * v + 2], words[4 * v + 3]);
-    } else if constexpr (sizeof(T) == 4) {
-#pragma unroll
-      for (uint32_t w = 0; w < kUnitWords; ++w)
-        if (4 * w < left) reinterpret_cast<uint32_t*>(to)[w] = words[w];
-    } else {
-      uint16_t* halves = reinterpret_cast<uint16_t*>(to);
-#pragma unroll
-      for (uint32_t w = 0; w < kUnitWords; ++w) {
-        if (4 * w < left) halves[2 * w] = uint16_t(words[w]);
-        if (4 * w + 2 < left) halves[2 * w + 1] = uint16_t(words[w] >> 16);
-      }
-    }
+  __device__ __forceinline__ void store(uint64_t row, uint32_t unit, const Words& words) const {
+    store_parts<kAccess>(row + unit * kBytes, words, row_bytes() - unit * kBytes);
   }
   // A byte for each element, of row `row` of the quantized matrix.
   __device__ __forceinline__ void store_quantized(uint32_t row, uint32_t unit,
-                                                  const uint32_t (&words)[kQuantizedWords]) const {
-    const uint32_t left = n.hidden - unit * kElements;
-    const uint64_t to = n.quantized + uint64_t(row) * n.hidden + unit * kElements;
-    // What 16 bytes of the row become.
-    constexpr uint32_t kWords = kQuantizedWords / 3;
-    if (n.vectors) {
-#pragma unroll
-      for (uint32_t v = 0; v < 3; ++v) {
-        if (4 * kWords * v >= left) continue;
-        if constexpr (kWords == 2)
-          reinterpret_cast<uint2*>(to)[v] = make_uint2(words[2 * v], words[2 * v + 1]);
-        else
-          reinterpret_cast<uint32_t*>(to)[v] = words[v];
-      }
-    } else {
-#pragma unroll
-      for (uint32_t e = 0; e < kElements; ++e)
-        if (e < left) reinterpret_cast<uint8_t*>(to)[e] = uint8_t(words[e / 4] >> 8 * (e % 4));
-    }
+                                                  const uint16_t (&pairs)[kPairs]) const {
+    const uint64_t to = n.quantized + uint64_t(row) * n.hidden;
+    // The last pair may be half empty.
+    const uint32_t left = min(n.hidden - unit * kElements, kElements);
+    store_parts<kAccess / sizeof(T)>(to + unit * kElements, pairs, left);
   }
-  __device__ __forceinline__ void widen_to(float (&values)[kElements],
-                                           const uint32_t (&words)[kUnitWords]) const {
-    Accumulator<T, kUnitWords> exact;
+  // `left` bytes at most, in accesses of `kPart`.
+  template <uint32_t kPart, typename Data>
+  static __device__ __forceinline__ void store_parts(uint64_t to, const Data& data, uint32_t left) {
+    using Part = typename Sized<kPart>::Type;
+    Part parts[sizeof(Data) / kPart];
+    memcpy(parts, data, sizeof(Data));
+#pragma unroll
+    for (uint32_t i = 0; i < sizeof(Data) / kPart; ++i)
+      if (i * kPart < left) reinterpret_cast<Part*>(to)[i] = parts[i];
+  }
+  __device__ __forceinline__ void widen_to(float (&values)[kElements], const Words& words) const {
+    Accumulator<T, kWords> exact;
     exact.clear();
     exact.add(words);
 #pragma unroll
     for (uint32_t e = 0; e < kElements; ++e) values[e] = exact.values[e];
   }
   // round(x + residual).
-  __device__ __forceinline__ void add(uint32_t (&sum)[kUnitWords], const uint32_t (&x)[kUnitWords],
-                                      const uint32_t (&residual)[kUnitWords]) const {
-    Accumulator<T, kUnitWords> accumulator;
+  __device__ __forceinline__ void add(Words& sum, const Words& x, const Words& residual) const {
+    Accumulator<T, kWords> accumulator;
     accumulator.clear();
     accumulator.add(x);
     accumulator.add(residual);
     accumulator.pack(sum);
   }
-  __device__ __forceinline__ float squares(const uint32_t (&words)[kUnitWords]) const {
-    float values[kElements], sum = 0;
+  __device__ __forceinline__ float squares(const Words& words) const {
+    float values[kElements], sums[kPayloads] = {};
     widen_to(values, words);
 #pragma unroll
-    for (uint32_t e = 0; e < kElements; ++e) sum = __fmaf_rn(values[e], values[e], sum);
-    return sum;
+    for (uint32_t e = 0; e < kElements; ++e) {
+      float& sum = sums[e * kPayloads / kElements];
+      sum = __fmaf_rn(values[e], values[e], sum);
+    }
+#pragma unroll
+    for (uint32_t apart = 1; apart < kPayloads; apart *= 2)
+#pragma unroll
+      for (uint32_t at = 0; at < kPayloads; at += 2 * apart)
+        sums[at] = __fadd_rn(sums[at], sums[at + apart]);
+    return sums[0];
   }
   // round((r * inverse) * weight).
-  __device__ __forceinline__ void normalize(uint32_t (&y)[kUnitWords], const uint32_t (&r)[kUnitWords],
-                                            const uint32_t (&weight)[kUnitWords], float inverse) const {
+  __device__ __forceinline__ void normalize(Words& y, const Words& r, const Words& weight,
+                                            float inverse) const {
     float values[kElements], weights[kElements];
     widen_to(values, r);
     widen_to(weights, weight);
-    Accumulator<T, kUnitWords> rounded;
+    Accumulator<T, kWords> rounded;
 #pragma unroll
     for (uint32_t e = 0; e < kElements; ++e)
       rounded.values[e] = __fmul_rn(__fmul_rn(values[e], inverse), weights[e]);
     rounded.pack(y);
   }
-  __device__ __forceinline__ float peak(const uint32_t (&words)[kUnitWords]) const {
+  __device__ __forceinline__ float peak(const Words& words) const {
     float values[kElements], most = 0;
     widen_to(values, words);
     // The maximum of a number and a NaN is the number.
@@ -175,20 +176,16 @@ struct Units {
     for (uint32_t e = 0; e < kElements; ++e) most = fmaxf(most, fabsf(values[e]));
     return most;
   }
-  __device__ __forceinline__ void quantize(uint32_t (&q)[kQuantizedWords], const uint32_t (&y)[kUnitWords],
+  __device__ __forceinline__ void quantize(uint16_t (&pairs)[kPairs], const Words& y,
                                            float inverse_scale) const {
     float values[kElements];
     widen_to(values, y);
 #pragma unroll
-    for (uint32_t w = 0; w < kQuantizedWords; ++w) {
-      q[w] = 0;
-#pragma unroll
-      for (uint32_t pair = 0; pair < 2; ++pair) {
-        const uint32_t e = 4 * w + 2 * pair;
-        const float2 scaled =
-            make_float2(__fmul_rn(values[e], inverse_scale), __fmul_rn(values[e + 1], inverse_scale));
-        q[w] |= uint32_t(__nv_cvt_float2_to_fp8x2(scaled, __NV_SATFINITE, __NV_E4M3)) << 16 * pair;
-      }
+    for (uint32_t pair = 0; pair < kPairs; ++pair) {
+      const uint32_t e = 2 * pair;
+      const float second = e + 1 < kElements ? values[e + 1] : 0.0f;
+      const float2 scaled = make_float2(__fmul_rn(values[e], inverse_scale), __fmul_rn(second, inverse_scale));
+      pairs[pair] = __nv_cvt_float2_to_fp8x2(scaled, __NV_SATFINITE, __NV_E4M3);
     }
   }
 };
@@ -196,7 +193,7 @@ struct Units {
 // Shared memory of a block: the values that the warps of its cluster exchange, of every second exchange, and
 // in a cluster of several blocks the barriers that end exchanges.
 struct alignas(16) Exchanged {
-  float values[2][kMaxSegments];
+  float values[2][kMaxWarpSums];
   uint64_t arrived[2];
 };
 
@@ -206,7 +203,7 @@ struct alignas(16) Exchanged {
 // phase of a barrier counts bytes of the next. Each block waits for all that is stored to it, so any may end.
 //
 // Values are stored with the barrier that counts their bytes. A release to the cluster would also wait for
-// the packets in flight.
+// the packets in flight. Values of warps that have none are zero.
 class RowCluster {
  public:
   uint32_t index;  // of this cluster
@@ -216,28 +213,39 @@ class RowCluster {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     rank_ = cluster_rank();
     asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(blocks_));
-    if (blocks_ > 1) {
-      if (threadIdx.x == 0) {
-        init_barrier(&shared_.arrived[0], blockDim.x / 32);
-        init_barrier(&shared_.arrived[1], blockDim.x / 32);
-        publish_barriers();
-      }
-      __syncwarp();
-      asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
-    }
+    asm("mov.u32 %0, %%clusterid.x;" : "=r"(index));
+    asm("mov.u32 %0, %%nclusterid.x;" : "=r"(count));
+#else
+    index = blockIdx.x;
+    count = gridDim.x;
 #endif
-    index = blockIdx.x / blocks_;
-    count = gridDim.x / blocks_;
   }
-  // Ends when all blocks have begun. Once, before the first exchange.
+  // Peers may store to this block from now on. Once.
+  __device__ __forceinline__ void announce() const {
+    for (uint32_t at = threadIdx.x; at < 2 * kMaxWarpSums; at += blockDim.x) (&shared_.values[0][0])[at] = 0;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    if (blocks_ == 1) return;
+    if (threadIdx.x == 0) {
+      init_barrier(&shared_.arrived[0], blockDim.x / 32);
+      init_barrier(&shared_.arrived[1], blockDim.x / 32);
+      publish_barriers();
+    }
+    __syncthreads();
+    asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
+#endif
+  }
+  // Ends when all blocks have announced themselves. Once, before the first exchange.
   __device__ __forceinline__ void begin() const {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     if (blocks_ > 1) asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 #endif
   }
-  // Of this thread. Consecutive warps are in different blocks, so that each block has a segment of the row.
+  // Of this thread. Consecutive warps are in different blocks, so that each block has a part of the row.
   __device__ __forceinline__ uint32_t warp() const { return threadIdx.x / 32 * blocks_ + rank_; }
   __device__ __forceinline__ uint32_t warps() const { return blocks_ * (blockDim.x / 32); }
+
+  // Of the threads that compute a row.
+  __device__ __forceinline__ uint32_t thread() const { return 32 * warp() + threadIdx.x % 32; }
 
   // Gives every block `value` at `place`. All lanes of a warp.
   __device__ __forceinline__ void publish(uint32_t place, float value) const {
@@ -285,10 +293,10 @@ class RowCluster {
   uint32_t exchange_ = 0;
 };
 
-// A warp's sum, the same on all lanes.
+// A warp's sum, neighbours first, the same on all lanes.
 __device__ __forceinline__ float sum_of_warp(float value) {
 #pragma unroll
-  for (uint32_t mask = 16; mask != 0; mask /= 2) value = __fadd_rn(value, __shfl_xor_sync(~0u, value, mask));
+  for (uint32_t mask = 1; mask != 32; mask *= 2) value = __fadd_rn(value, __shfl_xor_sync(~0u, value, mask));
   return value;
 }
 __device__ __forceinline__ float max_of_warp(float value) {
@@ -297,26 +305,47 @@ __device__ __forceinline__ float max_of_warp(float value) {
   return value;
 }
 
+// The sum of what the warps of a row have, neighbours first. A lane adds sixteen; those of as many lanes as
+// it takes are added.
+__device__ __forceinline__ float sum_of_warps(const float* values, uint32_t count) {
+  uint32_t lanes = 1;
+#pragma unroll 1
+  while (16 * lanes < count) lanes *= 2;
+  const float4* fours = reinterpret_cast<const float4*>(values) + 4 * (threadIdx.x % lanes);
+  float sums[4];
+#pragma unroll
+  for (uint32_t i = 0; i < 4; ++i) {
+    const float4 four = fours[i];
+    sums[i] = __fadd_rn(__fadd_rn(four.x, four.y), __fadd_rn(four.z, four.w));
+  }
+  float sum = __fadd_rn(__fadd_rn(sums[0], sums[1]), __fadd_rn(sums[2], sums[3]));
+#pragma unroll 1
+  for (uint32_t mask = 1; mask < lanes; mask *= 2) sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, mask));
+  return sum;
+}
+
 // Calls `body` with each unit of a row that this thread computes.
 template <typename Body>
 __device__ __forceinline__ void for_units(const RowCluster& cluster, uint32_t units, Body body) {
-  const uint32_t first = 32 * cluster.warp() + threadIdx.x % 32;
-  for (uint32_t unit = first; unit < units; unit += 32 * cluster.warps()) body(unit);
+#pragma unroll 1
+  for (uint32_t unit = cluster.thread(); unit < units; unit += 32 * cluster.warps()) body(unit);
 }
 
-// Computes row `row`. `x(unit, words)` gives a unit of x; where it returns false, nothing is stored of the
+// Computes row `row`. All threads of its cluster. `x(unit, words)` gives a unit of x; where it returns false, nothing is stored of the
 // unit, and the rest of the row becomes NaN.
-template <typename T, typename X>
-__device__ __forceinline__ void norm_row(const RowNorm& n, RowCluster& cluster, uint32_t row, X x) {
-  const Units<T> units{n};
-  const uint32_t count = units.count(), segments = (count + 31) / 32, lane = threadIdx.x % 32;
-  uint32_t r[kUnitWords], weight[kUnitWords];
+template <typename Units, typename X>
+__device__ __forceinline__ void norm_row(const Units& units, RowCluster& cluster, uint32_t row, X x) {
+  using Words = typename Units::Words;
+  const RowNorm& n = units.n;
+  const uint32_t count = units.count(), sums = (count + 31) / 32, lane = threadIdx.x % 32;
+  Words r, weight;
   bool complete = true;
-  for (uint32_t segment = cluster.warp(); segment < segments; segment += cluster.warps()) {
-    const uint32_t unit = 32 * segment + lane;
+#pragma unroll 1
+  for (uint32_t place = cluster.warp(); place < sums; place += cluster.warps()) {
+    const uint32_t unit = 32 * place + lane;
     float sum = 0;
     if (unit < count) {
-      uint32_t residual[kUnitWords], words[kUnitWords];
+      Words residual, words;
       // These loads overlap what `x` waits for.
       units.load(residual, units.row(n.residual, row), unit);
       units.load(weight, n.weight, unit);
@@ -329,22 +358,14 @@ __device__ __forceinline__ void norm_row(const RowNorm& n, RowCluster& cluster, 
         sum = __int_as_float(0x7fffffff);
       }
     }
-    cluster.publish(segment, sum_of_warp(sum));
+    cluster.publish(place, sum_of_warp(sum));
   }
-  const float* squares = cluster.collect(segments);
-  float sum = 0;
-  for (uint32_t segment = 0; segment < segments; segment += 4) {
-    const float4 four = *reinterpret_cast<const float4*>(squares + segment);
-    sum = __fadd_rn(sum, four.x);
-    if (segment + 1 < segments) sum = __fadd_rn(sum, four.y);
-    if (segment + 2 < segments) sum = __fadd_rn(sum, four.z);
-    if (segment + 3 < segments) sum = __fadd_rn(sum, four.w);
-  }
-  const float mean = __fdiv_rn(sum, float(n.hidden));
+  const float sum = sum_of_warps(cluster.collect(sums), sums);
+  const float mean = __fmul_rn(sum, n.share);
   const float inverse = __frcp_rn(__fsqrt_rn(__fadd_rn(mean, n.epsilon)));
   // A thread of one unit has it in registers.
-  const bool reloads = segments > cluster.warps();
-  const auto normalize = [&](uint32_t unit, uint32_t (&y)[kUnitWords]) {
+  const bool reloads = sums > cluster.warps();
+  const auto normalize = [&](uint32_t unit, Words& y) {
     if (reloads) {
       units.load(r, units.row(n.residual_out, row), unit);
       units.load(weight, n.weight, unit);
@@ -353,7 +374,7 @@ __device__ __forceinline__ void norm_row(const RowNorm& n, RowCluster& cluster, 
   };
   float peak = 0;
   for_units(cluster, complete ? count : 0, [&](uint32_t unit) {
-    uint32_t y[kUnitWords];
+    Words y;
     normalize(unit, y);
     if (n.normalized != 0) units.store(units.row(n.normalized, row), unit, y);
     if (n.quantized != 0) peak = fmaxf(peak, units.peak(y));
@@ -362,6 +383,7 @@ __device__ __forceinline__ void norm_row(const RowNorm& n, RowCluster& cluster, 
   cluster.publish(cluster.warp(), max_of_warp(peak));
   const float* peaks = cluster.collect(cluster.warps());
   peak = 0;
+#pragma unroll 1
   for (uint32_t warp = lane; warp < cluster.warps(); warp += 32) peak = fmaxf(peak, peaks[warp]);
   peak = max_of_warp(peak);
   // Of the smallest normal number the reciprocal is finite.
@@ -369,10 +391,11 @@ __device__ __forceinline__ void norm_row(const RowNorm& n, RowCluster& cluster, 
   const float inverse_scale = __frcp_rn(scale);
   if (cluster.warp() == 0 && lane == 0) reinterpret_cast<float*>(n.scales)[row] = scale;
   for_units(cluster, complete ? count : 0, [&](uint32_t unit) {
-    uint32_t y[kUnitWords], q[Units<T>::kQuantizedWords];
+    Words y;
+    uint16_t pairs[Units::kPairs];
     normalize(unit, y);
-    units.quantize(q, y, inverse_scale);
-    units.store_quantized(row, unit, q);
+    units.quantize(pairs, y, inverse_scale);
+    units.store_quantized(row, unit, pairs);
   });
 }
 

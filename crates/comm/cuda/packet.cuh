@@ -121,40 +121,59 @@ __device__ __forceinline__ void store_payload(uint64_t to, const uint32_t (&data
 constexpr uint32_t kPacketSlot = kSliceSlot + kMaxSlices * kMaxBlocks;
 
 // The packets of one call as a rank sees them.
+//
+// A launch begins with four loads: of a peer's notice, of the stop flag, of the epoch and of the first data.
+// `may_send` has the compiler compute nothing of any before all are in flight: it would wait for the first
+// three before it loads data, a third of a microsecond.
 struct Sections {
   const Packets& p;
-  bool failed;     // this rank or a peer had given up when the launch began
-  uint32_t epoch;  // the group's
-  uint32_t flag;   // in packets; repeated only after 2^20 calls
+  uint32_t notice;   // what a peer that has given up left
+  uint32_t stopped;  // whether this rank has
+  uint32_t calls;    // of the group, before this one
 
-  // Two loads, which overlap each other and those of the data until `may_send`.
   __device__ __forceinline__ explicit Sections(const Packets& packets)
       : p(packets),
-        failed(faulted(packets.group.pad)),
-        epoch(epoch_of(packets.group)),
-        flag((packets.group.signature & ~kEpochMask) | ((epoch << 1 | 1) & kEpochMask)) {}
+        notice(load_relaxed_sys(&packets.group.pad.fault->notice)),
+        stopped(load_counter(packets.group.pad.stopped)),
+        calls(load_counter(packets.group.epochs + blockIdx.x)) {}
 
-  // Whether this rank sends: one that gave up does not know whether its peers have read what it sent before.
-  // The compiler does not branch on that before it loads `data`, so that all loads are in flight together.
+  // The group's.
+  __device__ __forceinline__ uint32_t epoch() const { return calls + 1; }
+
+  // Whether this rank or a peer had given up when the launch began.
+  __device__ __forceinline__ bool failed() const { return (notice | stopped) != 0; }
+  // In packets; repeated only after 2^20 calls.
+  __device__ __forceinline__ uint32_t flag() const {
+    return (p.group.signature & ~kEpochMask) | ((epoch() << 1 | 1) & kEpochMask);
+  }
+  // Whether this rank sends `data`, which it has loaded: one that gave up does not know whether its peers have
+  // read what it sent before.
   template <int N>
-  __device__ __forceinline__ bool may_send(uint32_t (&data)[N]) const {
-    uint32_t silent = failed;
+  __device__ __forceinline__ bool may_send(uint32_t (&data)[N]) {
 #pragma unroll
-    for (int w = 0; w < N; ++w) asm volatile("" : "+r"(data[w]), "+r"(silent));
-    return silent == 0;
+    for (int w = 0; w < N; ++w) asm volatile("" : "+r"(data[w]), "+r"(notice), "+r"(stopped), "+r"(calls));
+    return !failed();
   }
   // Whether the launch ends here, because this rank may not send.
   __device__ __forceinline__ bool gives_up() const {
     const PadView& pad = p.group.pad;
-    if (failed && threadIdx.x == 0) record_fault(pad, kPacketSlot, (pad.rank + 1) % pad.world, 0, 0, 0);
-    return failed;
+    if (failed() && threadIdx.x == 0) record_fault(pad, kPacketSlot, (pad.rank + 1) % pad.world, 0, 0, 0);
+    return failed();
   }
   __device__ __forceinline__ uint64_t at(uint32_t owner, uint32_t source, uint32_t index) const {
-    const uint64_t section = (epoch & 1) * p.group.pad.world + source;
+    const uint64_t section = (epoch() & 1) * p.group.pad.world + source;
     return p.areas.of[owner] + (section * p.capacity + index) * sizeof(Packet);
   }
   __device__ __forceinline__ void send(uint32_t peer, uint32_t index, const uint32_t (&data)[3]) const {
-    store_packet(at(peer, p.group.pad.rank, index), {{data[0], data[1], data[2]}, flag});
+    store_packet(at(peer, p.group.pad.rank, index), {{data[0], data[1], data[2]}, flag()});
+  }
+  // The same data to every peer, from the next rank on.
+  template <int W>
+  __device__ __forceinline__ void send_all(uint32_t index, const uint32_t (&data)[3]) const {
+    const uint32_t rank = p.group.pad.rank, world = p.group.pad.world;
+#pragma unroll
+    for (int step = 1; step < W; ++step)
+      if (step < world) send(rank + step < world ? rank + step : rank + step - world, index, data);
   }
   // Receives those of `N` packets that are `missing`: packet i is at `place(i)` and comes from `source(i)`.
   // False if one timed out: the fault is recorded and its data undefined.
@@ -162,30 +181,32 @@ struct Sections {
   __device__ __forceinline__ bool take(uint32_t missing, uint32_t (&data)[N][3], Place place,
                                        Source source) const {
     const PadView& pad = p.group.pad;
+    const uint32_t flag = this->flag();
     uint64_t start = 0;
     HostStop host;
     for (uint32_t polls = 1; missing != 0; ++polls) {
-      Packet packets[N];
-#pragma unroll
-      for (int i = 0; i < N; ++i)
-        if (missing >> i & 1) packets[i] = load_packet(place(i));
+      uint32_t seen[N];
 #pragma unroll
       for (int i = 0; i < N; ++i) {
-        if ((missing >> i & 1) == 0 || packets[i].epoch != flag) continue;
-        missing &= ~(1u << i);
+        if ((missing >> i & 1) == 0) continue;
+        const Packet packet = load_packet(place(i));
+        seen[i] = packet.epoch;
 #pragma unroll
-        for (int w = 0; w < 3; ++w) data[i][w] = packets[i].data[w];
+        for (int w = 0; w < 3; ++w) data[i][w] = packet.data[w];
       }
+#pragma unroll
+      for (int i = 0; i < N; ++i)
+        if ((missing >> i & 1) && seen[i] == flag) missing &= ~(1u << i);
       if (polls % 64 != 0 || missing == 0) continue;
       if (start == 0) start = global_time();
       const uint64_t waited = global_time() - start;
       const uint32_t first = __ffs(missing) - 1;
       // The epoch with another signature: it will not become what this rank waits for.
-      const uint32_t seen = load_packet(place(first)).epoch;
-      const bool other = seen != flag && ((seen ^ flag) & kEpochMask) == 0;
+      const uint32_t found = load_packet(place(first)).epoch;
+      const bool other = found != flag && ((found ^ flag) & kEpochMask) == 0;
       const bool late = waited > pad.timeout_ns || other;
       if (!late && !faulted(pad) && !host.seen(pad, waited)) continue;
-      record_fault(pad, kPacketSlot, source(first), epoch, other ? of_other_call(epoch) : epoch - 1,
+      record_fault(pad, kPacketSlot, source(first), epoch(), other ? of_other_call(epoch()) : epoch() - 1,
                    late ? waited + 1 : 0);
       return false;
     }
@@ -219,7 +240,7 @@ struct Sections {
     // The warp that is the least likely to have packets of its own.
     const uint32_t lane = threadIdx.x - (blockDim.x - 32);
     if (blockIdx.x != 0 || lane >= 32) return;
-    const uint32_t index = (epoch / 2 * 32 + lane) % p.capacity;
+    const uint32_t index = (epoch() / 2 * 32 + lane) % p.capacity;
     for (uint32_t source = 0; source < p.group.pad.world; ++source)
       if (!is_used(source, index)) store_packet(at(p.group.pad.rank, source, index), {{0, 0, 0}, 0});
   }

@@ -21,7 +21,7 @@ struct Any {
 template <int W, bool kWords>
 struct Thread {
   const Packets& p;
-  const Sections sections;
+  Sections sections;
   const uint32_t rank;
   const uint32_t world;
   const uint32_t first;
@@ -54,16 +54,10 @@ struct Thread {
   __device__ __forceinline__ uint32_t peer(int step) const {
     return rank + step < world ? rank + step : rank + step - world;
   }
-  // The same data to every peer.
-  __device__ __forceinline__ void send_all(uint32_t index, const uint32_t (&data)[3]) const {
-#pragma unroll
-    for (int step = 1; step < W; ++step)
-      if (step < world) sections.send(peer(step), index, data);
-  }
   // To every peer its own chunk's packet, if the chunk, of `bytes(peer)`, has one, and if this rank may send.
   // All loads come before the first store: a load would wait for an earlier store.
   template <typename Bytes>
-  __device__ __forceinline__ void send_chunks(uint32_t index, Bytes bytes) const {
+  __device__ __forceinline__ void send_chunks(uint32_t index, Bytes bytes) {
     uint32_t data[W][3];
 #pragma unroll
     for (int step = 1; step < W; ++step)
@@ -78,34 +72,25 @@ struct Thread {
   template <typename T>
   __device__ __forceinline__ void reduce(const uint32_t (&data)[W][3], const uint32_t (&own)[3],
                                          uint32_t (&out)[3]) const {
-    warpweave::Accumulator<T, 3> accumulator;
-    accumulator.clear();
-#pragma unroll
-    for (int source = 0; source < W; ++source) {
-      if (source == rank)
-        accumulator.add(own);
-      else if (source < world)
-        accumulator.add(data[source]);
-    }
-    accumulator.pack(out);
+    warpweave::reduce_payloads<T, W>(rank, world, data, own, out);
   }
   // Prepares the next launch, while packets are in flight. All threads.
   __device__ __forceinline__ void prepare_next(uint32_t used, uint32_t second = 0) const {
     __syncthreads();
-    warpweave::advance_epoch(p.group, sections.epoch);
+    warpweave::advance_epoch(p.group, sections.epoch());
     sections.scrub(used, second);
   }
 };
 
 template <int W, bool kWords>
 __device__ __forceinline__ void all_gather(const Packets& p) {
-  const Thread<W, kWords> t(p);
+  Thread<W, kWords> t(p);
   const uint32_t packets = packets_of(p.bytes);
   for (uint32_t i = t.first; i < packets; i += t.stride) {
     uint32_t own[3];
     t.load(own, 0, i, p.bytes);
     if (!t.sections.may_send(own)) continue;
-    t.send_all(i, own);
+    t.sections.template send_all<W>(i, own);
     if (p.output + t.rank * p.bytes != p.input) t.store(t.rank, i, p.bytes, own);
   }
   if (t.sections.gives_up()) return;
@@ -121,7 +106,7 @@ __device__ __forceinline__ void all_gather(const Packets& p) {
 
 template <int W, bool kWords>
 __device__ __forceinline__ void all_to_all(const Packets& p) {
-  const Thread<W, kWords> t(p);
+  Thread<W, kWords> t(p);
   const uint32_t packets = packets_of(p.bytes);
   for (uint32_t i = t.first; i < packets; i += t.stride) {
     t.send_chunks(i, [&](uint32_t) { return p.bytes; });
@@ -145,14 +130,14 @@ __device__ __forceinline__ void all_to_all(const Packets& p) {
 // The root sends its data, every other rank one empty packet.
 template <int W, bool kWords>
 __device__ __forceinline__ void broadcast(const Packets& p) {
-  const Thread<W, kWords> t(p);
+  Thread<W, kWords> t(p);
   const uint32_t packets = packets_of(p.bytes);
   const bool root = t.rank == p.root;
   uint32_t own[3] = {0, 0, 0};
   for (uint32_t i = t.first; i < (root ? packets : 1); i += t.stride) {
     if (root) t.load(own, 0, i, p.bytes);
     if (!t.sections.may_send(own)) continue;
-    t.send_all(i, own);
+    t.sections.template send_all<W>(i, own);
     if (root && p.output != p.input) t.store(0, i, p.bytes, own);
   }
   if (t.sections.gives_up()) return;
@@ -182,7 +167,7 @@ static_assert(sizeof(UnevenPackets) ==
 // Chunks of different lengths. Of an empty one, too, a packet is sent: each rank hears from every other.
 template <int W, bool kWords>
 __device__ __forceinline__ void all_to_all_uneven(const UnevenPackets& p) {
-  const Thread<W, kWords> t(p.packets);
+  Thread<W, kWords> t(p.packets);
   const uint32_t packets = packets_of(p.packets.bytes);
   for (uint32_t i = t.first; i < packets; i += t.stride) {
     const uint32_t at = i * kPayload;
@@ -203,7 +188,7 @@ __device__ __forceinline__ void all_to_all_uneven(const UnevenPackets& p) {
   }
   if (t.sections.gives_up()) return;
   __syncthreads();
-  warpweave::advance_epoch(p.packets.group, t.sections.epoch);
+  warpweave::advance_epoch(p.packets.group, t.sections.epoch());
   t.sections.scrub_unless(
       [&](uint32_t source, uint32_t index) { return index < packets_of(p.received[source]); });
   for (uint32_t i = t.first; i < packets; i += t.stride) {
@@ -220,7 +205,7 @@ __device__ __forceinline__ void all_to_all_uneven(const UnevenPackets& p) {
 
 template <typename T, int W, bool kWords>
 __device__ __forceinline__ void reduce_scatter(const Packets& p) {
-  const Thread<W, kWords> t(p);
+  Thread<W, kWords> t(p);
   const uint32_t packets = packets_of(p.bytes);
   for (uint32_t i = t.first; i < packets; i += t.stride) {
     t.send_chunks(i, [&](uint32_t) { return p.bytes; });
@@ -239,12 +224,12 @@ __device__ __forceinline__ void reduce_scatter(const Packets& p) {
 // Every rank sends everything to all and reduces everything.
 template <typename T, int W, bool kWords>
 __device__ __forceinline__ void all_reduce_one_shot(const Packets& p) {
-  const Thread<W, kWords> t(p);
+  Thread<W, kWords> t(p);
   const uint32_t packets = packets_of(p.bytes);
   for (uint32_t i = t.first; i < packets; i += t.stride) {
     uint32_t own[3];
     t.load(own, 0, i, p.bytes);
-    if (t.sections.may_send(own)) t.send_all(i, own);
+    if (t.sections.may_send(own)) t.sections.template send_all<W>(i, own);
   }
   if (t.sections.gives_up()) return;
   t.prepare_next(packets);
@@ -260,7 +245,7 @@ __device__ __forceinline__ void all_reduce_one_shot(const Packets& p) {
 // Every rank reduces one chunk and sends the result to all, in the second half of the sections.
 template <typename T, int W, bool kWords>
 __device__ __forceinline__ void all_reduce_two_shot(const Packets& p) {
-  const Thread<W, kWords> t(p);
+  Thread<W, kWords> t(p);
   const uint32_t packets = packets_of(p.bytes);
   const uint32_t middle = p.capacity / 2;
   for (uint32_t i = t.first; i < packets; i += t.stride) {
@@ -274,7 +259,7 @@ __device__ __forceinline__ void all_reduce_two_shot(const Packets& p) {
     t.load(own, t.rank, i, own_bytes);
     if (!t.sections.template receive<W>(i, data, Any{})) continue;
     t.template reduce<T>(data, own, result);
-    t.send_all(middle + i, result);
+    t.sections.template send_all<W>(middle + i, result);
     t.store(t.rank, i, own_bytes, result);
   }
   for (uint32_t i = t.first; i < packets; i += t.stride) {

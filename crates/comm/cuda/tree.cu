@@ -135,7 +135,7 @@ struct Thread {
   // As `Sections::scrub`, where each rank uses other packets of its sections.
   __device__ __forceinline__ void scrub() const {
     if (blockIdx.x != 0 || threadIdx.x >= 32) return;
-    const uint32_t index = (sections.epoch / 2 * 32 + threadIdx.x) % p.capacity;
+    const uint32_t index = (sections.epoch() / 2 * 32 + threadIdx.x) % p.capacity;
     const uint32_t unit = index / kPlaces, tree = tree_of(unit);
     for (uint32_t source = 0; source < p.group.pad.world; ++source) {
       const bool up = source == t.children[tree][0] || source == t.children[tree][1];
@@ -153,7 +153,7 @@ __device__ __forceinline__ void all_reduce(const Tree& t) {
   if (thread.send_up()) thread.receive_down();
   thread.scrub();
   __syncthreads();
-  warpweave::advance_epoch(t.packets.group, thread.sections.epoch);
+  warpweave::advance_epoch(t.packets.group, thread.sections.epoch());
 }
 
 }  // namespace

@@ -461,9 +461,14 @@ mod tests {
         // types, halves of two); moves of three widths; reductions in two widths of three types, and the same
         // for what was pushed; reductions of three types by bulk copies; broadcasts of three widths. Then the
         // barrier, moves by bulk copies, reductions of three types along trees and through multicast
-        // addresses, and stores to these. RMSNorm of three types, after one shot, after two and alone.
-        let by_world = 3 * 2 + 3 * 5 + 3 + 3 * 2 + 3 * 2 + 3 + 3 + 2 * 3 + 2;
-        assert_eq!(names.len(), 4 * by_world + 2 + 3 + 3 + 1 + 3, "{names:?}");
+        // addresses, and stores to these. RMSNorm after one shot and after two (words of three types, halves of
+        // two), and alone (vectors and elements).
+        let by_world = 3 * 2 + 3 * 5 + 3 + 3 * 2 + 3 * 2 + 3 + 3 + 2 * 5 + 2;
+        assert_eq!(
+            names.len(),
+            4 * by_world + 2 + 3 + 3 + 1 + 2 * 3,
+            "{names:?}"
+        );
         #[cfg(feature = "nvcc")]
         for (image, name) in all() {
             let name = name.as_bytes();

@@ -5,68 +5,90 @@ use warpweave_symm_mem::{Cuda, DType, Result, device_image, kernel_name};
 
 use super::{DTYPES, WORLDS, launch_shared, unknown};
 use crate::collective::norm::launch::{
-    LOCAL_THREADS, NORM_THREADS, ReducedNorm, RowNorm, SEGMENT, Shots,
+    LOCAL_THREADS, ReducedNorm, RowNorm, Shots, UNIT, WARP, norm_threads,
 };
 
 static NORM: Image = device_image!("norm", sm_90a, compute_80);
 
-/// Threads of a warp, which computes a segment of a row at a time.
-const WARP: usize = SEGMENT;
-
 /// The largest cluster that every device can launch.
 const MAX_CLUSTER: u32 = 8;
 
-/// Most blocks for which rows are divided among several: as many use the links well, and all are resident,
-/// however clusters lie on the device.
-const DIVIDED: u32 = 64;
+/// Most blocks in pairs, which are on neighbouring SMs.
+const MOST_IN_PAIRS: u32 = 128;
+
+/// Most blocks in larger clusters: as many use the links well, and all are resident, however clusters lie on
+/// the device.
+const MOST_IN_CLUSTERS: u32 = 64;
 
 /// Blocks of an SM that compute rows without communication. None waits for another rank, so there may be more
 /// than are resident.
 const BLOCKS_PER_SM: u32 = 8;
 
-fn local_kernel(dtype: DType) -> &'static str {
-    kernel_name!(dtype, "add_rms_norm", "")
+/// `vectors`: for rows of whole vectors.
+fn local_kernel(dtype: DType, vectors: bool) -> &'static str {
+    match vectors {
+        true => kernel_name!(dtype, "add_rms_norm", ""),
+        false => kernel_name!(dtype, "add_rms_norm_elements", ""),
+    }
 }
 
-fn reduced_kernel(shots: Shots, dtype: DType, world: usize) -> Option<&'static str> {
+/// `words`: for rows of whole words.
+fn reduced_kernel(shots: Shots, dtype: DType, world: usize, words: bool) -> Option<&'static str> {
+    macro_rules! of {
+        ($name:literal) => {
+            match words || dtype == DType::F32 {
+                true => by_dtype_and_world!(dtype, world, $name),
+                false => by_dtype_and_world!(dtype, world, concat!($name, "_halves")),
+            }
+        };
+    }
     match shots {
-        Shots::One => by_dtype_and_world!(dtype, world, "packet_norm_one_shot"),
-        Shots::Two => by_dtype_and_world!(dtype, world, "packet_norm_two_shot"),
+        Shots::One => of!("packet_norm_one_shot"),
+        Shots::Two => of!("packet_norm_two_shot"),
     }
 }
 
 /// Every kernel.
 pub(super) fn all() -> impl Iterator<Item = (&'static Image, &'static str)> {
-    let reduced = WORLDS.into_iter().flat_map(|world| {
-        DTYPES.into_iter().flat_map(move |dtype| {
-            [Shots::One, Shots::Two]
-                .into_iter()
-                .filter_map(move |shots| reduced_kernel(shots, dtype, world))
-        })
-    });
-    let local = DTYPES.into_iter().map(local_kernel);
-    local.chain(reduced).map(|name| (&NORM, name))
+    let mut names = Vec::new();
+    for (dtype, wide) in DTYPES
+        .into_iter()
+        .flat_map(|dtype| [(dtype, true), (dtype, false)])
+    {
+        names.push(local_kernel(dtype, wide));
+        for (world, shots) in WORLDS
+            .into_iter()
+            .flat_map(|world| [(world, Shots::One), (world, Shots::Two)])
+        {
+            names.extend(reduced_kernel(shots, dtype, world, wide));
+        }
+    }
+    names.into_iter().map(|name| (&NORM, name))
 }
 
 /// A cluster of blocks for each row, as large as the grid allows: one block stores less to the links than
-/// they carry. At most `most` blocks of at most `threads` threads.
+/// they carry. A thread computes one of the `units` of a row at a time. At most `most` blocks of at most
+/// `threads` threads.
 fn grid(
-    norm: &RowNorm,
-    dtype: DType,
+    (rows, units): (u32, usize),
     (most, threads): (u32, usize),
     clusters: bool,
 ) -> LaunchConfig {
-    let segments = norm.units(dtype.size()).div_ceil(SEGMENT) as u32;
+    let each = units.div_ceil(WARP) as u32;
     let most = most.max(1);
+    let in_clusters = |size| match size {
+        ..=2 => MOST_IN_PAIRS,
+        _ => MOST_IN_CLUSTERS,
+    };
     let mut cluster = 1;
     while clusters
-        && 2 * cluster <= MAX_CLUSTER.min(segments)
-        && norm.rows.saturating_mul(2 * cluster) <= most.min(DIVIDED)
+        && 2 * cluster <= MAX_CLUSTER.min(each)
+        && rows.saturating_mul(2 * cluster) <= most.min(in_clusters(2 * cluster))
     {
         cluster *= 2;
     }
-    let warps = segments.div_ceil(cluster).min((threads / WARP) as u32);
-    let rows = norm.rows.clamp(1, most / cluster);
+    let warps = each.div_ceil(cluster).min((threads / WARP) as u32);
+    let rows = rows.clamp(1, most / cluster);
     let config = LaunchConfig::linear(rows * cluster, warps * WARP as u32);
     LaunchConfig {
         cluster: (cluster > 1).then_some((cluster, 1, 1)),
@@ -85,9 +107,11 @@ pub(super) unsafe fn add_rms_norm(
     norm: &RowNorm,
 ) -> Result<()> {
     let most = (cuda.sms() * BLOCKS_PER_SM, LOCAL_THREADS);
-    let config = grid(norm, dtype, most, is_hopper(cuda));
+    let name = local_kernel(dtype, norm.alignment >= 16);
+    let units = norm.row_bytes(dtype.size()).div_ceil(UNIT);
+    let config = grid((norm.rows, units), most, is_hopper(cuda));
     // SAFETY: the kernel takes the structure by value; the rest is the caller's obligation.
-    unsafe { launch_shared(cuda, stream, &NORM, local_kernel(dtype), config, *norm) }
+    unsafe { launch_shared(cuda, stream, &NORM, name, config, *norm) }
 }
 
 /// # Safety
@@ -101,9 +125,11 @@ pub(super) unsafe fn reduced_norm(
     blocks: u32,
 ) -> Result<()> {
     let world = launch.packets.group.pad.world as usize;
-    let name = reduced_kernel(shots, dtype, world).ok_or_else(|| unknown(dtype))?;
-    let most = (blocks, NORM_THREADS);
-    let config = grid(&launch.norm, dtype, most, is_hopper(cuda));
+    let words = launch.norm.alignment >= 4;
+    let name = reduced_kernel(shots, dtype, world, words).ok_or_else(|| unknown(dtype))?;
+    let most = (blocks, norm_threads(world));
+    let rows = (launch.norm.rows, launch.norm.packets(dtype.size()));
+    let config = grid(rows, most, is_hopper(cuda));
     // SAFETY: the kernel takes the structure by value; the rest is the caller's obligation.
     unsafe { launch_shared(cuda, stream, &NORM, name, config, *launch) }
 }

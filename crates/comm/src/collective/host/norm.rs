@@ -9,10 +9,7 @@ use super::group::{HostGroup, Member};
 use super::packet::{Areas, HostAreas, Payload, Sections};
 use crate::collective::launch::{MAX_WORLD, PACKET_SLOT, PAYLOAD};
 use crate::collective::norm::arithmetic::{add, normalize, quantize};
-use crate::collective::norm::launch::{ReducedNorm, RowNorm, Shots, UNIT, UNIT_PACKETS};
-
-/// The data of the packets of a unit.
-type Unit = [Payload; UNIT_PACKETS];
+use crate::collective::norm::launch::{ReducedNorm, RowNorm, Shots};
 
 /// # Safety
 /// As for [`CollectiveKernels::add_rms_norm`](crate::CollectiveKernels::add_rms_norm), for elements of type
@@ -41,7 +38,7 @@ pub(super) unsafe fn reduced_norm<T: Element>(shots: Shots, launch: &ReducedNorm
             let rows = Rows {
                 sections: &sections,
                 launch,
-                units: launch.norm.units(size_of::<T>()),
+                packets: launch.norm.packets(size_of::<T>()),
             };
             match shots {
                 Shots::One => rows.one_shot::<T>(),
@@ -57,7 +54,7 @@ struct Rows<'a, A> {
     sections: &'a Sections<'a, A>,
     launch: &'a ReducedNorm,
     /// Of a row.
-    units: usize,
+    packets: usize,
 }
 
 impl<A: Areas> Rows<'_, A> {
@@ -65,14 +62,14 @@ impl<A: Areas> Rows<'_, A> {
         self.sections.areas().peers()
     }
 
-    /// A unit of this rank's partial, zero beyond the row's end.
-    unsafe fn own<T: Element>(&self, row: usize, unit: usize) -> Unit {
+    /// A payload of this rank's partial, zero beyond the row's end.
+    unsafe fn own<T: Element>(&self, row: usize, packet: usize) -> Payload {
         // SAFETY: the caller's obligation.
         let row = unsafe { read::<T>(self.launch.norm.input, row, &self.launch.norm) };
-        let elements = UNIT / size_of::<T>();
-        let part = &row[unit * elements..row.len().min((unit + 1) * elements)];
-        let mut words = Unit::default();
-        // SAFETY: a unit has as many bytes; `T` has no padding.
+        let elements = PAYLOAD / size_of::<T>();
+        let part = &row[packet * elements..row.len().min((packet + 1) * elements)];
+        let mut words = Payload::default();
+        // SAFETY: a payload has as many bytes; `T` has no padding.
         unsafe {
             let to = words.as_mut_ptr().cast::<T>();
             std::ptr::copy_nonoverlapping(part.as_ptr(), to, part.len());
@@ -80,100 +77,91 @@ impl<A: Areas> Rows<'_, A> {
         words
     }
 
-    fn send(&self, peer: usize, packet: usize, unit: &Unit) {
-        for (index, data) in unit.iter().enumerate() {
-            self.sections.send(peer, packet + index, data);
-        }
-    }
-
-    /// The unit that `source` sent to these packets; `None` if it did not arrive in time.
-    fn receive(&self, source: usize, packet: usize) -> Option<Unit> {
-        let mut unit = Unit::default();
-        for (index, data) in unit.iter_mut().enumerate() {
-            *data = self.sections.receive(source, packet + index)?;
-        }
-        Some(unit)
-    }
-
-    /// Reduces what all ranks have of a unit, with `own` in this rank's place.
-    fn reduce<T: Element>(&self, packet: usize, own: &Unit) -> Option<Unit> {
-        let mut all = [Unit::default(); MAX_WORLD];
+    /// Reduces what all ranks have of packet `index`, with `own` in this rank's place; `None` if one did not
+    /// arrive in time.
+    fn reduce<T: Element>(&self, index: usize, own: &Payload) -> Option<Payload> {
+        let mut all = [Payload::default(); MAX_WORLD];
         all[self.sections.areas().rank()] = *own;
         for source in self.peers() {
-            all[source] = self.receive(source, packet)?;
+            all[source] = self.sections.receive(source, index)?;
         }
-        let mut sum = Unit::default();
+        let mut sum = Payload::default();
         let ranks = all[..self.sections.areas().world()].iter();
-        // SAFETY: a unit holds so many elements and is aligned for them.
+        // SAFETY: a payload holds so many elements and is aligned for them.
         unsafe {
-            let count = UNIT_PACKETS * PAYLOAD / size_of::<T>();
+            let count = PAYLOAD / size_of::<T>();
             let into = std::slice::from_raw_parts_mut(sum.as_mut_ptr().cast::<T>(), count);
-            elements::reduce(ranks.map(|unit| unit.as_ptr().cast()), into);
+            elements::reduce(ranks.map(|payload| payload.as_ptr().cast()), into);
         }
         Some(sum)
     }
 
-    /// Computes row `row` of what `unit` gives, if it gives all.
-    unsafe fn compute<T: Element>(&self, row: usize, unit: impl Fn(usize) -> Option<Unit>) {
-        let units: Option<Vec<Unit>> = (0..self.units).map(unit).collect();
-        let Some(units) = units else { return };
+    /// Computes row `row` of what `payload` gives, if it gives all.
+    unsafe fn compute<T: Element>(&self, row: usize, payload: impl Fn(usize) -> Option<Payload>) {
+        let payloads: Option<Vec<Payload>> = (0..self.packets).map(payload).collect();
+        let Some(payloads) = payloads else { return };
         let hidden = self.launch.norm.hidden as usize;
-        // SAFETY: the units hold the row, and are aligned for its elements; the rest is the caller's
+        // SAFETY: the payloads hold the row, and are aligned for its elements; the rest is the caller's
         // obligation.
         unsafe {
-            let x = std::slice::from_raw_parts(units.as_ptr().cast::<T>(), hidden);
+            let x = std::slice::from_raw_parts(payloads.as_ptr().cast::<T>(), hidden);
             compute(&self.launch.norm, row, x);
         }
     }
 
+    /// The packets of some rows.
+    fn of(&self, rows: impl Iterator<Item = usize>) -> impl Iterator<Item = (usize, usize)> {
+        rows.flat_map(|row| (0..self.packets).map(move |packet| (row, packet)))
+    }
+
     unsafe fn one_shot<T: Element>(&self) {
         let rows = self.launch.norm.rows as usize;
-        let packet = |row, unit| UNIT_PACKETS * (row * self.units + unit);
+        let place = |row, packet| row * self.packets + packet;
         // SAFETY: the caller's obligation.
         unsafe {
-            for (row, unit) in
-                (0..rows).flat_map(|row| (0..self.units).map(move |unit| (row, unit)))
-            {
-                let own = self.own::<T>(row, unit);
+            for (row, packet) in self.of(0..rows) {
+                let own = self.own::<T>(row, packet);
                 self.peers()
-                    .for_each(|peer| self.send(peer, packet(row, unit), &own));
+                    .for_each(|peer| self.sections.send(peer, place(row, packet), &own));
             }
             for row in 0..rows {
-                self.compute::<T>(row, |unit| {
-                    self.reduce::<T>(packet(row, unit), &self.own::<T>(row, unit))
+                self.compute::<T>(row, |packet| {
+                    self.reduce::<T>(place(row, packet), &self.own::<T>(row, packet))
                 });
             }
         }
-        self.sections.scrub(packet(rows, 0), 0);
+        self.sections.scrub(place(rows, 0), 0);
     }
 
     unsafe fn two_shot<T: Element>(&self) {
         let (rows, chunk) = (self.launch.norm.rows as usize, self.launch.chunk as usize);
         let middle = self.sections.areas().capacity() / 2;
         let rank = self.sections.areas().rank();
-        let packet = |row, unit| UNIT_PACKETS * (row % chunk * self.units + unit);
+        let place = |row, packet| row % chunk * self.packets + packet;
         let others = || (0..rows).filter(|row| row / chunk != rank);
         // SAFETY: the caller's obligation.
         unsafe {
-            for (row, unit) in others().flat_map(|row| (0..self.units).map(move |unit| (row, unit)))
-            {
-                self.send(row / chunk, packet(row, unit), &self.own::<T>(row, unit));
+            for (row, packet) in self.of(others()) {
+                let own = self.own::<T>(row, packet);
+                self.sections.send(row / chunk, place(row, packet), &own);
             }
             for row in (rank * chunk..rows).take(chunk) {
-                self.compute::<T>(row, |unit| {
-                    let sum = self.reduce::<T>(packet(row, unit), &self.own::<T>(row, unit))?;
+                self.compute::<T>(row, |packet| {
+                    let place = place(row, packet);
+                    let sum = self.reduce::<T>(place, &self.own::<T>(row, packet))?;
                     self.peers()
-                        .for_each(|peer| self.send(peer, middle + packet(row, unit), &sum));
+                        .for_each(|peer| self.sections.send(peer, middle + place, &sum));
                     Some(sum)
                 });
             }
             for row in others() {
-                self.compute::<T>(row, |unit| {
-                    self.receive(row / chunk, middle + packet(row, unit))
+                self.compute::<T>(row, |packet| {
+                    self.sections
+                        .receive(row / chunk, middle + place(row, packet))
                 });
             }
         }
-        let used = UNIT_PACKETS * self.units * chunk;
+        let used = self.packets * chunk;
         self.sections.scrub(used, used);
     }
 }

@@ -5,7 +5,7 @@ use float8::F8E4M3;
 use warpweave_symm_mem::host::Element;
 use warpweave_symm_mem::{DType, with_element};
 
-use super::launch::{SEGMENT, UNIT};
+use crate::collective::launch::PAYLOAD;
 
 /// The largest e4m3. `F8E4M3::MAX` is 416 in float8 0.7.
 pub const E4M3_MAX: f32 = 448.0;
@@ -22,7 +22,7 @@ pub fn add<T: Element>(x: &[T], residual: &[T]) -> Vec<T> {
 /// `r / sqrt(mean of squares + epsilon) * weight` of a row, rounded to the type of the elements.
 pub fn normalize<T: Element>(r: &[T], weight: &[T], epsilon: f32) -> Vec<T> {
     let mut values = widened(r);
-    let mean = sum_of_squares(&values, UNIT / size_of::<T>()) / values.len() as f32;
+    let mean = sum_of_squares(&values, PAYLOAD / size_of::<T>()) * (1.0 / values.len() as f32);
     let inverse = 1.0 / (mean + epsilon).sqrt();
     for (value, weight) in values.iter_mut().zip(widened(weight)) {
         *value = *value * inverse * weight;
@@ -54,26 +54,15 @@ pub fn quantize<T: Element>(y: &[T]) -> (Vec<F8E4M3>, f32) {
     (rounded(&quotients), scale)
 }
 
-/// In the order that `norm.cuh` gives; `unit` is elements.
-fn sum_of_squares(values: &[f32], unit: usize) -> f32 {
-    let of_unit = |unit: &[f32]| unit.iter().fold(0.0f32, |sum, v| v.mul_add(*v, sum));
-    let of_segment = |segment: &[f32]| {
-        let mut lanes = [0.0f32; SEGMENT];
-        for (lane, unit) in lanes.iter_mut().zip(segment.chunks(unit)) {
-            *lane = of_unit(unit);
-        }
-        let mut count = SEGMENT / 2;
-        while count > 0 {
-            for lane in 0..count {
-                lanes[lane] += lanes[lane + count];
-            }
-            count /= 2;
-        }
-        lanes[0]
-    };
-    values
-        .chunks(SEGMENT * unit)
-        .fold(0.0, |sum, segment| sum + of_segment(segment))
+/// In the order that `norm.cuh` gives; `payload` is elements.
+fn sum_of_squares(values: &[f32], payload: usize) -> f32 {
+    let of_payload = |some: &[f32]| some.iter().fold(0.0f32, |sum, v| v.mul_add(*v, sum));
+    let mut sums: Vec<f32> = values.chunks(payload).map(of_payload).collect();
+    // A level of the tree at a time. What lacks a neighbour would be added to zero.
+    while sums.len() > 1 {
+        sums = sums.chunks(2).map(|pair| pair.iter().sum()).collect();
+    }
+    sums.first().copied().unwrap_or_default()
 }
 
 fn widened<T: Element>(values: &[T]) -> Vec<f32> {
@@ -115,7 +104,8 @@ mod tests {
         let squares: f64 = r.iter().map(|r| r.to_f64() * r.to_f64()).sum();
         let inverse = 1.0 / (squares / hidden as f64 + f64::from(epsilon)).sqrt();
         let y = normalize(&r, &weight, epsilon);
-        let depth = (UNIT / size_of::<T>() + 5 + hidden.div_ceil(SEGMENT * 12)) as f64;
+        let payloads = (hidden * size_of::<T>()).div_ceil(PAYLOAD);
+        let depth = (PAYLOAD / size_of::<T>()) as f64 + (payloads as f64).log2().ceil();
         let f32_roundings = (depth / 2.0 + 6.0) * f64::from(f32::EPSILON);
         for ((r, weight), y) in r.iter().zip(&weight).zip(&y) {
             let exact = r.to_f64() * inverse * weight.to_f64();

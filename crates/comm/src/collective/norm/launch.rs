@@ -2,22 +2,27 @@
 
 use warpweave_symm_mem::{DType, DevicePtr};
 
-use crate::collective::launch::Packets;
+use crate::collective::launch::{PAYLOAD, Packets};
 
-/// Bytes of a unit of a row, which one thread computes: `kUnitBytes`.
+/// Bytes of a row that a thread computes at once without packets: the `Units` of `uint4`. With packets it is
+/// a [`PAYLOAD`].
 pub(crate) const UNIT: usize = 48;
 
-/// Packets of a unit: `kUnitPackets`.
-pub(crate) const UNIT_PACKETS: usize = 4;
+/// Most sums of warps of a row: `kMaxWarpSums`.
+const MAX_WARP_SUMS: usize = 512;
 
-/// Units of a segment of a row, which one warp computes.
-pub(crate) const SEGMENT: usize = 32;
+/// Threads of a warp.
+pub(crate) const WARP: usize = 32;
 
-/// Most segments of a row: `kMaxSegments`.
-pub(crate) const MAX_SEGMENTS: usize = 128;
+/// Most threads of a block of `world` ranks: `kNormThreads`.
+pub(crate) const fn norm_threads(world: usize) -> usize {
+    match world {
+        0..=2 => 1024,
+        3..=4 => 768,
+        _ => 512,
+    }
+}
 
-/// Most threads of a block: `kNormThreads`.
-pub(crate) const NORM_THREADS: usize = 256;
 /// The same of a block that computes without packets: `kLocalThreads`.
 pub(crate) const LOCAL_THREADS: usize = 512;
 
@@ -43,10 +48,14 @@ pub struct RowNorm {
     pub rows: u32,
     /// Elements of a row.
     pub hidden: u32,
+    /// 1 / hidden.
+    pub share: f32,
     /// Added to the mean of squares.
     pub epsilon: f32,
-    /// 1 if rows and addresses are multiples of 16 bytes.
-    pub vectors: u32,
+    /// Rows and addresses are multiples of so many bytes: 16, 4 or 2.
+    pub alignment: u32,
+    /// Zero.
+    pub reserved: u32,
 }
 
 /// Parameter of `packet_norm_*`.
@@ -64,17 +73,17 @@ pub struct ReducedNorm {
 }
 
 const _: () = {
-    assert!(size_of::<RowNorm>() == 72);
-    assert!(size_of::<ReducedNorm>() == size_of::<Packets>() + 80);
+    assert!(size_of::<RowNorm>() == 80);
+    assert!(size_of::<ReducedNorm>() == size_of::<Packets>() + 88);
 };
 
 impl RowNorm {
     /// The longest row, in bytes.
-    pub const MOST_BYTES: usize = MAX_SEGMENTS * SEGMENT * UNIT;
+    pub const MOST_BYTES: usize = MAX_WARP_SUMS * WARP * PAYLOAD;
 
-    /// The same, with vectors if everything is aligned to them.
+    /// The same, with what follows from the rest: the share and the alignment.
     #[must_use]
-    pub fn with_vectors(self, dtype: DType) -> Self {
+    pub fn completed(self, dtype: DType) -> Self {
         let addresses = [
             self.input,
             self.residual,
@@ -83,17 +92,24 @@ impl RowNorm {
             self.normalized,
             self.quantized,
         ];
-        let row = u64::from(self.hidden) * dtype.size() as u64;
+        let row = self.row_bytes(dtype.size()) as u64;
         let all = addresses.iter().fold(row, |all, address| all | address.0);
+        let alignment = [16, 4].into_iter().find(|&bytes| all.is_multiple_of(bytes));
         RowNorm {
-            vectors: u32::from(all.is_multiple_of(16)),
+            share: 1.0 / self.hidden as f32,
+            alignment: alignment.unwrap_or(2) as u32,
             ..self
         }
     }
 
-    /// Units of a row of elements of `size` bytes.
-    pub(crate) const fn units(&self, size: usize) -> usize {
-        (self.hidden as usize * size).div_ceil(UNIT)
+    /// Bytes of a row of elements of `size` bytes.
+    pub(crate) const fn row_bytes(&self, size: usize) -> usize {
+        self.hidden as usize * size
+    }
+
+    /// Packets that a rank sends another of a row.
+    pub(crate) const fn packets(&self, size: usize) -> usize {
+        self.row_bytes(size).div_ceil(PAYLOAD)
     }
 }
 

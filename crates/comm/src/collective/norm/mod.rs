@@ -5,7 +5,7 @@
 //! Everything is computed in f32, and rounded to the type of the elements where it is stored:
 //! 1. x = Σ partials, in the order of ranks, rounded: what an all-reduce gives.
 //! 2. r = x + residual, rounded: the new residual.
-//! 3. y = r / √(mean of r² + ε) · weight, rounded: the normalized row. Squares are added in a fixed order,
+//! 3. y = r · (1 / √(mean of r² + ε)) · weight, rounded: the normalized row. Squares are added in a fixed order,
 //!    which `cuda/norm.cuh` gives.
 //! 4. Optionally scale = max |y| / 448 of each row, and q = e4m3(y / scale): the nearest e4m3, saturating.
 //!
@@ -32,7 +32,7 @@ use super::calls::overlap;
 use super::launch::{PAYLOAD, signature};
 use super::validate::check_dtype;
 use super::variant::Variant;
-use launch::{ReducedNorm, RowNorm, Shots, UNIT_PACKETS};
+use launch::{ReducedNorm, RowNorm, Shots};
 
 /// Minimum time of a launch after another, in microseconds.
 const LAUNCH: f64 = 2.5;
@@ -160,7 +160,7 @@ impl<B: CollectiveKernels> Collectives<B> {
             rows: all.rows / world as u32,
             ..all
         };
-        let rows = rows.with_vectors(norm.dtype);
+        let rows = rows.completed(norm.dtype);
         let size = norm.dtype.size();
         let scatter = Call {
             operation: Operation::ReduceScatter,
@@ -281,10 +281,12 @@ impl<B: CollectiveKernels> Collectives<B> {
             scales: optional(quantized.map(|q| q.scales)),
             rows: rows as u32,
             hidden: norm.hidden as u32,
+            share: 0.0,
             epsilon: norm.epsilon,
-            vectors: 0,
+            alignment: 0,
+            reserved: 0,
         };
-        Ok(rows.with_vectors(norm.dtype))
+        Ok(rows.completed(norm.dtype))
     }
 
     /// # Safety
@@ -316,7 +318,7 @@ impl<B: CollectiveKernels> Collectives<B> {
     }
 
     fn fits_packets(&self, rows: &RowNorm, dtype: DType, variant: Variant) -> bool {
-        let each = rows.units(dtype.size()) * UNIT_PACKETS;
+        let each = rows.packets(dtype.size());
         match variant {
             Variant::Packets => rows.rows as usize * each <= self.capacity,
             Variant::PacketsTwoShot => self.chunk_of_rows(rows) * each <= self.capacity / 2,
@@ -368,7 +370,7 @@ impl<B: CollectiveKernels> Collectives<B> {
     ///
     /// # Safety
     /// As for [`Collectives::enqueue`]. `rows` has as many elements as `call`, the `input` is this rank's
-    /// operand of it, and the [vectors](RowNorm::with_vectors) are right; its memory lives as long, and its
+    /// operand of it, and is [completed](RowNorm::completed); its memory lives as long, and its
     /// results overlap nothing else but where [`AddRmsNorm`] says so.
     pub unsafe fn enqueue_with_norm(
         &self,

@@ -105,10 +105,12 @@ impl Norm {
             scales,
             rows: rows as u32,
             hidden: hidden as u32,
+            share: 0.0,
             epsilon: self.epsilon,
-            vectors: 0,
+            alignment: 0,
+            reserved: 0,
         }
-        .with_vectors(self.dtype)
+        .completed(self.dtype)
     }
 }
 
