@@ -124,7 +124,7 @@ constexpr uint32_t kPacketSlot = kSliceSlot + kMaxSlices * kMaxBlocks;
 //
 // A launch begins with four loads: of a peer's notice, of the stop flag, of the epoch and of the first data.
 // `may_send` has the compiler compute nothing of any before all are in flight: it would wait for the first
-// three before it loads data, a third of a microsecond.
+// three before it loads data.
 struct Sections {
   const Packets& p;
   uint32_t notice;   // what a peer that has given up left
