@@ -84,7 +84,9 @@ impl ThreadExchange {
             taken: 0,
         });
         generation.given[self.rank] = Some(mine);
-        self.group.arrived.notify_all();
+        if generation.given.iter().all(Option::is_some) {
+            self.group.arrived.notify_all();
+        }
         loop {
             let generation = state
                 .open

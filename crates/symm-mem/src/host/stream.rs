@@ -27,7 +27,10 @@ struct Handle {
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     state: Mutex<State>,
-    changed: Condvar,
+    /// There is work, or there will be none.
+    filled: Condvar,
+    /// The last of the work has ended.
+    emptied: Condvar,
 }
 
 #[derive(Debug, Default)]
@@ -88,7 +91,7 @@ impl HostStream {
         };
         let queue = &self.0.queue;
         queue.state.lock().waiting.push_back(step);
-        queue.changed.notify_all();
+        queue.filled.notify_one();
     }
 
     /// Blocks until the queue is empty and returns the first failure since the last call.
@@ -124,7 +127,7 @@ impl Host {
 impl Drop for Handle {
     fn drop(&mut self) {
         self.queue.state.lock().closed = true;
-        self.queue.changed.notify_all();
+        self.queue.filled.notify_one();
     }
 }
 
@@ -141,7 +144,7 @@ impl Queue {
                     if state.closed {
                         return;
                     }
-                    self.changed.wait(&mut state);
+                    self.filled.wait(&mut state);
                 }
             };
             let failure = step.run();
@@ -151,8 +154,10 @@ impl Queue {
             if state.failure.is_none() {
                 state.failure = failure;
             }
-            drop(state);
-            self.changed.notify_all();
+            if state.waiting.is_empty() {
+                drop(state);
+                self.emptied.notify_all();
+            }
         }
     }
 
@@ -173,7 +178,7 @@ impl Queue {
                     cause: format!("no progress for {limit:?}"),
                 });
             }
-            self.changed.wait_for(&mut state, left);
+            self.emptied.wait_for(&mut state, left);
         }
         Ok(state.failure.take())
     }
