@@ -47,8 +47,8 @@ impl Sizes {
                 gemms: [DType::Bf16, DType::F16, DType::F32]
                     .map(|d| (square(96), d))
                     .into(),
-                collectives: [4 << 10, 64 << 10, 256 << 10].map(Bytes).into(),
-                iterations: Some(4),
+                collectives: [4 << 10, 64 << 10].map(Bytes).into(),
+                iterations: Some(2),
             },
             BackendKind::Cuda => Self {
                 copies: [4 << 10, 256 << 20],
