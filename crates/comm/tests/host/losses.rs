@@ -393,7 +393,7 @@ fn last_words(ranks: &[Rank], culprit: usize, since: Instant) -> Vec<(usize, Dur
 /// Kills `culprit` at any moment; how long after it the last of the others has ended.
 fn killed(work: &str, (world, culprit): (usize, usize)) -> Duration {
     let ranks = start(work, world, Duration::from_secs(10));
-    let moment = Duration::from_micros(random(200_000));
+    let moment = Duration::from_micros(random(60_000));
     std::thread::sleep(moment);
     let killed = Instant::now();
     ranks[culprit].send(Signal::KILL);
