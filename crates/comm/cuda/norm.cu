@@ -151,7 +151,6 @@ template <typename T, uint32_t kAccess>
 __device__ __forceinline__ void local(const RowNorm& n, RowCluster& cluster) {
   const Units<T, 4, kAccess> units{n};
   cluster.announce();
-  __syncthreads();
   cluster.begin();
   for (uint32_t row = cluster.index; row < n.rows; row += cluster.count) {
     norm_row(units, cluster, row, [&](uint32_t unit, uint32_t (&x)[12]) {

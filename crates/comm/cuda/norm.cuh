@@ -203,7 +203,7 @@ struct alignas(16) Exchanged {
 // phase of a barrier counts bytes of the next. Each block waits for all that is stored to it, so any may end.
 //
 // Values are stored with the barrier that counts their bytes. A release to the cluster would also wait for
-// the packets in flight. Values of warps that have none are zero.
+// the packets in flight.
 class RowCluster {
  public:
   uint32_t index;  // of this cluster
@@ -222,7 +222,6 @@ class RowCluster {
   }
   // Peers may store to this block from now on. Once.
   __device__ __forceinline__ void announce() const {
-    for (uint32_t at = threadIdx.x; at < 2 * kMaxWarpSums; at += blockDim.x) (&shared_.values[0][0])[at] = 0;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     if (blocks_ == 1) return;
     if (threadIdx.x == 0) {
@@ -230,7 +229,7 @@ class RowCluster {
       init_barrier(&shared_.arrived[1], blockDim.x / 32);
       publish_barriers();
     }
-    __syncthreads();
+    __syncwarp();
     asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
 #endif
   }
@@ -311,14 +310,21 @@ __device__ __forceinline__ float sum_of_warps(const float* values, uint32_t coun
   uint32_t lanes = 1;
 #pragma unroll 1
   while (16 * lanes < count) lanes *= 2;
-  const float4* fours = reinterpret_cast<const float4*>(values) + 4 * (threadIdx.x % lanes);
-  float sums[4];
+  const uint32_t first = 16 * (threadIdx.x % lanes);
+  float sums[16];
 #pragma unroll
-  for (uint32_t i = 0; i < 4; ++i) {
-    const float4 four = fours[i];
-    sums[i] = __fadd_rn(__fadd_rn(four.x, four.y), __fadd_rn(four.z, four.w));
+  for (uint32_t i = 0; i < 16; i += 4) {
+    const float4 four = *reinterpret_cast<const float4*>(values + first + i);
+    sums[i] = four.x, sums[i + 1] = four.y, sums[i + 2] = four.z, sums[i + 3] = four.w;
   }
-  float sum = __fadd_rn(__fadd_rn(sums[0], sums[1]), __fadd_rn(sums[2], sums[3]));
+#pragma unroll
+  for (uint32_t i = 0; i < 16; ++i)
+    if (first + i >= count) sums[i] = 0;
+#pragma unroll
+  for (uint32_t apart = 1; apart < 16; apart *= 2)
+#pragma unroll
+    for (uint32_t at = 0; at < 16; at += 2 * apart) sums[at] = __fadd_rn(sums[at], sums[at + apart]);
+  float sum = sums[0];
 #pragma unroll 1
   for (uint32_t mask = 1; mask < lanes; mask *= 2) sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, mask));
   return sum;

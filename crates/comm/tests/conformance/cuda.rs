@@ -268,8 +268,9 @@ fn a_few_calls_for_compute_sanitizer() {
 #[test]
 #[ignore = "needs GPUs"]
 fn rows_are_added_and_normalized_in_every_variant() {
-    // Units of 48 bytes, segments of 1536, blocks of eight segments, clusters of up to eight blocks.
-    let hiddens = [1, 12, 24, 100, 768, 1000, 4096, 7168, 8192, 20_008];
+    // Payloads of 12 bytes or units of 48, warps of 32 of either, blocks of 32 warps, clusters of up to eight
+    // blocks; in f32 the last row is the longest.
+    let hiddens = [1, 12, 24, 100, 768, 1000, 4096, 7168, 8192, 20_008, 49_152];
     for world in worlds() {
         let mut sizes = sizes(world);
         sizes.options.packet_bytes = 256 << 10;

@@ -281,7 +281,7 @@ fn ranks_of_a_communicator() {
 
 #[test]
 fn rows_are_added_and_normalized_in_every_variant() {
-    // Units of 48 bytes, segments of 1536.
+    // Payloads of 12 bytes.
     let hiddens = [1, 7, 12, 24, 100, 384, 768, 1000, 4104];
     // Of more ranks than cores each case takes long.
     let worlds = [1, 2, 3, 4, 8].map(|world| (world, &hiddens[..]));
