@@ -91,7 +91,7 @@ impl HostStream {
         };
         let queue = &self.0.queue;
         queue.state.lock().waiting.push_back(step);
-        queue.filled.notify_one();
+        queue.filled.notify_all();
     }
 
     /// Blocks until the queue is empty and returns the first failure since the last call.
@@ -127,7 +127,7 @@ impl Host {
 impl Drop for Handle {
     fn drop(&mut self) {
         self.queue.state.lock().closed = true;
-        self.queue.filled.notify_one();
+        self.queue.filled.notify_all();
     }
 }
 

@@ -13,8 +13,8 @@
 //! number of rows, on the variant, the grid or the alignment, nor on whether one launch does it or several.
 //!
 //! # The limit of one launch
-//! A call by packets is bound by latency: the launch, one link crossing (two in two shots), two barriers of
-//! the blocks of a row, and about ten loads from L2 in a chain. Bytes count from some hundred KiB on: one
+//! A call by packets is bound by latency: the launch, the first loads, one link crossing (two in two shots),
+//! and the exchange of sums among the blocks of a row. Bytes count from some hundred KiB on: one
 //! shot sends `4/3 · (n - 1)` of the message over each rank's link, two shots `8/3 · (n - 1)/n`. At 350 GB/s,
 //! 512 KiB among two ranks take 2.0 µs either way; among four, 6.0 µs in one shot and 3.0 in two. The norm
 //! adds reading the residual and storing two results, of this rank's memory, of which the loads overlap with
