@@ -60,12 +60,6 @@ struct Thread {
     warpweave::reduce_payloads<T, W>(rank, world, data, own, sum);
     return true;
   }
-  // Prepares the next launch, while packets are in flight.
-  __device__ __forceinline__ void prepare_next(uint32_t used, uint32_t second) const {
-    __syncthreads();
-    warpweave::advance_epoch(p.packets.group, sections.epoch());
-    sections.scrub(used, second);
-  }
 };
 
 // Every rank sends everything to all, reduces everything and computes all rows.
@@ -90,7 +84,7 @@ __device__ __forceinline__ void one_shot(const ReducedNorm& p, RowCluster& clust
   }
   cluster.announce();
   const bool sound = !t.sections.gives_up();
-  t.prepare_next(n.rows * units, 0);
+  t.sections.prepare_next(n.rows * units);
   cluster.begin();
   for (uint32_t row = cluster.index; row < n.rows; row += cluster.count) {
     norm_row(t.units, cluster, row, [&](uint32_t unit, uint32_t (&x)[3]) {
@@ -125,7 +119,7 @@ __device__ __forceinline__ void two_shot(const ReducedNorm& p, RowCluster& clust
   cluster.announce();
   const bool sound = !t.sections.gives_up();
   const uint32_t used = units * p.chunk;
-  t.prepare_next(used, used);
+  t.sections.prepare_next(used, used);
   cluster.begin();
   for (uint32_t row = begin + cluster.index; row < end; row += cluster.count) {
     norm_row(t.units, cluster, row, [&](uint32_t unit, uint32_t (&x)[3]) {

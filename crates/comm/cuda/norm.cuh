@@ -16,6 +16,8 @@
 
 #include <cuda_fp8.h>
 
+#include <type_traits>
+
 #include "accumulator.cuh"
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
@@ -51,29 +53,13 @@ struct RowNorm {
 };
 static_assert(sizeof(RowNorm) == 80, "as in Rust");
 
-// An integer or vector of so many bytes.
+// An integer or vector of so many bytes: 1, 2, 4, 8 or 16.
 template <uint32_t kBytes>
-struct Sized;
-template <>
-struct Sized<1> {
-  using Type = uint8_t;
-};
-template <>
-struct Sized<2> {
-  using Type = uint16_t;
-};
-template <>
-struct Sized<4> {
-  using Type = uint32_t;
-};
-template <>
-struct Sized<8> {
-  using Type = uint2;
-};
-template <>
-struct Sized<16> {
-  using Type = uint4;
-};
+using Sized = std::conditional_t<
+    kBytes == 16, uint4,
+    std::conditional_t<kBytes == 8, uint2,
+                       std::conditional_t<kBytes == 4, uint32_t,
+                                          std::conditional_t<kBytes == 2, uint16_t, uint8_t>>>>;
 
 // The units of rows of type T: `kPayloads` each, which one thread computes, in accesses of `kAccess` bytes, to
 // which all addresses and rows are aligned.
@@ -96,7 +82,7 @@ struct Units {
 
   // A unit of the row at `row`; zero beyond its end.
   __device__ __forceinline__ void load(Words& words, uint64_t row, uint32_t unit) const {
-    using Access = typename Sized<kAccess>::Type;
+    using Access = Sized<kAccess>;
     const uint32_t left = row_bytes() - unit * kBytes;
     const Access* from = reinterpret_cast<const Access*>(row + unit * kBytes);
     Access parts[kBytes / kAccess] = {};
@@ -119,7 +105,7 @@ struct Units {
   // `left` bytes at most, in accesses of `kPart`.
   template <uint32_t kPart, typename Data>
   static __device__ __forceinline__ void store_parts(uint64_t to, const Data& data, uint32_t left) {
-    using Part = typename Sized<kPart>::Type;
+    using Part = Sized<kPart>;
     Part parts[sizeof(Data) / kPart];
     memcpy(parts, data, sizeof(Data));
 #pragma unroll
@@ -337,8 +323,8 @@ __device__ __forceinline__ void for_units(const RowCluster& cluster, uint32_t un
   for (uint32_t unit = cluster.thread(); unit < units; unit += 32 * cluster.warps()) body(unit);
 }
 
-// Computes row `row`. All threads of its cluster. `x(unit, words)` gives a unit of x; where it returns false, nothing is stored of the
-// unit, and the rest of the row becomes NaN.
+// Computes row `row`. All threads of its cluster. `x(unit, words)` gives a unit of x; where it returns false,
+// nothing is stored of the unit, and the rest of the row becomes NaN.
 template <typename Units, typename X>
 __device__ __forceinline__ void norm_row(const Units& units, RowCluster& cluster, uint32_t row, X x) {
   using Words = typename Units::Words;

@@ -120,6 +120,11 @@ __device__ __forceinline__ void store_payload(uint64_t to, const uint32_t (&data
 // The slot that faults of packets name. It has no flags.
 constexpr uint32_t kPacketSlot = kSliceSlot + kMaxSlices * kMaxBlocks;
 
+// The peer of a step, from the next rank on.
+__device__ __forceinline__ uint32_t peer_of(uint32_t rank, uint32_t world, int step) {
+  return rank + step < world ? rank + step : rank + step - world;
+}
+
 // The packets of one call as a rank sees them.
 //
 // A launch begins with four loads: of a peer's notice, of the stop flag, of the epoch and of the first data.
@@ -167,13 +172,13 @@ struct Sections {
   __device__ __forceinline__ void send(uint32_t peer, uint32_t index, const uint32_t (&data)[3]) const {
     store_packet(at(peer, p.group.pad.rank, index), {{data[0], data[1], data[2]}, flag()});
   }
-  // The same data to every peer, from the next rank on.
+  // The same data to every peer.
   template <int W>
   __device__ __forceinline__ void send_all(uint32_t index, const uint32_t (&data)[3]) const {
     const uint32_t rank = p.group.pad.rank, world = p.group.pad.world;
 #pragma unroll
     for (int step = 1; step < W; ++step)
-      if (step < world) send(rank + step < world ? rank + step : rank + step - world, index, data);
+      if (step < world) send(peer_of(rank, world, step), index, data);
   }
   // Receives those of `N` packets that are `missing`: packet i is at `place(i)` and comes from `source(i)`.
   // False if one timed out: the fault is recorded and its data undefined.
@@ -225,6 +230,12 @@ struct Sections {
         [](uint32_t source) { return source; });
   }
 
+  // Prepares the next launch, while packets are in flight; as `scrub`. All threads.
+  __device__ __forceinline__ void prepare_next(uint32_t used, uint32_t second = 0) const {
+    __syncthreads();
+    advance_epoch(p.group, epoch());
+    scrub(used, second);
+  }
   // Zeroes a few packets that this call does not use, in rotation, so that no packet survives until its flag
   // repeats. `used`: packets at the start of each section that this call uses; `second`: the same from the
   // section's middle on.

@@ -11,6 +11,7 @@ namespace {
 using warpweave::kPayload;
 using warpweave::Packets;
 using warpweave::packets_of;
+using warpweave::peer_of;
 using warpweave::Sections;
 
 struct Any {
@@ -50,10 +51,6 @@ struct Thread {
     const uint64_t offset = uint64_t(index) * kPayload;
     warpweave::store_payload<kWords>(p.output + chunk * p.bytes + offset, data, uint32_t(bytes - offset));
   }
-  // The peer of a step.
-  __device__ __forceinline__ uint32_t peer(int step) const {
-    return rank + step < world ? rank + step : rank + step - world;
-  }
   // To every peer its own chunk's packet, if the chunk, of `bytes(peer)`, has one, and if this rank may send.
   // All loads come before the first store: a load would wait for an earlier store.
   template <typename Bytes>
@@ -61,24 +58,19 @@ struct Thread {
     uint32_t data[W][3];
 #pragma unroll
     for (int step = 1; step < W; ++step)
-      if (step < world && index < packets_of(bytes(peer(step))))
-        load(data[step], peer(step), index, bytes(peer(step)));
+      if (step < world && index < packets_of(bytes(peer_of(rank, world, step))))
+        load(data[step], peer_of(rank, world, step), index, bytes(peer_of(rank, world, step)));
     if (!sections.may_send(reinterpret_cast<uint32_t (&)[3 * W]>(data))) return;
 #pragma unroll
     for (int step = 1; step < W; ++step)
-      if (step < world && index < packets_of(bytes(peer(step)))) sections.send(peer(step), index, data[step]);
+      if (step < world && index < packets_of(bytes(peer_of(rank, world, step))))
+        sections.send(peer_of(rank, world, step), index, data[step]);
   }
   // Reduces all ranks' data in the order of ranks.
   template <typename T>
   __device__ __forceinline__ void reduce(const uint32_t (&data)[W][3], const uint32_t (&own)[3],
                                          uint32_t (&out)[3]) const {
     warpweave::reduce_payloads<T, W>(rank, world, data, own, out);
-  }
-  // Prepares the next launch, while packets are in flight. All threads.
-  __device__ __forceinline__ void prepare_next(uint32_t used, uint32_t second = 0) const {
-    __syncthreads();
-    warpweave::advance_epoch(p.group, sections.epoch());
-    sections.scrub(used, second);
   }
 };
 
@@ -94,7 +86,7 @@ __device__ __forceinline__ void all_gather(const Packets& p) {
     if (p.output + t.rank * p.bytes != p.input) t.store(t.rank, i, p.bytes, own);
   }
   if (t.sections.gives_up()) return;
-  t.prepare_next(packets);
+  t.sections.prepare_next(packets);
   for (uint32_t i = t.first; i < packets; i += t.stride) {
     uint32_t data[W][3];
     if (!t.sections.template receive<W>(i, data, Any{})) continue;
@@ -117,7 +109,7 @@ __device__ __forceinline__ void all_to_all(const Packets& p) {
     }
   }
   if (t.sections.gives_up()) return;
-  t.prepare_next(packets);
+  t.sections.prepare_next(packets);
   for (uint32_t i = t.first; i < packets; i += t.stride) {
     uint32_t data[W][3];
     if (!t.sections.template receive<W>(i, data, Any{})) continue;
@@ -141,7 +133,7 @@ __device__ __forceinline__ void broadcast(const Packets& p) {
     if (root && p.output != p.input) t.store(0, i, p.bytes, own);
   }
   if (t.sections.gives_up()) return;
-  t.prepare_next(packets);
+  t.sections.prepare_next(packets);
   for (uint32_t i = t.first; i < packets; i += t.stride) {
     uint32_t data[W][3];
     if (!t.sections.template receive<W>(i, data, [&](uint32_t source) { return source == p.root || i == 0; }))
@@ -211,7 +203,7 @@ __device__ __forceinline__ void reduce_scatter(const Packets& p) {
     t.send_chunks(i, [&](uint32_t) { return p.bytes; });
   }
   if (t.sections.gives_up()) return;
-  t.prepare_next(packets);
+  t.sections.prepare_next(packets);
   for (uint32_t i = t.first; i < packets; i += t.stride) {
     uint32_t own[3], data[W][3], result[3];
     t.load(own, t.rank, i, p.bytes);
@@ -232,7 +224,7 @@ __device__ __forceinline__ void all_reduce_one_shot(const Packets& p) {
     if (t.sections.may_send(own)) t.sections.template send_all<W>(i, own);
   }
   if (t.sections.gives_up()) return;
-  t.prepare_next(packets);
+  t.sections.prepare_next(packets);
   for (uint32_t i = t.first; i < packets; i += t.stride) {
     uint32_t own[3], data[W][3], result[3];
     t.load(own, 0, i, p.bytes);
@@ -252,7 +244,7 @@ __device__ __forceinline__ void all_reduce_two_shot(const Packets& p) {
     t.send_chunks(i, [&](uint32_t peer) { return t.part(peer); });
   }
   if (t.sections.gives_up()) return;
-  t.prepare_next(packets, packets);
+  t.sections.prepare_next(packets, packets);
   const uint64_t own_bytes = t.part(t.rank);
   for (uint32_t i = t.first; i < packets_of(own_bytes); i += t.stride) {
     uint32_t own[3], data[W][3], result[3];

@@ -63,8 +63,7 @@ fn rounded(name: &str, value: Value) -> Value {
         Value::Array(values) => values.into_iter().map(|value| rounded("", value)).collect(),
         Value::Number(number) if number.is_f64() => {
             let digits = match name {
-                "relative_error" | "tolerance" => 3,
-                "p10" | "p90" => 3,
+                "relative_error" | "tolerance" | "p10" | "p90" => 3,
                 _ => 5,
             };
             with_digits(number.as_f64().unwrap_or_default(), digits)

@@ -282,7 +282,7 @@ fn is_by_packets(way: Way) -> bool {
     )
 }
 
-/// Rows around the sizes at which a thread has another unit, a warp another segment, a block another row;
+/// Rows around the sizes at which a thread has another payload, a warp another sum, a block another row;
 /// aligned and not; in and out of place; with every choice of results.
 pub fn every_case<B: CollectiveKernels>(
     rank: &Rank<B>,

@@ -127,7 +127,7 @@ impl PlanBuilder {
         (0..count).map(|_| self.fork_with(priority)).collect()
     }
 
-    /// As [`PlanBuilder::pool`], where the main stream has nothing to do beside it: a pool of one is the main
+    /// As [`PlanBuilder::pool`], where the main stream has nothing to do meanwhile: a pool of one is the main
     /// stream itself, and needs no events.
     pub fn whole_pool(&mut self, count: usize, priority: Priority) -> Vec<StreamId> {
         match count {
