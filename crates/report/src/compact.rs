@@ -31,6 +31,7 @@ pub fn pack(report: &Report) -> Value {
     let mut report = report.clone();
     for outcome in &mut report.results {
         outcome.best = None;
+        outcome.leave_out();
         let limit = outcome.limit.iter_mut();
         let limit = limit.map(|limit| &mut limit.gemm_algorithms);
         let rows = outcome.rows.iter_mut();

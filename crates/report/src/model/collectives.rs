@@ -1,7 +1,7 @@
 //! What follows from the times: ratios to the baseline of a group; of collectives, ratios to NCCL and the
 //! fastest variant.
 
-use super::{Kind, Limit, Metric, Operands, Outcome, Ratios, Report, Row, Status};
+use super::{Group, Kind, Limit, Metric, Operands, Outcome, Ratios, Report, Row, Status};
 
 /// The row that others are compared with.
 pub const BASELINE: &str = "nccl";
@@ -30,11 +30,42 @@ impl Outcome {
         Some(nccl.median(metric)? / ms?)
     }
 
+    /// Where all rows were measured in one group: what they are compared with.
+    fn only_group(&self) -> Option<Group> {
+        let mut rows = self.rows.iter().filter(|row| row.group.is_some());
+        let baseline = rows.next()?;
+        rows.all(|row| row.group == Some(0)).then(|| Group {
+            baseline_ms: baseline.single_ms,
+            gemm_ms: self.limit.as_ref().and_then(|limit| limit.gemm_ms),
+            limit_ms: self.limit.as_ref().map(|limit| limit.ms),
+        })
+    }
+
+    /// Leaves out what [`compared`](Self::compared) fills in.
+    pub(crate) fn leave_out(&mut self) {
+        if self.groups.len() == 1 && self.groups.first() == self.only_group().as_ref() {
+            self.groups.clear();
+        }
+        let Some(limit) = &self.limit else { return };
+        for row in &mut self.rows {
+            let (told, rate) = (row.tflops, row.rate(limit));
+            let same = told
+                .zip(rate)
+                .is_some_and(|(told, rate)| (told / rate - 1.0).abs() < 1e-3);
+            row.tflops = told.filter(|_| !same);
+        }
+    }
+
     /// Fills in what follows from the times.
     #[must_use]
     pub fn compared(mut self) -> Self {
         if let Operands::Matrices { .. } = self.on {
+            if self.groups.is_empty() {
+                self.groups.extend(self.only_group());
+            }
+            let limit = self.limit.clone();
             for row in &mut self.rows {
+                row.tflops = row.tflops.or_else(|| row.rate(limit.as_ref()?));
                 let group = row.compared_with().and_then(|at| self.groups.get(at));
                 group.inspect(|group| row.compare(group));
             }

@@ -158,7 +158,7 @@ pub enum Operands {
 }
 
 /// What rows are compared with: measured anew in the rounds of each group.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Group {
     /// The baseline, single calls.
     pub baseline_ms: Option<Spread>,

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Group, Metric, Times, Verdict};
+use super::{Group, Limit, Metric, Times, Verdict};
 use crate::statistics::Spread;
 
 /// Whether a row ran, and was right.
@@ -132,6 +132,12 @@ impl Row {
         self.graph_ms = times.spread(Metric::Graph);
         self.verification = Some(verdict);
         self.samples = times.clone();
+    }
+
+    /// The rate of a row that does the whole operation, from that of the GEMM alone.
+    pub(super) fn rate(&self, limit: &Limit) -> Option<f64> {
+        let operations = limit.gemm_tflops? * limit.gemm_ms?.median;
+        Some(operations / self.ms()?).filter(|_| !self.part)
     }
 
     /// Compares it with what was measured in the rounds of its group.
