@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 
 use comfy_table::Table;
 use warpweave_overlap::algorithms::{self, Capabilities};
-use warpweave_overlap::plan::{Plan, Problem, Provider};
+use warpweave_overlap::plan::{Plan, Problem, Provider, Scaling};
 use warpweave_overlap::select::{self, Evaluation, Measurement, Measurements, Request, select};
 use warpweave_overlap::{Operation, simulate};
 use warpweave_report::statistics::Spread;
 use warpweave_report::{Document, Operands, Outcome, Shape, Status, file};
+use warpweave_symm_mem::DType;
 
 use super::measure::machine_or_measured;
 use super::plan::machine;
@@ -81,7 +82,7 @@ pub(super) fn evaluate(args: &ChoiceArgs, multicast: bool, out: &mut impl Write)
 
 fn told(problem: &Problem) -> String {
     let Problem { m, n, k, dtype, .. } = problem;
-    format!("{m}x{n}x{k} {dtype}")
+    format!("{m}x{n}x{k} {dtype}{}", problem.scaling.suffix())
 }
 
 fn table(
@@ -222,6 +223,15 @@ fn clock(result: &Outcome, of_run: Option<Spread>) -> f64 {
     of_run.or(empty).map_or(0.0, |spread| spread.median)
 }
 
+/// A problem with the elements that a table names: `bf16`, or `e4m3 scales by row`.
+fn of_elements(problem: Problem, named: &str) -> Option<Problem> {
+    let (dtype, suffix) = named.split_at(named.find(' ').unwrap_or(named.len()));
+    let all = [Scaling::None, Scaling::Tensor, Scaling::Row, Scaling::Block];
+    let scaling = all.into_iter().find(|scaling| scaling.suffix() == suffix)?;
+    let dtype = dtype.parse().ok()?;
+    Some(Problem { dtype, ..problem }.with_scaling(scaling))
+}
+
 /// The right rows whose names are those of algorithms, and the GEMMs alone.
 fn of_report(text: &str, path: &Path, all: &mut Measured) -> Result<()> {
     let report = match Document::from_json(text) {
@@ -236,11 +246,9 @@ fn of_report(text: &str, path: &Path, all: &mut Measured) -> Result<()> {
         else {
             continue;
         };
-        let dtype = results
-            .dtype
-            .parse()
-            .map_err(|_| usage(path, &format!("`{}` is no element type", results.dtype)))?;
-        let (world, problem) = (results.world, Problem::new(m, n, k, dtype));
+        let problem = of_elements(Problem::new(m, n, k, DType::Bf16), &results.dtype)
+            .ok_or_else(|| usage(path, &format!("`{}` is no element type", results.dtype)))?;
+        let world = results.world;
         let clock = clock(&results, report.clock_ms);
         let us = |spread: Spread| (spread.median - clock) * 1e3;
         // What the rows compute; older reports do not name it.

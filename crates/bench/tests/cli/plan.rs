@@ -91,7 +91,7 @@ fn a_trace_of_a_machine_of_ones_own_is_written() {
 #[test]
 fn a_choice_is_explained_and_held_against_what_was_measured() {
     let results = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/results/");
-    let report = format!("{results}fused-matmul-4xh200.json");
+    let report = format!("{results}recipes-4xh200.json");
     let folder = tempfile::tempdir().unwrap();
     let lines = folder.path().join("measured.tsv");
     std::fs::write(&lines, "pushChunks\t4\t8192x3584x8192\tbf16\t600.5\n").unwrap();
@@ -101,7 +101,7 @@ fn a_choice_is_explained_and_held_against_what_was_measured() {
     has(&out, &["h200x4", "measured", "limit", "critical path"]);
     has(&out, &["The next algorithm"]);
     let evaluated = plan(&format!("evaluate --measured {report}"), 0).out;
-    has(&evaluated, &["3 problems"]);
+    has(&evaluated, &["9 problems"]);
     let error = plan("explain all-scatter", 2).err;
     has(&error, &["all-scatter", "row-parallel-linear"]);
     let error = plan("evaluate --measured nowhere.json", 1).err;
@@ -133,22 +133,26 @@ fn what_was_measured_is_compared_with_what_is_predicted() {
         line("GEMM alone (all-gather-matmul)", "8192x3584x8192").len(),
         4
     );
-    let last = out.lines().last().unwrap();
-    let median: f64 = last
-        .split(&[' ', ','][..])
-        .filter_map(|w| w.parse().ok())
-        .nth(1)
-        .unwrap();
-    assert!(
-        last.contains("figures on h200x4: median error") && median < 0.15,
-        "{last}"
-    );
+    let median = |out: &str| -> f64 {
+        let last = out.lines().last().unwrap();
+        has(last, &["figures on h200x4: median error"]);
+        let mut numbers = last.split(&[' ', ','][..]).filter_map(|w| w.parse().ok());
+        numbers.nth(1).unwrap()
+    };
+    assert!(median(&out) < 0.15, "{out}");
     // Furthest off first, and no more rows than asked for.
     let few = plan(&format!("compare --rows 2 --measured {}", reports[1]), 0).out;
     let rows = few.lines();
     let rows = rows.filter(|line| line.contains(" f16 ") || line.contains(" bf16 "));
     assert_eq!(rows.count(), 2);
     has(&plan("compare", 2).err, &["--measured"]);
+    let scaled = format!("compare --measured {results}recipes-e4m3-4xh200.json");
+    let out = plan(&scaled, 0).out;
+    has(
+        &out,
+        &["fusedAllGather", "8192x3584x8192 e4m3 scales by row"],
+    );
+    assert!(median(&out) < 0.08, "{out}");
 }
 
 #[test]

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::execute::{Addresses, Binding, BoxedLaunch, ExecuteBackend, Launch, Result};
 use crate::plan::{BufferId, Effect, Placement, Region, SlotId, Transport, layout_of, shard};
-use crate::simulate::{Cost, Costs, Resource, Waves, micros};
+use crate::simulate::{Cost, Costs, Waves, micros};
 
 /// Gathers the rows of the others in staging, chunk after chunk, and computes C meanwhile: from this rank's
 /// rows where they lie and from the others' in staging, each chunk once it is there. The protocol says how
@@ -467,6 +467,9 @@ impl AllGatherMatmul {
 /// kernel's choice (`sm90/config.rs`).
 const LATE: f64 = 0.75;
 
+/// The part of the links' start that is felt, since rows are multiplied as they come. Fitted.
+const FELT: f64 = 0.5;
+
 /// Rows of a tile.
 const TILE_ROWS: usize = 128;
 
@@ -474,17 +477,12 @@ const TILE_ROWS: usize = 128;
 impl AllGatherMatmul {
     /// Of a peer's shard, read in chunks, the first: it precedes the GEMM, the others overlap with it.
     fn first_chunk(&self, costs: &Costs<'_>, shard: &Region) -> Cost {
-        let own = costs.plan.rank;
         let end = shard.rows.start.saturating_add(self.chunk_rows);
         let first = Region {
             rows: shard.rows.start..end.min(shard.rows.end),
             ..shard.clone()
         };
-        let rate = costs.machine.link.sm_pull_gbs;
-        costs
-            .transfer(shard.rank, &[own], costs.bytes(&first), rate)
-            .by_same_threads(Resource::LinkIn(own))
-            .arriving()
+        costs.pull(shard.rank, costs.bytes(&first), FELT).arriving()
     }
 
     /// The waves of the GEMM. Tiles are small where rows come late, or all at once.
@@ -528,7 +526,10 @@ impl AllGatherMatmul {
                 let pushed = pushed.saturating_mul(self.chunk_rows);
                 let rest = rows.saturating_sub(self.chunk_rows) * k * dtype.size();
                 let bytes = (world - 1) as f64 * rest as f64;
-                let pulling = micros(bytes, costs.machine.link.sm_pull_gbs);
+                let pulling = {
+                    let gbs = costs.machine.link.sm_pull_gbs;
+                    micros(bytes, costs.from_start(gbs, FELT))
+                };
                 let is_pulled = first >= shard(m, owner, world).start.saturating_add(pushed);
                 is_pulled.then_some(pulling + costs.machine.latency.signal_us)
             }

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::execute::{Addresses, Binding, BoxedLaunch, ExecuteBackend, Launch, Result};
 use crate::plan::{BufferId, Effect, Placement, Region, SlotId, Transport, layout_of, shard};
-use crate::simulate::{Cost, Costs, Resource, micros};
+use crate::simulate::{Cost, Costs, micros};
 
 /// Computes this rank's partial result of all of C, and reduces the partial tiles of its own rows, for itself
 /// or for all.
@@ -165,9 +165,7 @@ impl Kernel for MatmulReduce {
                 Some(group_cost(costs, (shape, &order), region, adding))
             }
             Effect::Read(region) if region.rank != own => {
-                let rate = costs.machine.link.sm_pull_gbs;
-                let pull = costs.transfer(region.rank, &[own], costs.bytes(region), rate);
-                Some(pull.by_same_threads(Resource::LinkIn(own)).arriving())
+                Some(costs.pull(region.rank, costs.bytes(region), 1.0).arriving())
             }
             Effect::Write(region) if region.rank == own => {
                 let is_result = costs.is_own(region, self.c) && !region.rows.is_empty();

@@ -131,6 +131,12 @@ impl Kernel for OneShotMatmul {
             // This rank's partials in its own staging, and the reductions: a tile is reduced while the link
             // brings the next.
             Effect::Write(region) if region.rank == own => Some(Cost::default()),
+            // Tiles are stored while others are multiplied, which hides a part of the links' start. Fitted.
+            Effect::Write(region) => {
+                let cost = costs.push(region.rank, costs.bytes(region), 0.5);
+                let arrives = !matches!(rest.get(1), Some(Effect::Write(next)) if next.rank != own);
+                Some(if arrives { cost.arriving() } else { cost })
+            }
             _ => None,
         }
     }

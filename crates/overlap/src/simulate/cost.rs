@@ -117,9 +117,20 @@ pub struct Costs<'a> {
     pub machine: &'a Machine,
     /// The rank's plan.
     pub plan: &'a Plan,
+    /// What the launch at hand moves over the links by the SMs, bytes: the more of what is loaded from peers
+    /// and what is stored to them.
+    pub(super) moved: f64,
 }
 
-impl Costs<'_> {
+impl<'a> Costs<'a> {
+    pub(super) fn new(machine: &'a Machine, plan: &'a Plan) -> Self {
+        Self {
+            machine,
+            plan,
+            moved: 0.0,
+        }
+    }
+
     pub(super) fn of(&self, node: &Node<'_>) -> Cost {
         let t = &self.machine.latency;
         match node.site {
@@ -131,7 +142,9 @@ impl Costs<'_> {
             Site::Effect { op, lane, index } => match &self.plan.ops[op].kind {
                 OpKind::Kernel { kernel, lanes } => {
                     let rest = &lanes[lane][index..];
-                    kernel.cost(self, rest).unwrap_or_else(|| self.effect(rest))
+                    let costs = self.of_launch(lanes);
+                    let cost = kernel.cost(&costs, rest);
+                    cost.unwrap_or_else(|| costs.effect(rest))
                 }
                 _ => Cost::default(),
             },
@@ -142,6 +155,26 @@ impl Costs<'_> {
                     ..self.op(op)
                 }
             }
+        }
+    }
+
+    /// The costs in a launch of these lanes.
+    fn of_launch(&self, lanes: &[Vec<Effect>]) -> Self {
+        let (mut loaded, mut stored) = (0.0, 0.0);
+        for effect in lanes.iter().flatten() {
+            match effect {
+                Effect::Read(region) if region.rank != self.plan.rank => {
+                    loaded += self.bytes(region);
+                }
+                Effect::Write(region) if region.rank != self.plan.rank => {
+                    stored += self.bytes(region);
+                }
+                _ => {}
+            }
+        }
+        Self {
+            moved: f64::max(loaded, stored),
+            ..*self
         }
     }
 
@@ -396,14 +429,10 @@ impl Costs<'_> {
         };
         match effect {
             Effect::Read(region) if region.rank != own => {
-                let bytes = self.bytes(region);
-                let cost = self.transfer(region.rank, &[own], bytes, link.sm_pull_gbs);
-                cost.by_same_threads(Resource::LinkIn(own))
+                self.pull(region.rank, self.bytes(region), 1.0)
             }
             Effect::Write(region) if region.rank != own => {
-                let bytes = self.bytes(region);
-                let cost = self.transfer(own, &[region.rank], bytes, link.sm_push_gbs);
-                let cost = cost.by_same_threads(Resource::LinkOut(own));
+                let cost = self.push(region.rank, self.bytes(region), 1.0);
                 // What goes to several peers arrives everywhere at a time.
                 match later.first() {
                     Some(Effect::Write(next)) if next.rank != own => cost,
@@ -416,6 +445,34 @@ impl Costs<'_> {
             Effect::Signal { .. } | Effect::After(_) => Cost::default(),
             Effect::Wait { .. } => Cost::latency(self.machine.latency.wait_us),
         }
+    }
+
+    /// What the SMs reach in the launch at hand, of `gbs` that they reach once they are under way: between more
+    /// than two ranks the first bytes take longer, of which this part is felt.
+    pub(crate) fn from_start(&self, gbs: f64, felt: f64) -> f64 {
+        let link = &self.machine.link;
+        if self.plan.world <= 2 || self.moved <= 0.0 {
+            return gbs;
+        }
+        let start = micros(self.moved, link.sm_start_gbs).min(link.sm_start_us);
+        let whole = micros(self.moved, gbs);
+        gbs * whole / (whole + felt * start)
+    }
+
+    /// Bytes that the threads which load them load from all peers at once.
+    pub(crate) fn pull(&self, from: usize, bytes: f64, felt: f64) -> Cost {
+        let own = self.plan.rank;
+        let gbs = self.from_start(self.machine.link.sm_pull_gbs, felt);
+        let cost = self.transfer(from, &[own], bytes, gbs);
+        cost.by_same_threads(Resource::LinkIn(own))
+    }
+
+    /// Bytes that the threads which store them store to all peers at once.
+    pub(crate) fn push(&self, to: usize, bytes: f64, felt: f64) -> Cost {
+        let own = self.plan.rank;
+        let gbs = self.from_start(self.machine.link.sm_push_gbs, felt);
+        let cost = self.transfer(own, &[to], bytes, gbs);
+        cost.by_same_threads(Resource::LinkOut(own))
     }
 
     /// A GEMM on the tensor cores, in µs and as a share of this GPU's SMs.

@@ -77,6 +77,9 @@ pub struct Gpu {
 pub struct Gemm {
     /// TFLOP/s of a GEMM whose tiles fill all SMs, by element type.
     pub sustained_tflops: Rates,
+    /// The rate of e4m3, whose sums are added in f32, over that of bf16.
+    #[serde(default = "twice")]
+    pub e4m3: f64,
     /// From launch to the first tile, µs.
     pub launch_us: f64,
     /// For how long GEMMs whose tiles fill all SMs run at that rate, µs; beyond it power throttles.
@@ -108,6 +111,15 @@ pub struct Gemm {
 /// What nothing slows down.
 fn whole() -> f64 {
     1.0
+}
+
+/// As tensor cores take elements of half the size.
+fn twice() -> f64 {
+    2.0
+}
+
+fn unlimited() -> f64 {
+    f64::MAX
 }
 
 fn yes() -> bool {
@@ -150,6 +162,12 @@ pub struct Link {
     pub sm_push_gbs: f64,
     /// What loads of the SMs reach, GB/s.
     pub sm_pull_gbs: f64,
+    /// What loads and stores of the SMs between more than two ranks take more than at these rates, at most, µs.
+    #[serde(default)]
+    pub sm_start_us: f64,
+    /// How fast that grows with the first bytes of a launch, GB/s.
+    #[serde(default = "unlimited")]
+    pub sm_start_gbs: f64,
     /// What copy engines pull into each of more than two GPUs while all pull, on one stream each, GB/s. Two
     /// that pull from each other alone reach `copy_engine_gbs`.
     pub pulls_gbs: f64,
@@ -321,6 +339,7 @@ impl Machine {
             ("gemm.sustained_tflops.bf16", p.sustained_tflops.bf16),
             ("gemm.sustained_tflops.f16", p.sustained_tflops.f16),
             ("gemm.sustained_tflops.f32", p.sustained_tflops.f32),
+            ("gemm.e4m3", p.e4m3),
             ("gemm.cutlass", p.cutlass),
             ("gemm.naive_tflops", p.naive_tflops),
             ("gemm.scalar_tflops", p.scalar_tflops),
@@ -328,6 +347,7 @@ impl Machine {
             ("link.copy_engine_gbs", l.copy_engine_gbs),
             ("link.sm_push_gbs", l.sm_push_gbs),
             ("link.sm_pull_gbs", l.sm_pull_gbs),
+            ("link.sm_start_gbs", l.sm_start_gbs),
             ("link.pulls_gbs", l.pulls_gbs),
             ("link.pulls_streams_gbs", l.pulls_streams_gbs),
             ("network.gbs", self.network.gbs),
@@ -354,6 +374,7 @@ impl Machine {
         let latencies = [
             ("gemm.launch_us", p.launch_us),
             ("gemm.boost_us", p.boost_us),
+            ("link.sm_start_us", l.sm_start_us),
             ("latency.launch_us", t.launch_us),
             ("latency.copy_us", t.copy_us),
             ("latency.next_copy_us", t.next_copy_us),
@@ -494,8 +515,7 @@ impl Machine {
             DType::Bf16 => rates.bf16,
             DType::F16 => rates.f16,
             DType::F32 => rates.f32,
-            // On Hopper: tensor cores take twice as many elements of half the size.
-            DType::E4m3 => 2.0 * rates.bf16,
+            DType::E4m3 => self.gemm.e4m3 * rates.bf16,
         };
         let sms = self.gpu.sms as f64;
         let (rows, cols, depth) = (m as f64, n as f64, k as f64);

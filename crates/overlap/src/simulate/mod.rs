@@ -60,7 +60,6 @@ pub use error::SimulateError;
 pub(crate) use machine::Waves;
 pub use machine::{Gemm, Gpu, Latency, Link, Machine, Network, Rates, Tile};
 pub use nodes::{first_node, simulate_configuration};
-pub(crate) use sharing::Resource;
 
 use crate::check::objections;
 use crate::check::program::{Program, steps_of};

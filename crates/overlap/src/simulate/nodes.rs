@@ -141,7 +141,7 @@ struct Outline<'a> {
 impl<'a> Outline<'a> {
     fn of(plan: &'a Plan, machine: &Machine) -> Self {
         let program = Program::of_rank(plan);
-        let costs = Costs { machine, plan };
+        let costs = Costs::new(machine, plan);
         Self {
             plan,
             costs: program.nodes.iter().map(|node| costs.of(node)).collect(),

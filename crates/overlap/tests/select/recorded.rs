@@ -12,6 +12,7 @@ const CLOCK: f64 = 3.0;
 const FIRST: &str = include_str!("../simulate/measured/pipelines-2xh200.tsv");
 const SECOND: &str = include_str!("../simulate/measured/fused-2xh200.tsv");
 const FOUR: &str = include_str!("../simulate/measured/pipelines-4xh200.tsv");
+const FOUR_AGAIN: &str = include_str!("../simulate/measured/large-4xh200.tsv");
 
 /// The goal: a choice takes at most so many times as long as the best.
 const GOAL: f64 = 1.05;
@@ -19,6 +20,9 @@ const GOAL: f64 = 1.05;
 /// The lines of a file: machine, plan, ranks, shape, element type and µs.
 fn recorded(text: &str) -> Vec<Measurement> {
     let lines = text.lines().filter(|line| !line.starts_with('#'));
+    // GEMMs alone are nobody's choice.
+    let is_choice =
+        |line: &&str| !["gemm", "rowParallelGemm"].contains(&line.split('\t').nth(1).unwrap());
     let measurement = |line: &str| {
         let flags: Vec<&str> = line.split('\t').collect();
         let [_, name, world, shape, dtype, us] = flags[..] else {
@@ -33,21 +37,34 @@ fn recorded(text: &str) -> Vec<Measurement> {
             us: us - CLOCK,
         }
     };
-    lines.map(measurement).collect()
+    lines.filter(is_choice).map(measurement).collect()
 }
 
-/// The last runs on two and four GPUs. The second run on two GPUs was of some operations only; of the others,
-/// the first.
+/// The last runs on two and four GPUs: of what the second run of either had not, the first.
 fn last_runs() -> Vec<Measurement> {
-    let (mut all, second) = (recorded(FOUR), recorded(SECOND));
-    let again = |one: &Measurement| {
-        let operation = one.configuration.operation();
-        second
-            .iter()
-            .any(|two| two.configuration.operation() == operation)
-    };
-    all.extend(recorded(FIRST).into_iter().filter(|one| !again(one)));
-    all.extend(second.iter().cloned());
+    let two = later(recorded(FIRST), recorded(SECOND), |one| {
+        one.configuration.operation()
+    });
+    [four(), two].concat()
+}
+
+/// The last runs on four GPUs.
+fn four() -> Vec<Measurement> {
+    later(recorded(FOUR), recorded(FOUR_AGAIN), |one| {
+        (one.configuration.operation(), one.problem)
+    })
+}
+
+/// What was measured later, and of what has no such key there what was measured before.
+fn later<K: PartialEq>(
+    before: Vec<Measurement>,
+    mut later: Vec<Measurement>,
+    key: impl Fn(&Measurement) -> K,
+) -> Vec<Measurement> {
+    let keys: Vec<K> = later.iter().map(&key).collect();
+    let only_before = before.into_iter().filter(|one| !keys.contains(&key(one)));
+    let mut all: Vec<_> = only_before.collect();
+    all.append(&mut later);
     all
 }
 
@@ -90,7 +107,7 @@ fn hold(evaluations: &[Evaluation], beyond: &[(&str, f64)]) {
 #[test]
 fn on_two_and_four_gpus_what_is_chosen_unseen_is_within_the_goal() {
     let evaluations = evaluated(&last_runs());
-    assert_eq!(evaluations.len(), 40);
+    assert_eq!(evaluations.len(), 41);
     // GEMMs of 512 rows are 104 tiles. They are predicted to fill the other SMs with tiles of the next one,
     // which they did on four GPUs and not on two.
     hold(
@@ -99,7 +116,7 @@ fn on_two_and_four_gpus_what_is_chosen_unseen_is_within_the_goal() {
     );
     let regrets = evaluations.iter().map(Evaluation::regret);
     let mean = regrets.sum::<f64>() / evaluations.len() as f64;
-    assert!(mean <= 1.009, "{mean}");
+    assert!(mean <= 1.0104, "{mean}");
 }
 
 #[test]
@@ -117,7 +134,7 @@ fn in_the_first_run_on_two_gpus_too_but_for_what_is_named() {
 /// Each problem of four GPUs with all of two: four GPUs were never seen.
 #[test]
 fn what_two_gpus_say_holds_for_four_but_for_what_is_named() {
-    let four = recorded(FOUR);
+    let four = four();
     let key = |one: &Measurement| (one.configuration.operation(), one.problem);
     let mut problems: Vec<_> = four.iter().map(key).collect();
     problems.dedup();
@@ -128,13 +145,14 @@ fn what_two_gpus_say_holds_for_four_but_for_what_is_named() {
         evaluated(&all).into_iter().find(|e| e.world == 4).unwrap()
     });
     let evaluations: Vec<Evaluation> = of_four.collect();
-    assert_eq!(evaluations.len(), 20);
-    // On two GPUs the launch that pulls and copy engines are within a few percent of each other there.
+    assert_eq!(evaluations.len(), 21);
+    // Chunks and ways of moving rows are within a few percent of each other there, on two GPUs in another order.
     hold(
         &evaluations,
         &[
-            ("all-gather-matmul 4 8192x1792x4096", 1.058),
-            ("all-gather-matmul 4 16384x1792x4096", 1.075),
+            ("all-gather-matmul 4 8192x1792x4096", 1.061),
+            ("all-gather-matmul 4 16384x1792x4096", 1.065),
+            ("all-gather-matmul 4 16384x3584x8192", 1.052),
         ],
     );
 }

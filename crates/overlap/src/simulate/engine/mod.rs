@@ -85,7 +85,7 @@ impl<'a, 'p> Engine<'a, 'p> {
         }
         let costs = program.nodes.iter().map(|node| {
             let plan = program.plans[node.rank];
-            Costs { machine, plan }.of(node)
+            Costs::new(machine, plan).of(node)
         });
         Engine {
             costs: costs.collect(),
