@@ -528,7 +528,7 @@ impl AllGatherMatmul {
                 let bytes = (world - 1) as f64 * rest as f64;
                 let pulling = {
                     let gbs = costs.machine.link.sm_pull_gbs;
-                    micros(bytes, costs.from_start(gbs, FELT))
+                    micros(bytes, costs.with_start(gbs, FELT))
                 };
                 let is_pulled = first >= shard(m, owner, world).start.saturating_add(pushed);
                 is_pulled.then_some(pulling + costs.machine.latency.signal_us)

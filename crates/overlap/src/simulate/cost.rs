@@ -449,7 +449,7 @@ impl<'a> Costs<'a> {
 
     /// What the SMs reach in the launch at hand, of `gbs` that they reach once they are under way: between more
     /// than two ranks the first bytes take longer, of which this part is felt.
-    pub(crate) fn from_start(&self, gbs: f64, felt: f64) -> f64 {
+    pub(crate) fn with_start(&self, gbs: f64, felt: f64) -> f64 {
         let link = &self.machine.link;
         if self.plan.world <= 2 || self.moved <= 0.0 {
             return gbs;
@@ -462,7 +462,7 @@ impl<'a> Costs<'a> {
     /// Bytes that the threads which load them load from all peers at once.
     pub(crate) fn pull(&self, from: usize, bytes: f64, felt: f64) -> Cost {
         let own = self.plan.rank;
-        let gbs = self.from_start(self.machine.link.sm_pull_gbs, felt);
+        let gbs = self.with_start(self.machine.link.sm_pull_gbs, felt);
         let cost = self.transfer(from, &[own], bytes, gbs);
         cost.by_same_threads(Resource::LinkIn(own))
     }
@@ -470,7 +470,7 @@ impl<'a> Costs<'a> {
     /// Bytes that the threads which store them store to all peers at once.
     pub(crate) fn push(&self, to: usize, bytes: f64, felt: f64) -> Cost {
         let own = self.plan.rank;
-        let gbs = self.from_start(self.machine.link.sm_push_gbs, felt);
+        let gbs = self.with_start(self.machine.link.sm_push_gbs, felt);
         let cost = self.transfer(own, &[to], bytes, gbs);
         cost.by_same_threads(Resource::LinkOut(own))
     }
