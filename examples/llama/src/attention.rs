@@ -9,8 +9,8 @@ use candle_core::{DType, Device, Result, Tensor};
 /// What a rank keeps of the past: keys and values of its heads.
 #[derive(Debug)]
 pub struct Cache {
-    /// By request, then layer: keys and values, `[key heads, capacity, head]`.
-    requests: Vec<Vec<[Tensor; 2]>>,
+    /// By request, then layer: the heads of keys, then those of values, `[2 · key heads, capacity, head]`.
+    requests: Vec<Vec<Tensor>>,
 }
 
 /// The rows of one request in a batch: `rows` new tokens after `past` tokens.
@@ -27,8 +27,8 @@ pub struct Segment {
 }
 
 impl Cache {
-    /// Keys and values of a request in a layer, `[key heads, capacity, head]` each.
-    pub fn of(&self, request: usize, layer: usize) -> &[Tensor; 2] {
+    /// Keys and values of a request in a layer, `[2 · key heads, capacity, head]`.
+    pub fn of(&self, request: usize, layer: usize) -> &Tensor {
         &self.requests[request][layer]
     }
 
@@ -43,9 +43,10 @@ impl Cache {
         dtype: DType,
         device: &Device,
     ) -> Result<Self> {
-        let zeros = |capacity: usize| Tensor::zeros((key_heads, capacity, head), dtype, device);
-        let layer = |capacity: usize| Ok([zeros(capacity)?, zeros(capacity)?]);
-        let request = |capacity: &usize| (0..layers).map(|_| layer(*capacity)).collect();
+        let request = |&capacity: &usize| {
+            let layer = |_| Tensor::zeros((2 * key_heads, capacity, head), dtype, device);
+            (0..layers).map(layer).collect()
+        };
         Ok(Cache {
             requests: capacities.iter().map(request).collect::<Result<_>>()?,
         })
@@ -53,7 +54,7 @@ impl Cache {
 
     /// Bytes of it.
     pub fn bytes(&self) -> usize {
-        let tensors = self.requests.iter().flatten().flatten();
+        let tensors = self.requests.iter().flatten();
         tensors
             .map(|tensor| tensor.elem_count() * tensor.dtype().size_in_bytes())
             .sum()
@@ -62,12 +63,13 @@ impl Cache {
 
 /// How a batch attends.
 pub trait Attend {
-    /// Keeps k and v of the new tokens of `layer`, and attends: q is `[rows, query heads, head]`, k and v are
-    /// `[rows, key heads, head]`, the result is `[rows, query heads · head]`.
+    /// Keeps keys and values of the new tokens of `layer`, and attends: `qkv` is `[rows, heads, head]` with the
+    /// heads of queries, which are [scaled](crate::rope), of keys and of values, of the latter two `key_heads`
+    /// each. The result is `[rows, query heads · head]`.
     ///
     /// # Errors
     /// Errors of the device.
-    fn attend(&self, layer: usize, qkv: [&Tensor; 3]) -> Result<Tensor>;
+    fn attend(&self, layer: usize, qkv: &Tensor, key_heads: usize) -> Result<Tensor>;
 }
 
 /// Each segment of a batch over the cache of its own request.
@@ -80,14 +82,11 @@ pub struct Ragged<'a> {
 }
 
 impl Attend for Ragged<'_> {
-    fn attend(&self, layer: usize, qkv: [&Tensor; 3]) -> Result<Tensor> {
+    fn attend(&self, layer: usize, qkv: &Tensor, key_heads: usize) -> Result<Tensor> {
         let attended = self.segments.iter().map(|segment| {
-            let [q, k, v] = qkv.map(|x| x.narrow(0, segment.start, segment.rows));
-            attend_segment(
-                &self.cache.requests[segment.request][layer],
-                *segment,
-                [&q?, &k?, &v?],
-            )
+            let rows = qkv.narrow(0, segment.start, segment.rows)?;
+            let cache = self.cache.of(segment.request, layer);
+            attend_segment(cache, segment.past, &rows, key_heads)
         });
         Tensor::cat(&attended.collect::<Result<Vec<_>>>()?, 0)
     }
@@ -96,23 +95,21 @@ impl Attend for Ragged<'_> {
 /// Rows of a prompt whose scores are in memory at once.
 const CHUNK: usize = 512;
 
-fn attend_segment(
-    cache: &[Tensor; 2],
-    segment: Segment,
-    [q, k, v]: [&Tensor; 3],
-) -> Result<Tensor> {
-    for (cached, new) in cache.iter().zip([k, v]) {
-        cached.slice_set(&new.transpose(0, 1)?.contiguous()?, 1, segment.past)?;
-    }
-    let chunks = (0..segment.rows).step_by(CHUNK).map(|start| {
-        let rows = CHUNK.min(segment.rows - start);
-        let first = segment.past + start;
+fn attend_segment(cache: &Tensor, past: usize, qkv: &Tensor, key_heads: usize) -> Result<Tensor> {
+    let (all, heads, _) = qkv.dims3()?;
+    let query_heads = heads - 2 * key_heads;
+    let new = qkv.narrow(1, query_heads, 2 * key_heads)?;
+    cache.slice_set(&new.transpose(0, 1)?.contiguous()?, 1, past)?;
+    let q = qkv.narrow(1, 0, query_heads)?;
+    let chunks = (0..all).step_by(CHUNK).map(|start| {
+        let rows = CHUNK.min(all - start);
+        let seen = cache.narrow(1, 0, past + start + rows)?;
         let [keys, values] =
-            [0, 1].map(|which: usize| cache[which].narrow(1, 0, first + rows)?.contiguous());
+            [0, key_heads].map(|first| seen.narrow(0, first, key_heads)?.contiguous());
         // One token sees everything.
         let mask = (rows > 1).then(|| {
             let at = Tensor::arange(0, rows as u32, q.device())?;
-            hidden(&at, &at)
+            hidden(&at, &at, q.dtype())
         });
         attend_rows(
             &q.narrow(0, start, rows)?,
@@ -140,25 +137,17 @@ fn attend_rows(
         .reshape((rows, key_heads, groups, head))?
         .permute((1, 2, 0, 3))?;
     let q = q.reshape((key_heads, groups * rows, head))?;
-    let scores = (q.matmul(&keys.t()?)?.to_dtype(DType::F32)? * (head as f64).powf(-0.5))?;
-    let scores = match mask {
-        None => scores,
-        Some(mask) => {
-            // Adding a mask to all scores would take longer than the GEMMs.
-            let before = total - rows;
-            let last = scores.narrow(2, before, rows)?.contiguous()?;
-            let last = last
-                .reshape((key_heads, groups, rows, rows))?
-                .broadcast_add(mask)?
-                .reshape((key_heads, groups * rows, rows))?;
-            match before {
-                0 => last,
-                _ => Tensor::cat(&[&scores.narrow(2, 0, before)?, &last], 2)?,
-            }
-        }
-    };
-    let weights = candle_nn::ops::softmax_last_dim(&scores)?.to_dtype(values.dtype())?;
-    let attended = weights
+    let scores = q.matmul(&keys.t()?)?;
+    if let Some(mask) = mask {
+        // Adding a mask to all scores would take longer than the GEMMs.
+        let last = scores.narrow(2, total - rows, rows)?.contiguous()?;
+        let last = last
+            .reshape((key_heads, groups, rows, rows))?
+            .broadcast_add(mask)?
+            .reshape((key_heads, groups * rows, rows))?;
+        scores.slice_set(&last, 2, total - rows)?;
+    }
+    let attended = softmax(&scores)?
         .matmul(values)?
         .reshape((key_heads, groups, rows, head))?;
     attended
@@ -166,13 +155,177 @@ fn attend_rows(
         .reshape((rows, query_heads * head))
 }
 
-/// `[rows, total]`, f32: 0 for what the tokens at `positions` may see, −∞ for what comes after them. `at` is
-/// 0, 1 and so on to the total; all are u32.
-pub(crate) fn hidden(positions: &Tensor, at: &Tensor) -> Result<Tensor> {
+/// Of the last dimension. candle adds in f32 on GPUs, and on a CPU in the type of the scores: there they are
+/// widened.
+pub(crate) fn softmax(scores: &Tensor) -> Result<Tensor> {
+    match scores.device().is_cpu() {
+        true => candle_nn::ops::softmax_last_dim(&scores.to_dtype(DType::F32)?)?
+            .to_dtype(scores.dtype()),
+        false => candle_nn::ops::softmax_last_dim(scores),
+    }
+}
+
+/// `[rows, total]`: 0 for what the tokens at `positions` may see, −∞ for what comes after them. `at` is 0, 1
+/// and so on to the total; all are u32.
+pub(crate) fn hidden(positions: &Tensor, at: &Tensor, dtype: DType) -> Result<Tensor> {
     let (rows, total) = (positions.dim(0)?, at.dim(0)?);
     let later = at
         .reshape((1, total))?
         .broadcast_gt(&positions.reshape((rows, 1))?)?;
     let zeros = Tensor::zeros((rows, total), DType::F32, at.device())?;
-    later.where_cond(&zeros.affine(0.0, f64::NEG_INFINITY)?, &zeros)
+    let hidden = later.where_cond(&zeros.affine(0.0, f64::NEG_INFINITY)?, &zeros)?;
+    hidden.to_dtype(dtype)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkpoint::random::small_llama;
+    use crate::config::Config;
+    use crate::rope::Rope;
+    use crate::slots::Slots;
+
+    const HEADS: (usize, usize) = (4, 2);
+    /// More than a chunk, and one.
+    const PROMPTS: [usize; 3] = [CHUNK + 40, 7, 1];
+
+    /// Queries, keys and values of a request's tokens before their rotation, `[token][head][element]`.
+    fn token(request: usize, at: usize, head: usize) -> Vec<Vec<f64>> {
+        let (q_heads, k_heads) = HEADS;
+        let element = |which: usize, i: usize| {
+            let seed = ((request * 1009 + at) * 31 + which) * 131 + i;
+            f64::from((seed.wrapping_mul(2_654_435_761) >> 7) as u16) / 32768.0 - 1.0
+        };
+        let heads = 0..q_heads + 2 * k_heads;
+        heads
+            .map(|which| (0..head).map(|i| element(which, i)).collect())
+            .collect()
+    }
+
+    fn rotated(x: &[f64], at: usize, theta: f64) -> Vec<f64> {
+        let half = x.len() / 2;
+        let angle = |i: usize| at as f64 * theta.powf(-(i as f64) / half as f64);
+        let first = (0..half).map(|i| x[i] * angle(i).cos() - x[i + half] * angle(i).sin());
+        let second = (0..half).map(|i| x[i] * angle(i).sin() + x[i + half] * angle(i).cos());
+        first.chain(second).collect()
+    }
+
+    /// What the definition says of the token of a request that is `at`: softmax(q · kᵀ / √head) · v.
+    fn defined(request: usize, at: usize, (head, theta): (usize, f64)) -> Vec<f64> {
+        let (q_heads, k_heads) = HEADS;
+        let of = |at: usize, which: usize| token(request, at, head)[which].clone();
+        let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+        let mut out = Vec::new();
+        for q_head in 0..q_heads {
+            let k_head = q_head / (q_heads / k_heads);
+            let q = rotated(&of(at, q_head), at, theta);
+            let score = |past: usize| {
+                let k = rotated(&of(past, q_heads + k_head), past, theta);
+                (dot(&q, &k) / (head as f64).sqrt()).exp()
+            };
+            let scores: Vec<f64> = (0..=at).map(score).collect();
+            let sum: f64 = scores.iter().sum();
+            let values: Vec<_> = (0..=at)
+                .map(|past| of(past, q_heads + k_heads + k_head))
+                .collect();
+            let weighed = |i: usize| {
+                scores
+                    .iter()
+                    .zip(&values)
+                    .map(|(s, v)| s * v[i])
+                    .sum::<f64>()
+            };
+            out.extend((0..head).map(|i| weighed(i) / sum));
+        }
+        out
+    }
+
+    /// Prompts, then a token of each by segments, then one by slots: all as the definition has them.
+    fn attends_as_defined(dtype: DType, tolerance: f64) {
+        let device = Device::Cpu;
+        let config = Config {
+            rope_scaling: None,
+            ..small_llama()
+        };
+        let head = config.head_dim();
+        let capacity = PROMPTS[0] + 2;
+        let rope = Rope::new(&config, capacity, HEADS, dtype, &device).unwrap();
+        let mut cache = Cache::new(
+            &PROMPTS.map(|rows| rows + 2),
+            1,
+            (HEADS.1, head),
+            dtype,
+            &device,
+        );
+        let cache = cache.as_mut().unwrap();
+        let slots =
+            Slots::new(1, PROMPTS.len(), (HEADS.1, capacity, head), dtype, &device).unwrap();
+        for (step, count) in [(0, None), (0, Some(1)), (1, Some(1))] {
+            let (mut values, mut positions, mut segments) = (Vec::new(), Vec::new(), Vec::new());
+            for (request, prompt) in PROMPTS.into_iter().enumerate() {
+                let past = count.map_or(0, |_| prompt + step);
+                let rows = count.unwrap_or(prompt);
+                segments.push(Segment {
+                    request,
+                    start: positions.len(),
+                    rows,
+                    past,
+                });
+                for at in past..past + rows {
+                    positions.push(at as u32);
+                    values.extend(token(request, at, head).concat());
+                }
+            }
+            let shape = (positions.len(), HEADS.0 + 2 * HEADS.1, head);
+            let qkv = Tensor::from_vec(values, shape, &device)
+                .unwrap()
+                .to_dtype(dtype)
+                .unwrap();
+            let positions = Tensor::new(positions, &device).unwrap();
+            let qkv = rope.at(&positions).unwrap().rotate(&qkv).unwrap();
+            let attended = match step {
+                0 => Ragged {
+                    cache,
+                    segments: &segments,
+                }
+                .attend(0, &qkv, HEADS.1),
+                _ => {
+                    for segment in &segments {
+                        let request = segment.request;
+                        slots.load(request, cache, request, segment.past).unwrap();
+                    }
+                    slots.step(&positions).unwrap().attend(0, &qkv, HEADS.1)
+                }
+            };
+            let found = attended
+                .unwrap()
+                .to_dtype(DType::F64)
+                .unwrap()
+                .to_vec2::<f64>()
+                .unwrap();
+            for segment in segments {
+                // Of a long prompt the last rows, which see the most.
+                for row in segment.rows.saturating_sub(3)..segment.rows {
+                    let expected = defined(
+                        segment.request,
+                        segment.past + row,
+                        (head, config.rope_theta),
+                    );
+                    for (found, expected) in found[segment.start + row].iter().zip(expected) {
+                        assert!(
+                            (found - expected).abs() <= tolerance,
+                            "{segment:?} {row}: {found} for {expected}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn prompts_and_tokens_attend_as_defined() {
+        attends_as_defined(DType::F32, 1e-5);
+        // Queries, keys, scores, weights and results are rounded, by up to 2⁻⁹ of values up to one each.
+        attends_as_defined(DType::BF16, 5.0 * 2f64.powi(-9) * 4.0);
+    }
 }

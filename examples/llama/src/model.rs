@@ -6,7 +6,7 @@ use crate::attention::{Attend, Cache, Ragged, Segment};
 use crate::config::Config;
 use crate::error::Result;
 use crate::parallel::{Norm, Parallel};
-use crate::rope::Rope;
+use crate::rope::{Rope, Turns};
 use crate::slots::Slots;
 use crate::weights::{Layer, Weights};
 
@@ -49,7 +49,9 @@ impl<'a> Model<'a> {
         positions: usize,
     ) -> Result<Self> {
         let embedding = &weights.embedding;
-        let rope = Rope::new(&config, positions, embedding.dtype(), embedding.device())?;
+        let heads = heads_of_rank(&config, parallel.world());
+        let (dtype, device) = (embedding.dtype(), embedding.device());
+        let rope = Rope::new(&config, positions, heads, dtype, device)?;
         Ok(Model {
             config,
             weights,
@@ -84,14 +86,10 @@ impl<'a> Model<'a> {
     /// # Errors
     /// Errors of the device.
     pub fn slots(&self, count: usize, capacity: usize) -> Result<Slots> {
-        let shape = (
-            count,
-            self.heads_of_rank().1,
-            capacity,
-            self.config.head_dim(),
-        );
+        let shape = (self.heads_of_rank().1, capacity, self.config.head_dim());
         let layers = self.weights.layers.len();
-        Ok(Slots::new(layers, shape, self.dtype(), self.device())?)
+        let slots = Slots::new(layers, count, shape, self.dtype(), self.device());
+        Ok(slots?)
     }
 
     fn dtype(&self) -> DType {
@@ -137,13 +135,14 @@ impl<'a> Model<'a> {
         positions: &Tensor,
         attention: &dyn Attend,
     ) -> Result<Tensor> {
+        let turns = self.rope.at(positions)?;
         let mut residual = self.weights.embedding.index_select(tokens, 0)?;
         let mut x = self
             .parallel
             .norm(&residual, &self.norm(&self.weights.layers[0].input_norm))?;
         for (index, layer) in self.weights.layers.iter().enumerate() {
-            let [q, k, v] = self.heads(layer, &x, positions)?;
-            let heads = attention.attend(index, [&q, &k, &v])?;
+            let qkv = self.heads(layer, &x, &turns)?;
+            let heads = attention.attend(index, &qkv, self.heads_of_rank().1)?;
             let norm = self.norm(&layer.mlp_norm);
             (residual, x) = self
                 .parallel
@@ -182,35 +181,31 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// q, k and v of this rank's heads: `[rows, heads, head]`.
-    fn heads(&self, layer: &Layer, x: &Tensor, positions: &Tensor) -> Result<[Tensor; 3]> {
+    /// q, k and v of this rank's heads, rotated: `[rows, heads, head]`.
+    fn heads(&self, layer: &Layer, x: &Tensor, turns: &Turns) -> Result<Tensor> {
         let (rows, head) = (x.dim(0)?, self.config.head_dim());
         let (q_heads, k_heads) = self.heads_of_rank();
         let qkv = self
             .parallel
             .column(x, &layer.qkv, layer.qkv_bias.as_ref())?;
-        let qkv = qkv.reshape((rows, q_heads + 2 * k_heads, head))?;
-        let (mut q, mut k) = (qkv.narrow(1, 0, q_heads)?, qkv.narrow(1, q_heads, k_heads)?);
-        let v = qkv.narrow(1, q_heads + k_heads, k_heads)?;
+        let mut qkv = qkv.reshape((rows, q_heads + 2 * k_heads, head))?;
         if let Some((q_norm, k_norm)) = &layer.qk_norm {
-            let epsilon = self.config.rms_norm_eps;
-            q = candle_nn::ops::rms_norm(&q.contiguous()?, q_norm, epsilon)?;
-            k = candle_nn::ops::rms_norm(&k.contiguous()?, k_norm, epsilon)?;
+            let normalized = |first, count, weight| {
+                let heads = qkv.narrow(1, first, count)?.contiguous()?;
+                candle_nn::ops::rms_norm(&heads, weight, self.config.rms_norm_eps)
+            };
+            let (q, k) = (
+                normalized(0, q_heads, q_norm)?,
+                normalized(q_heads, k_heads, k_norm)?,
+            );
+            qkv = Tensor::cat(&[&q, &k, &qkv.narrow(1, q_heads + k_heads, k_heads)?], 1)?;
         }
-        Ok([
-            self.rope.rotate(&q, positions)?,
-            self.rope.rotate(&k, positions)?,
-            v,
-        ])
+        Ok(turns.rotate(&qkv)?)
     }
 
     /// Heads of the queries, and of keys and values.
     fn heads_of_rank(&self) -> (usize, usize) {
-        let world = self.parallel.world();
-        (
-            self.config.num_attention_heads / world,
-            self.config.kv_heads() / world,
-        )
+        heads_of_rank(&self.config, self.parallel.world())
     }
 
     /// SwiGLU: this rank's part of the inner width.
@@ -223,4 +218,12 @@ impl<'a> Model<'a> {
         );
         Ok((gate.silu()? * up)?)
     }
+}
+
+/// Heads of the queries, and of keys and values, of each of so many ranks.
+fn heads_of_rank(config: &Config, world: usize) -> (usize, usize) {
+    (
+        config.num_attention_heads / world,
+        config.kv_heads() / world,
+    )
 }

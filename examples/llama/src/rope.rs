@@ -1,4 +1,7 @@
 //! Rotary position embeddings, as Llama stores them: the two halves of a head are the coordinates.
+//!
+//! All heads of a row are rotated at once, in one operation of candle's: those of the queries are scaled for
+//! attention on the way, and those of the values are turned by nothing.
 
 use std::f64::consts::TAU;
 
@@ -6,49 +9,84 @@ use candle_core::{DType, Device, Result, Tensor};
 
 use crate::config::{Config, RopeScaling};
 
-/// Cosines and sines of all positions, `[positions, head / 2]`.
+/// Cosines and sines of all positions, `[positions, 3, head / 2]`: for queries, for keys and for values.
 #[derive(Debug)]
 pub struct Rope {
-    cos: Tensor,
-    sin: Tensor,
+    tables: [Tensor; 2],
+    /// Which of the three a head takes, u32, `[heads]`. Made once: a captured step uploads nothing.
+    kinds: Tensor,
 }
 
+/// Cosines and sines of the heads of some rows, `[rows · heads, 1, head / 2]`.
+#[derive(Debug)]
+pub struct Turns([Tensor; 2]);
+
 impl Rope {
-    /// For `positions` positions, in `dtype`.
+    /// For `positions` positions, and rows of so many heads of queries, then of keys, then of values, in
+    /// `dtype`.
     ///
     /// # Errors
     /// Errors of the device.
-    pub fn new(config: &Config, positions: usize, dtype: DType, device: &Device) -> Result<Self> {
-        let frequencies = frequencies(config);
-        let pairs = frequencies.len();
-        let angles = (0..positions).flat_map(|at| frequencies.iter().map(move |f| at as f64 * f));
-        let angles = angles.collect::<Vec<_>>();
-        let table = |of: fn(f64) -> f64| {
-            let values: Vec<f32> = angles.iter().map(|angle| of(*angle) as f32).collect();
-            Tensor::from_vec(values, (positions, pairs), device)?.to_dtype(dtype)
+    pub fn new(
+        config: &Config,
+        positions: usize,
+        (q_heads, k_heads): (usize, usize),
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Self> {
+        let frequencies = &frequencies(config);
+        let scale = (config.head_dim() as f64).powf(-0.5);
+        let table = |of: fn(f64) -> f64, of_values: f64| {
+            let values = (0..positions).flat_map(|at| {
+                let turned = move |factor: f64| {
+                    let angles = frequencies.iter().map(move |f| at as f64 * f);
+                    angles.map(move |angle| (factor * of(angle)) as f32)
+                };
+                let unturned = frequencies.iter().map(move |_| of_values as f32);
+                turned(scale).chain(turned(1.0)).chain(unturned)
+            });
+            let shape = (positions, 3, frequencies.len());
+            Tensor::from_vec(values.collect::<Vec<_>>(), shape, device)?.to_dtype(dtype)
         };
+        let counts = [q_heads, k_heads, k_heads];
+        let kinds = (0..)
+            .zip(counts)
+            .flat_map(|(kind, count)| vec![kind; count]);
         Ok(Rope {
-            cos: table(f64::cos)?,
-            sin: table(f64::sin)?,
+            tables: [table(f64::cos, 1.0)?, table(f64::sin, 0.0)?],
+            kinds: Tensor::from_vec(kinds.collect::<Vec<u32>>(), q_heads + 2 * k_heads, device)?,
         })
     }
 
-    /// Rotates the heads of `x`, `[rows, heads, head]`, to the positions of the rows: u32, `[rows]`.
+    /// What all layers turn rows at these positions by: u32, `[rows]`.
     ///
     /// # Errors
     /// Errors of the device.
-    pub fn rotate(&self, x: &Tensor, positions: &Tensor) -> Result<Tensor> {
-        let (cos, sin) = (
-            self.cos.index_select(positions, 0)?,
-            self.sin.index_select(positions, 0)?,
-        );
-        // Each row is a sequence of one token to candle, with cosines of its own.
-        let rotated = candle_nn::rotary_emb::rope(
-            &x.unsqueeze(2)?.contiguous()?,
-            &cos.unsqueeze(1)?,
-            &sin.unsqueeze(1)?,
-        )?;
-        rotated.squeeze(2)
+    pub fn at(&self, positions: &Tensor) -> Result<Turns> {
+        let of_rows = |table: &Tensor| {
+            let of_heads = table
+                .index_select(positions, 0)?
+                .index_select(&self.kinds, 1)?;
+            let (rows, heads, pairs) = of_heads.dims3()?;
+            of_heads.reshape((rows * heads, 1, pairs))
+        };
+        let [cos, sin] = &self.tables;
+        Ok(Turns([of_rows(cos)?, of_rows(sin)?]))
+    }
+}
+
+impl Turns {
+    /// The heads of `qkv`, `[rows, heads, head]`, contiguous: queries and keys rotated, queries scaled by one
+    /// over the square root of the head's width, values as they were.
+    ///
+    /// # Errors
+    /// Errors of the device.
+    pub fn rotate(&self, qkv: &Tensor) -> Result<Tensor> {
+        let (rows, heads, head) = qkv.dims3()?;
+        let Turns([cos, sin]) = self;
+        // To candle each head is a sequence of one token, with cosines of its own.
+        let each = qkv.reshape((rows * heads, 1, 1, head))?;
+        candle_nn::rotary_emb::rope(&each, cos, sin)?.reshape((rows, heads, head))
     }
 }
 

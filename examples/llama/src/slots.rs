@@ -6,12 +6,13 @@
 
 use candle_core::{DType, Device, Result, Tensor};
 
-use crate::attention::{Attend, Cache, hidden};
+use crate::attention::{Attend, Cache, hidden, softmax};
 
-/// Keys and values of the slots, by layer: `[slots, key heads, capacity, head]`.
+/// Keys and values of the slots, by layer: `[2, slots · key heads, capacity, head]`.
 #[derive(Debug)]
 pub struct Slots {
-    layers: Vec<[Tensor; 2]>,
+    layers: Vec<Tensor>,
+    count: usize,
     /// 0, 1 and so on, u32, `[capacity]`. Made once: a captured step uploads nothing.
     at: Tensor,
 }
@@ -20,28 +21,30 @@ pub struct Slots {
 #[derive(Debug)]
 pub struct Step<'a> {
     slots: &'a Slots,
-    /// `[slots, key heads, 1, head]`: where new keys and values go.
+    /// `[2, slots · key heads, 1, head]`: where new keys and values go.
     places: Tensor,
     /// `[slots, 1, 1, capacity]`.
     mask: Tensor,
 }
 
 impl Slots {
-    /// Empty slots of this shape.
+    /// `count` empty slots, of so many key heads, tokens and elements of a head.
     ///
     /// # Errors
     /// Errors of the device.
     pub fn new(
         layers: usize,
-        shape: (usize, usize, usize, usize),
+        count: usize,
+        (key_heads, capacity, head): (usize, usize, usize),
         dtype: DType,
         device: &Device,
     ) -> Result<Self> {
-        let zeros = || Tensor::zeros(shape, dtype, device);
-        let layers = (0..layers).map(|_| Ok([zeros()?, zeros()?]));
+        let shape = (2, count * key_heads, capacity, head);
+        let layers = (0..layers).map(|_| Tensor::zeros(shape, dtype, device));
         Ok(Slots {
             layers: layers.collect::<Result<_>>()?,
-            at: Tensor::arange(0, shape.2 as u32, device)?,
+            count,
+            at: Tensor::arange(0, capacity as u32, device)?,
         })
     }
 
@@ -51,9 +54,12 @@ impl Slots {
     /// Errors of the device.
     pub fn load(&self, slot: usize, cache: &Cache, request: usize, rows: usize) -> Result<()> {
         for (layer, slots) in self.layers.iter().enumerate() {
-            for (to, from) in slots.iter().zip(cache.of(request, layer)) {
-                let from = from.narrow(1, 0, rows)?.contiguous()?;
-                to.narrow(0, slot, 1)?.squeeze(0)?.slice_set(&from, 1, 0)?;
+            let from = cache.of(request, layer).narrow(1, 0, rows)?;
+            let key_heads = from.dim(0)? / 2;
+            for which in 0..2 {
+                let from = from.narrow(0, which * key_heads, key_heads)?.contiguous()?;
+                let to = slots.get(which)?.narrow(0, slot * key_heads, key_heads)?;
+                to.slice_set(&from, 1, 0)?;
             }
         }
         Ok(())
@@ -64,38 +70,44 @@ impl Slots {
     /// # Errors
     /// Errors of the device.
     pub fn step(&self, positions: &Tensor) -> Result<Step<'_>> {
-        let (slots, key_heads, capacity, head) = self.layers[0][0].dims4()?;
+        let (_, heads, capacity, head) = self.layers[0].dims4()?;
+        let key_heads = heads / self.count;
         let places = positions
-            .reshape((slots, 1, 1, 1))?
-            .broadcast_as((slots, key_heads, 1, head))?;
-        let mask = hidden(positions, &self.at)?.reshape((slots, 1, 1, capacity))?;
+            .reshape((1, self.count, 1, 1))?
+            .broadcast_as((2, self.count, key_heads, head))?
+            .reshape((2, heads, 1, head))?;
+        let mask = hidden(positions, &self.at, self.layers[0].dtype())?;
         Ok(Step {
             slots: self,
             places: places.contiguous()?,
-            mask,
+            mask: mask.reshape((self.count, 1, 1, capacity))?,
         })
     }
 }
 
 impl Attend for Step<'_> {
-    fn attend(&self, layer: usize, [q, k, v]: [&Tensor; 3]) -> Result<Tensor> {
-        let [keys, values] = &self.slots.layers[layer];
-        let (slots, key_heads, capacity, head) = keys.dims4()?;
-        let query_heads = q.dim(1)?;
-        let groups = query_heads / key_heads;
-        for (cached, new) in [(keys, k), (values, v)] {
-            cached.scatter_set(&self.places, &new.unsqueeze(2)?.contiguous()?, 2)?;
-        }
-        let (batch, row) = (slots * key_heads, (slots, key_heads, groups, capacity));
-        let q = q.reshape((batch, groups, head))?;
-        let keys = keys.reshape((batch, capacity, head))?;
-        let values = values.reshape((batch, capacity, head))?;
-        let scores = (q.matmul(&keys.t()?)?.to_dtype(DType::F32)? * (head as f64).powf(-0.5))?;
-        let scores = scores.reshape(row)?.broadcast_add(&self.mask)?;
-        let weights = candle_nn::ops::softmax_last_dim(&scores)?.to_dtype(values.dtype())?;
-        let attended = weights
+    fn attend(&self, layer: usize, qkv: &Tensor, key_heads: usize) -> Result<Tensor> {
+        let cache = &self.slots.layers[layer];
+        let (_, batch, capacity, head) = cache.dims4()?;
+        let (slots, heads, _) = qkv.dims3()?;
+        let groups = heads / key_heads - 2;
+        // Keys and values go to their places in one operation.
+        let new = qkv
+            .reshape((slots, groups + 2, key_heads, head))?
+            .narrow(1, groups, 2)?
+            .transpose(0, 1)?
+            .reshape((2, batch, 1, head))?;
+        cache.scatter_set(&self.places, &new.contiguous()?, 2)?;
+        let (keys, values) = (cache.get(0)?, cache.get(1)?);
+        let q = qkv.narrow(1, 0, groups * key_heads)?;
+        let scores = q
+            .reshape((batch, groups, head))?
+            .matmul(&keys.t()?)?
+            .reshape((slots, key_heads, groups, capacity))?
+            .broadcast_add(&self.mask)?;
+        let attended = softmax(&scores)?
             .reshape((batch, groups, capacity))?
             .matmul(&values)?;
-        attended.reshape((slots, query_heads * head))
+        attended.reshape((slots, groups * key_heads * head))
     }
 }
