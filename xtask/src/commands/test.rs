@@ -126,7 +126,7 @@ const LONGEST: [&str; 8] = [
 /// processor.
 const AT_ONCE: usize = 4;
 
-/// Runs the named commands, one more at once than there are processors, up to [`AT_ONCE`]: many tests wait
+/// Runs the named commands, two more at once than there are processors, up to [`AT_ONCE`]: many tests wait
 /// for a deadline or another process. Each writes to a file in `logs`, which is passed on as a whole when the
 /// command has ended.
 fn at_once(
@@ -155,7 +155,7 @@ fn at_once(
         }
         Ok(counts)
     };
-    let workers = thread::available_parallelism().map_or(1, |cores| (cores.get() + 1).min(AT_ONCE));
+    let workers = thread::available_parallelism().map_or(1, |cores| (cores.get() + 2).min(AT_ONCE));
     thread::scope(|scope| {
         let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
         let mut counts = Counts::default();

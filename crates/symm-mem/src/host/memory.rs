@@ -49,34 +49,36 @@ impl HostMapping {
             device: "host".into(),
             cause: e.to_string(),
         };
-        // SAFETY: a new reservation at an address of the kernel's choice touches no existing memory.
-        let address = unsafe {
-            mmap_anonymous(
-                null_mut(),
-                bytes,
-                ProtFlags::empty(),
-                MapFlags::PRIVATE | MapFlags::NORESERVE,
-            )
-        }
-        .map_err(refused)?;
-        let mapping = HostMapping {
-            device: Some(device.clone()),
-            address,
-            bytes,
-        };
-        for (i, segment) in segments.iter().enumerate() {
-            // SAFETY: the range lies in the reservation that was just made, which nothing else uses.
+        let shared = |address, segment: &HostSegment, flags| {
+            let access = ProtFlags::READ | ProtFlags::WRITE;
+            // SAFETY: the address is the kernel's choice, or in a reservation below that nothing else uses.
             unsafe {
                 mmap(
-                    address.byte_add(i * each),
+                    address,
                     each,
-                    ProtFlags::READ | ProtFlags::WRITE,
-                    MapFlags::SHARED | MapFlags::FIXED,
+                    access,
+                    flags | MapFlags::SHARED,
                     &segment.fd,
                     0,
                 )
             }
-            .map_err(refused)?;
+        };
+        let mapped = |address| HostMapping {
+            device: Some(device.clone()),
+            address,
+            bytes,
+        };
+        if let [segment] = segments {
+            let address = shared(null_mut(), segment, MapFlags::empty());
+            return Ok(mapped(address.map_err(refused)?));
+        }
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a new reservation at an address of the kernel's choice touches no existing memory.
+        let address = unsafe { mmap_anonymous(null_mut(), bytes, ProtFlags::empty(), flags) };
+        let mapping = mapped(address.map_err(refused)?);
+        for (i, segment) in segments.iter().enumerate() {
+            let place = mapping.address.wrapping_byte_add(i * each);
+            shared(place, segment, MapFlags::FIXED).map_err(refused)?;
         }
         Ok(mapping)
     }
