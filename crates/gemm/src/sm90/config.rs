@@ -1,6 +1,7 @@
 //! What can be chosen: a tile, what a cluster shares, and the order of the tiles.
 
 use std::fmt;
+use std::ops::Range;
 
 use warpweave_symm_mem::DType;
 use warpweave_symm_mem::cuda::Image;
@@ -149,20 +150,34 @@ pub(super) fn is_one_wave(problem: &GemmProblem, sms: u32) -> bool {
 /// faster than one of larger ones.
 const SHALLOW: usize = 2048;
 
+/// Rows of every tile.
+const TILE_ROWS: usize = 128;
+
 /// A small tile of the fastest cluster that the SMs have room for and that chunks of `rows` rows are whole
-/// of; if there is none, of the fastest. The smallest is for GEMMs of which others would leave half of the
-/// SMs idle, or be one wave of shallow tiles.
-pub(super) fn small(problem: &GemmProblem, sms: u32, rows: usize) -> Option<Tiling> {
-    let small = 128 * 128;
+/// of; if there is none, of the fastest. No tile has rows of two of the `shards`, and no cluster has a tile
+/// beyond the longest. The smallest tile is for GEMMs of which others would leave half of the SMs idle, or be
+/// one wave of shallow tiles.
+pub(super) fn small(
+    problem: &GemmProblem,
+    shards: &[Range<usize>],
+    sms: u32,
+    rows: usize,
+) -> Option<Tiling> {
+    let small = TILE_ROWS * 128;
     let is_shallow = problem.k <= SHALLOW;
-    let busy = (problem.m * problem.n).div_ceil(small);
+    let padded = shards
+        .iter()
+        .map(|shard| shard.len().next_multiple_of(TILE_ROWS));
+    let longest = padded.clone().max().unwrap_or(0).max(TILE_ROWS);
+    let busy = (padded.sum::<usize>() * problem.n).div_ceil(small);
     let least = match busy * if is_shallow { 1 } else { 2 } <= sms as usize {
         true => 0,
         false => small,
     };
     let is_slow = |shape: &Config| is_shallow && blocks(shape) > 1;
     let area = |shape: &Config| (shape.tile[0] * shape.tile[1]) as usize;
-    let fits = |shape: &Config| blocks(shape) <= sms && area(shape) >= least;
+    let is_high = |shape: &Config| cluster_tile(shape)[0] as usize > longest;
+    let fits = |shape: &Config| blocks(shape) <= sms && area(shape) >= least && !is_high(shape);
     let splits = |shape: &Config| !rows.is_multiple_of(cluster_tile(shape)[0] as usize);
     let (config, shape) = CONFIGS
         .iter()
@@ -369,7 +384,8 @@ mod tests {
     fn the_small_tile_shares_what_chunks_are_whole_of() {
         let named = |side, sms, rows| {
             let problem = GemmProblem::new(side, side, 4096, DType::Bf16);
-            small(&problem, sms, rows).map(|tiling| CONFIGS[tiling.config].name)
+            let shards = [0..side / 2, side / 2..side];
+            small(&problem, &shards, sms, rows).map(|tiling| CONFIGS[tiling.config].name)
         };
         assert_eq!(named(2048, 132, 512), Some("128x128_share_b"));
         assert_eq!(named(2048, 132, 384), Some("128x128_share_a"));
@@ -380,8 +396,23 @@ mod tests {
         assert_eq!(named(1024, 132, 256), Some("128x64_alone"));
         assert_eq!(named(1024, 127, 256), Some("128x128_share_b"));
         let shallow = GemmProblem::new(2048, 1024, SHALLOW, DType::Bf16);
-        let config = small(&shallow, 132, 256).unwrap().config;
+        let config = small(&shallow, &[0..1024, 1024..2048], 132, 256)
+            .unwrap()
+            .config;
         assert_eq!(CONFIGS[config].name, "128x64_alone");
+    }
+
+    #[test]
+    fn shards_of_half_a_tile_take_tiles_of_their_own() {
+        let named = |world: usize| {
+            let problem = GemmProblem::new(64 * world, 4096, 4096, DType::Bf16);
+            let shards: Vec<_> = (0..world).map(|rank| 64 * rank..64 * (rank + 1)).collect();
+            CONFIGS[small(&problem, &shards, 132, 64).unwrap().config].name
+        };
+        // One wave of 128 tiles, of the smaller kind among two and of the larger among four, where the smaller
+        // would be two waves.
+        assert_eq!(named(2), "128x64_alone");
+        assert_eq!(named(4), "128x128_share_a");
     }
 
     #[test]

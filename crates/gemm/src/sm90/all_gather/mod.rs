@@ -159,12 +159,12 @@ fn favourite(gemm: &AllGatherMatmul, blocks: u32) -> Option<Tiling> {
             match config::is_late(problem, bytes)
                 || bytes > 0 && config::is_one_wave(problem, blocks)
             {
-                true => config::small(problem, blocks, gemm.chunk_rows),
+                true => config::small(problem, &gemm.shards, blocks, gemm.chunk_rows),
                 false => select(problem, blocks),
             }
         }
         // All rows come late.
-        Protocol::Eager => config::small(problem, blocks, own),
+        Protocol::Eager => config::small(problem, &gemm.shards, blocks, own),
     }
 }
 
