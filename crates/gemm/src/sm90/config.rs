@@ -95,10 +95,13 @@ pub const CONFIGS: [Config; 7] = [
 /// Those of [`CONFIGS`] whose blocks are no clusters, by index.
 pub(super) const UNCLUSTERED: [usize; 3] = [2, 5, 6];
 
+/// Rows of every tile.
+const TILE_ROWS: usize = 128;
+
 const fn config(name: &'static str, tile_n: u32, cluster: [u32; 2]) -> Config {
     Config {
         name,
-        tile: [128, tile_n, STEP as u32],
+        tile: [TILE_ROWS as u32, tile_n, STEP as u32],
         cluster,
         cooperative: true,
         stream_k: false,
@@ -143,15 +146,12 @@ pub(super) fn is_late(problem: &GemmProblem, bytes: usize) -> bool {
 /// Whether a GEMM has no more tiles of the largest kind than there are SMs: then nothing is left to do while
 /// rows of others come, and what waits for them is better in smaller tiles.
 pub(super) fn is_one_wave(problem: &GemmProblem, sms: u32) -> bool {
-    problem.m.div_ceil(128) * problem.n.div_ceil(256) <= sms as usize
+    problem.m.div_ceil(TILE_ROWS) * problem.n.div_ceil(256) <= sms as usize
 }
 
 /// Depth up to which a cluster takes longer to begin than it saves, and two waves of the smallest tiles are
 /// faster than one of larger ones.
 const SHALLOW: usize = 2048;
-
-/// Rows of every tile.
-const TILE_ROWS: usize = 128;
 
 /// A small tile of the fastest cluster that the SMs have room for and that chunks of `rows` rows are whole
 /// of; if there is none, of the fastest. No tile has rows of two of the `shards`, and no cluster has a tile

@@ -526,10 +526,7 @@ impl AllGatherMatmul {
                 let pushed = pushed.saturating_mul(self.chunk_rows);
                 let rest = rows.saturating_sub(self.chunk_rows) * k * dtype.size();
                 let bytes = (world - 1) as f64 * rest as f64;
-                let pulling = {
-                    let gbs = costs.machine.link.sm_pull_gbs;
-                    micros(bytes, costs.with_start(gbs, FELT))
-                };
+                let pulling = micros(bytes, costs.pull_gbs(FELT));
                 let is_pulled = first >= shard(m, owner, world).start.saturating_add(pushed);
                 is_pulled.then_some(pulling + costs.machine.latency.signal_us)
             }

@@ -120,7 +120,8 @@ impl Kernel for OneShotMatmul {
 
     fn cost(&self, costs: &Costs<'_>, rest: &[Effect]) -> Option<Cost> {
         let own = costs.plan.rank;
-        match rest.first()? {
+        let (first, later) = rest.split_first()?;
+        match first {
             // All of the GEMM.
             Effect::Read(region) if region.buffer == self.a => {
                 let KernelShape { m, n, dtype, .. } = self.shape;
@@ -132,11 +133,7 @@ impl Kernel for OneShotMatmul {
             // brings the next.
             Effect::Write(region) if region.rank == own => Some(Cost::default()),
             // Tiles are stored while others are multiplied, which hides a part of the links' start. Fitted.
-            Effect::Write(region) => {
-                let cost = costs.push(region.rank, costs.bytes(region), 0.5);
-                let arrives = !matches!(rest.get(1), Some(Effect::Write(next)) if next.rank != own);
-                Some(if arrives { cost.arriving() } else { cost })
-            }
+            Effect::Write(region) => Some(costs.push(region, later, 0.5)),
             _ => None,
         }
     }

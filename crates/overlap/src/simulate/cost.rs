@@ -122,16 +122,45 @@ pub struct Costs<'a> {
     pub(super) moved: f64,
 }
 
-impl<'a> Costs<'a> {
+/// The same for all launches of its plan.
+pub(super) struct PlanCosts<'a> {
+    costs: Costs<'a>,
+    /// What each operation moves over the links by the SMs.
+    moved: Vec<f64>,
+}
+
+impl<'a> PlanCosts<'a> {
     pub(super) fn new(machine: &'a Machine, plan: &'a Plan) -> Self {
-        Self {
+        let costs = Costs {
             machine,
             plan,
             moved: 0.0,
+        };
+        let moved = plan.ops.iter().map(|op| match &op.kind {
+            OpKind::Kernel { lanes, .. } => costs.moved_by(lanes),
+            _ => 0.0,
+        });
+        Self {
+            costs,
+            moved: moved.collect(),
         }
     }
 
     pub(super) fn of(&self, node: &Node<'_>) -> Cost {
+        let moved = match node.site {
+            Site::Effect { op, .. } => self.moved[op],
+            _ => 0.0,
+        };
+        Costs {
+            moved,
+            ..self.costs
+        }
+        .of(node)
+    }
+}
+
+impl Costs<'_> {
+    fn of(&self, node: &Node<'_>) -> Cost {
         let t = &self.machine.latency;
         match node.site {
             Site::CallerWrites | Site::CallerReads => Cost::default(),
@@ -142,9 +171,7 @@ impl<'a> Costs<'a> {
             Site::Effect { op, lane, index } => match &self.plan.ops[op].kind {
                 OpKind::Kernel { kernel, lanes } => {
                     let rest = &lanes[lane][index..];
-                    let costs = self.of_launch(lanes);
-                    let cost = kernel.cost(&costs, rest);
-                    cost.unwrap_or_else(|| costs.effect(rest))
+                    kernel.cost(self, rest).unwrap_or_else(|| self.effect(rest))
                 }
                 _ => Cost::default(),
             },
@@ -158,8 +185,8 @@ impl<'a> Costs<'a> {
         }
     }
 
-    /// The costs in a launch of these lanes.
-    fn of_launch(&self, lanes: &[Vec<Effect>]) -> Self {
+    /// The more of what these lanes load from peers and of what they store to them, bytes.
+    fn moved_by(&self, lanes: &[Vec<Effect>]) -> f64 {
         let (mut loaded, mut stored) = (0.0, 0.0);
         for effect in lanes.iter().flatten() {
             match effect {
@@ -172,10 +199,7 @@ impl<'a> Costs<'a> {
                 _ => {}
             }
         }
-        Self {
-            moved: f64::max(loaded, stored),
-            ..*self
-        }
+        f64::max(loaded, stored)
     }
 
     fn op(&self, op: usize) -> Cost {
@@ -431,14 +455,7 @@ impl<'a> Costs<'a> {
             Effect::Read(region) if region.rank != own => {
                 self.pull(region.rank, self.bytes(region), 1.0)
             }
-            Effect::Write(region) if region.rank != own => {
-                let cost = self.push(region.rank, self.bytes(region), 1.0);
-                // What goes to several peers arrives everywhere at a time.
-                match later.first() {
-                    Some(Effect::Write(next)) if next.rank != own => cost,
-                    _ => cost.arriving(),
-                }
-            }
+            Effect::Write(region) if region.rank != own => self.push(region, later, 1.0),
             Effect::Write(region) => self.local(self.bytes(region)),
             Effect::Read(_) => Cost::default(),
             Effect::WriteMulticast(region) => self.multicast(region, own, link.sm_push_gbs),
@@ -449,7 +466,7 @@ impl<'a> Costs<'a> {
 
     /// What the SMs reach in the launch at hand, of `gbs` that they reach once they are under way: between more
     /// than two ranks the first bytes take longer, of which this part is felt.
-    pub(crate) fn with_start(&self, gbs: f64, felt: f64) -> f64 {
+    fn with_start(&self, gbs: f64, felt: f64) -> f64 {
         let link = &self.machine.link;
         if self.plan.world <= 2 || self.moved <= 0.0 {
             return gbs;
@@ -459,20 +476,30 @@ impl<'a> Costs<'a> {
         gbs * whole / (whole + felt * start)
     }
 
+    /// What loads reach in the launch at hand, GB/s.
+    pub(crate) fn pull_gbs(&self, felt: f64) -> f64 {
+        self.with_start(self.machine.link.sm_pull_gbs, felt)
+    }
+
     /// Bytes that the threads which load them load from all peers at once.
     pub(crate) fn pull(&self, from: usize, bytes: f64, felt: f64) -> Cost {
         let own = self.plan.rank;
-        let gbs = self.with_start(self.machine.link.sm_pull_gbs, felt);
-        let cost = self.transfer(from, &[own], bytes, gbs);
+        let cost = self.transfer(from, &[own], bytes, self.pull_gbs(felt));
         cost.by_same_threads(Resource::LinkIn(own))
     }
 
-    /// Bytes that the threads which store them store to all peers at once.
-    pub(crate) fn push(&self, to: usize, bytes: f64, felt: f64) -> Cost {
+    /// A region of a peer that the threads which store it store to all peers at once; `later` is what follows
+    /// in their lane.
+    pub(crate) fn push(&self, region: &Region, later: &[Effect], felt: f64) -> Cost {
         let own = self.plan.rank;
         let gbs = self.with_start(self.machine.link.sm_push_gbs, felt);
-        let cost = self.transfer(own, &[to], bytes, gbs);
-        cost.by_same_threads(Resource::LinkOut(own))
+        let cost = self.transfer(own, &[region.rank], self.bytes(region), gbs);
+        let cost = cost.by_same_threads(Resource::LinkOut(own));
+        // What goes to several peers arrives everywhere at a time.
+        match later.first() {
+            Some(Effect::Write(next)) if next.rank != own => cost,
+            _ => cost.arriving(),
+        }
     }
 
     /// A GEMM on the tensor cores, in µs and as a share of this GPU's SMs.

@@ -11,7 +11,7 @@
 //! [`first_node`] compares what that relies on: of each plan every step, with its cost on the machine. What it
 //! compares is dropped at once, so that memory holds one node's plans.
 
-use super::cost::{Cost, Costs};
+use super::cost::{Cost, PlanCosts};
 use super::{Machine, SimulateError, engine, simulate};
 use crate::algorithms::Configuration;
 use crate::check::program::{Node, Program, steps_of};
@@ -141,7 +141,7 @@ struct Outline<'a> {
 impl<'a> Outline<'a> {
     fn of(plan: &'a Plan, machine: &Machine) -> Self {
         let program = Program::of_rank(plan);
-        let costs = Costs::new(machine, plan);
+        let costs = PlanCosts::new(machine, plan);
         Self {
             plan,
             costs: program.nodes.iter().map(|node| costs.of(node)).collect(),

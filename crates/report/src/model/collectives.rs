@@ -63,9 +63,8 @@ impl Outcome {
             if self.groups.is_empty() {
                 self.groups.extend(self.only_group());
             }
-            let limit = self.limit.clone();
             for row in &mut self.rows {
-                row.tflops = row.tflops.or_else(|| row.rate(limit.as_ref()?));
+                row.tflops = row.tflops.or_else(|| row.rate(self.limit.as_ref()?));
                 let group = row.compared_with().and_then(|at| self.groups.get(at));
                 group.inspect(|group| row.compare(group));
             }

@@ -9,7 +9,7 @@ use crate::check::Site;
 use crate::check::program::{NodeId, Program};
 use crate::plan::{OpKind, SlotId};
 use crate::simulate::contention::Contention;
-use crate::simulate::cost::{Cost, Costs};
+use crate::simulate::cost::{Cost, PlanCosts};
 use crate::simulate::error::SimulateError;
 use crate::simulate::machine::Machine;
 use crate::simulate::sharing::{InTurn, Loads, speeds_in_turn};
@@ -83,10 +83,9 @@ impl<'a, 'p> Engine<'a, 'p> {
                 successors[pred].push(id);
             }
         }
-        let costs = program.nodes.iter().map(|node| {
-            let plan = program.plans[node.rank];
-            Costs::new(machine, plan).of(node)
-        });
+        let plans = program.plans.iter();
+        let ranks: Vec<_> = plans.map(|plan| PlanCosts::new(machine, plan)).collect();
+        let costs = program.nodes.iter().map(|node| ranks[node.rank].of(node));
         Engine {
             costs: costs.collect(),
             program,
