@@ -1,10 +1,13 @@
 //! Attention over a KV cache, request by request, in candle's operations: the bits of a request do not depend
-//! on which others share the batch.
+//! on which others share the batch. [`fused`] has it in a launch or two, where that can be had.
 //!
 //! Prompts of any lengths and single tokens may share a batch. [`slots`](crate::slots) has the attention of
 //! steps that are captured.
 
 use candle_core::{DType, Device, Result, Tensor};
+
+use crate::fused;
+use crate::rope::Turns;
 
 /// What a rank keeps of the past: keys and values of its heads.
 #[derive(Debug)]
@@ -64,12 +67,18 @@ impl Cache {
 /// How a batch attends.
 pub trait Attend {
     /// Keeps keys and values of the new tokens of `layer`, and attends: `qkv` is `[rows, heads, head]` with the
-    /// heads of queries, which are [scaled](crate::rope), of keys and of values, of the latter two `key_heads`
-    /// each. The result is `[rows, query heads · head]`.
+    /// heads of queries, of keys and of values, of the latter two `key_heads` each, which `turns` rotates.
+    /// The result is `[rows, query heads · head]`.
     ///
     /// # Errors
     /// Errors of the device.
-    fn attend(&self, layer: usize, qkv: &Tensor, key_heads: usize) -> Result<Tensor>;
+    fn attend(
+        &self,
+        layer: usize,
+        qkv: &Tensor,
+        turns: &Turns<'_>,
+        key_heads: usize,
+    ) -> Result<Tensor>;
 }
 
 /// Each segment of a batch over the cache of its own request.
@@ -82,11 +91,23 @@ pub struct Ragged<'a> {
 }
 
 impl Attend for Ragged<'_> {
-    fn attend(&self, layer: usize, qkv: &Tensor, key_heads: usize) -> Result<Tensor> {
+    fn attend(
+        &self,
+        layer: usize,
+        qkv: &Tensor,
+        turns: &Turns<'_>,
+        key_heads: usize,
+    ) -> Result<Tensor> {
         let attended = self.segments.iter().map(|segment| {
             let rows = qkv.narrow(0, segment.start, segment.rows)?;
             let cache = self.cache.of(segment.request, layer);
-            attend_segment(cache, segment.past, &rows, key_heads)
+            match fused::attention(&rows, cache, key_heads, turns, segment.start)? {
+                Some(attended) => Ok(attended),
+                None => {
+                    let rotated = turns.rotate(&rows, segment.start)?;
+                    attend_segment(cache, segment.past, &rotated, key_heads)
+                }
+            }
         });
         Tensor::cat(&attended.collect::<Result<Vec<_>>>()?, 0)
     }
@@ -185,20 +206,43 @@ mod tests {
     use crate::rope::Rope;
     use crate::slots::Slots;
 
-    const HEADS: (usize, usize) = (4, 2);
+    /// What is attended, and where: heads of queries, and of keys and values.
+    struct Case {
+        heads: (usize, usize),
+        head: usize,
+        dtype: DType,
+        tolerance: f64,
+    }
+
+    impl Case {
+        fn new(heads: (usize, usize), head: usize, dtype: DType) -> Self {
+            // Queries, keys, scores, weights and results are rounded, by up to 2⁻⁹ of values up to one each.
+            let tolerance = match dtype {
+                DType::F32 => 1e-5,
+                _ => 5.0 * 2f64.powi(-9) * 4.0,
+            };
+            Case {
+                heads,
+                head,
+                dtype,
+                tolerance,
+            }
+        }
+    }
+
     /// More than a chunk, and one.
     const PROMPTS: [usize; 3] = [CHUNK + 40, 7, 1];
 
     /// Queries, keys and values of a request's tokens before their rotation, `[token][head][element]`.
-    fn token(request: usize, at: usize, head: usize) -> Vec<Vec<f64>> {
-        let (q_heads, k_heads) = HEADS;
+    fn token(request: usize, at: usize, case: &Case) -> Vec<Vec<f64>> {
+        let (q_heads, k_heads) = case.heads;
         let element = |which: usize, i: usize| {
             let seed = ((request * 1009 + at) * 31 + which) * 131 + i;
             f64::from((seed.wrapping_mul(2_654_435_761) >> 7) as u16) / 32768.0 - 1.0
         };
         let heads = 0..q_heads + 2 * k_heads;
         heads
-            .map(|which| (0..head).map(|i| element(which, i)).collect())
+            .map(|which| (0..case.head).map(|i| element(which, i)).collect())
             .collect()
     }
 
@@ -211,29 +255,23 @@ mod tests {
     }
 
     /// What the definition says of the token of a request that is `at`: softmax(q · kᵀ / √head) · v.
-    fn defined(request: usize, at: usize, (head, theta): (usize, f64)) -> Vec<f64> {
-        let (q_heads, k_heads) = HEADS;
-        let of = |at: usize, which: usize| token(request, at, head)[which].clone();
+    fn defined(request: usize, at: usize, case: &Case, theta: f64) -> Vec<f64> {
+        let ((q_heads, k_heads), head) = (case.heads, case.head);
+        let seen: Vec<_> = (0..=at).map(|at| token(request, at, case)).collect();
         let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
         let mut out = Vec::new();
         for q_head in 0..q_heads {
             let k_head = q_head / (q_heads / k_heads);
-            let q = rotated(&of(at, q_head), at, theta);
+            let q = rotated(&seen[at][q_head], at, theta);
             let score = |past: usize| {
-                let k = rotated(&of(past, q_heads + k_head), past, theta);
+                let k = rotated(&seen[past][q_heads + k_head], past, theta);
                 (dot(&q, &k) / (head as f64).sqrt()).exp()
             };
             let scores: Vec<f64> = (0..=at).map(score).collect();
             let sum: f64 = scores.iter().sum();
-            let values: Vec<_> = (0..=at)
-                .map(|past| of(past, q_heads + k_heads + k_head))
-                .collect();
             let weighed = |i: usize| {
-                scores
-                    .iter()
-                    .zip(&values)
-                    .map(|(s, v)| s * v[i])
-                    .sum::<f64>()
+                let value = |past: usize| seen[past][q_heads + k_heads + k_head][i];
+                (0..=at).map(|past| scores[past] * value(past)).sum::<f64>()
             };
             out.extend((0..head).map(|i| weighed(i) / sum));
         }
@@ -241,25 +279,21 @@ mod tests {
     }
 
     /// Prompts, then a token of each by segments, then one by slots: all as the definition has them.
-    fn attends_as_defined(dtype: DType, tolerance: f64) {
-        let device = Device::Cpu;
+    fn attends_as_defined(case: &Case, device: &Device) {
+        let &Case {
+            heads, head, dtype, ..
+        } = case;
         let config = Config {
             rope_scaling: None,
+            head_dim: Some(head),
             ..small_llama()
         };
-        let head = config.head_dim();
         let capacity = PROMPTS[0] + 2;
-        let rope = Rope::new(&config, capacity, HEADS, dtype, &device).unwrap();
-        let mut cache = Cache::new(
-            &PROMPTS.map(|rows| rows + 2),
-            1,
-            (HEADS.1, head),
-            dtype,
-            &device,
-        );
-        let cache = cache.as_mut().unwrap();
-        let slots =
-            Slots::new(1, PROMPTS.len(), (HEADS.1, capacity, head), dtype, &device).unwrap();
+        let rope = Rope::new(&config, capacity, heads, dtype, device).unwrap();
+        let capacities = PROMPTS.map(|rows| rows + 2);
+        let cache = &mut Cache::new(&capacities, 1, (heads.1, head), dtype, device).unwrap();
+        let shape = (heads.1, capacity, head);
+        let slots = Slots::new(1, PROMPTS.len(), shape, dtype, device).unwrap();
         for (step, count) in [(0, None), (0, Some(1)), (1, Some(1))] {
             let (mut values, mut positions, mut segments) = (Vec::new(), Vec::new(), Vec::new());
             for (request, prompt) in PROMPTS.into_iter().enumerate() {
@@ -273,47 +307,38 @@ mod tests {
                 });
                 for at in past..past + rows {
                     positions.push(at as u32);
-                    values.extend(token(request, at, head).concat());
+                    values.extend(token(request, at, case).concat());
                 }
             }
-            let shape = (positions.len(), HEADS.0 + 2 * HEADS.1, head);
-            let qkv = Tensor::from_vec(values, shape, &device)
-                .unwrap()
-                .to_dtype(dtype)
-                .unwrap();
-            let positions = Tensor::new(positions, &device).unwrap();
-            let qkv = rope.at(&positions).unwrap().rotate(&qkv).unwrap();
+            let shape = (positions.len(), heads.0 + 2 * heads.1, head);
+            let qkv = Tensor::from_vec(values, shape, device).unwrap();
+            let qkv = qkv.to_dtype(dtype).unwrap();
+            let turns = rope.at(&Tensor::new(positions, device).unwrap());
             let attended = match step {
                 0 => Ragged {
                     cache,
                     segments: &segments,
                 }
-                .attend(0, &qkv, HEADS.1),
+                .attend(0, &qkv, &turns, heads.1),
                 _ => {
                     for segment in &segments {
                         let request = segment.request;
                         slots.load(request, cache, request, segment.past).unwrap();
                     }
-                    slots.step(&positions).unwrap().attend(0, &qkv, HEADS.1)
+                    slots.step().attend(0, &qkv, &turns, heads.1)
                 }
             };
-            let found = attended
-                .unwrap()
-                .to_dtype(DType::F64)
-                .unwrap()
-                .to_vec2::<f64>()
-                .unwrap();
+            let attended = attended.unwrap().to_dtype(DType::F64).unwrap();
+            let found = attended.to_vec2::<f64>().unwrap();
             for segment in segments {
-                // Of a long prompt the last rows, which see the most.
-                for row in segment.rows.saturating_sub(3)..segment.rows {
-                    let expected = defined(
-                        segment.request,
-                        segment.past + row,
-                        (head, config.rope_theta),
-                    );
+                // Of a long prompt the last rows, which see the most, and one in the middle.
+                let last = segment.rows.saturating_sub(3)..segment.rows;
+                for row in last.chain([segment.rows / 2]) {
+                    let at = segment.past + row;
+                    let expected = defined(segment.request, at, case, config.rope_theta);
                     for (found, expected) in found[segment.start + row].iter().zip(expected) {
                         assert!(
-                            (found - expected).abs() <= tolerance,
+                            (found - expected).abs() <= case.tolerance,
                             "{segment:?} {row}: {found} for {expected}"
                         );
                     }
@@ -324,8 +349,29 @@ mod tests {
 
     #[test]
     fn prompts_and_tokens_attend_as_defined() {
-        attends_as_defined(DType::F32, 1e-5);
-        // Queries, keys, scores, weights and results are rounded, by up to 2⁻⁹ of values up to one each.
-        attends_as_defined(DType::BF16, 5.0 * 2f64.powi(-9) * 4.0);
+        for dtype in [DType::F32, DType::BF16] {
+            attends_as_defined(&Case::new((4, 2), 16, dtype), &Device::Cpu);
+        }
+    }
+
+    /// By the kernels: of heads that they have, for all numbers of queries a key head.
+    #[cfg(feature = "cuda")]
+    #[test]
+    #[ignore = "needs a GPU"]
+    fn gpu_attends_as_defined() {
+        let device = crate::place::Place::gpu(0).unwrap().candle;
+        for (heads, head) in [
+            ((4, 2), 64),
+            ((8, 2), 128),
+            ((8, 1), 128),
+            ((3, 3), 64),
+            ((5, 1), 64),
+        ] {
+            for dtype in [DType::BF16, DType::F16] {
+                attends_as_defined(&Case::new(heads, head, dtype), &device);
+            }
+        }
+        // Those that candle's operations take.
+        attends_as_defined(&Case::new((4, 2), 32, DType::BF16), &device);
     }
 }

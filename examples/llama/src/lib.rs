@@ -1,11 +1,11 @@
 //! Tensor-parallel Llama and Qwen in candle: the linear layers and norms of the transformer go over
-//! Warpweave, everything else is candle's.
+//! Warpweave, everything else is candle's; on GPUs, attention and SwiGLU are kernels of this package.
 //!
 //! In the order in which one reads it:
 //! 1. [`parallel`]: what a transformer asks of tensor parallelism, and who does it: Warpweave, or candle
 //!    alone on one rank.
 //! 2. [`model`]: the transformer, with [`attention`] and [`rope`] of candle's operations.
-//!    [`slots`] has the attention of decode steps that a CUDA graph captures.
+//!    [`slots`] has the attention of decode steps that a CUDA graph captures. `fused` has both as kernels.
 //! 3. [`weights`]: which rank has what of a [`checkpoint`].
 //! 4. [`generate`]: a batch of requests of different lengths, with a [`sampler`].
 //! 5. [`mod@bench`]: what it costs, with and without communication, and by candle with NCCL.
@@ -17,6 +17,7 @@ pub mod checkpoint;
 pub mod command;
 pub mod config;
 pub mod error;
+mod fused;
 pub mod generate;
 pub mod job;
 pub mod model;

@@ -5,8 +5,9 @@ use candle_core::{D, DType, Device, Tensor};
 use crate::attention::{Attend, Cache, Ragged, Segment};
 use crate::config::Config;
 use crate::error::Result;
+use crate::fused;
 use crate::parallel::{Norm, Parallel};
-use crate::rope::{Rope, Turns};
+use crate::rope::Rope;
 use crate::slots::Slots;
 use crate::weights::{Layer, Weights};
 
@@ -135,14 +136,14 @@ impl<'a> Model<'a> {
         positions: &Tensor,
         attention: &dyn Attend,
     ) -> Result<Tensor> {
-        let turns = self.rope.at(positions)?;
+        let turns = self.rope.at(positions);
         let mut residual = self.weights.embedding.index_select(tokens, 0)?;
         let mut x = self
             .parallel
             .norm(&residual, &self.norm(&self.weights.layers[0].input_norm))?;
         for (index, layer) in self.weights.layers.iter().enumerate() {
-            let qkv = self.heads(layer, &x, &turns)?;
-            let heads = attention.attend(index, &qkv, self.heads_of_rank().1)?;
+            let qkv = self.heads(layer, &x)?;
+            let heads = attention.attend(index, &qkv, &turns, self.heads_of_rank().1)?;
             let norm = self.norm(&layer.mlp_norm);
             (residual, x) = self
                 .parallel
@@ -181,8 +182,8 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// q, k and v of this rank's heads, rotated: `[rows, heads, head]`.
-    fn heads(&self, layer: &Layer, x: &Tensor, turns: &Turns) -> Result<Tensor> {
+    /// q, k and v of this rank's heads: `[rows, heads, head]`.
+    fn heads(&self, layer: &Layer, x: &Tensor) -> Result<Tensor> {
         let (rows, head) = (x.dim(0)?, self.config.head_dim());
         let (q_heads, k_heads) = self.heads_of_rank();
         let qkv = self
@@ -200,7 +201,7 @@ impl<'a> Model<'a> {
             );
             qkv = Tensor::cat(&[&q, &k, &qkv.narrow(1, q_heads + k_heads, k_heads)?], 1)?;
         }
-        Ok(turns.rotate(&qkv)?)
+        Ok(qkv)
     }
 
     /// Heads of the queries, and of keys and values.
@@ -211,6 +212,9 @@ impl<'a> Model<'a> {
     /// SwiGLU: this rank's part of the inner width.
     fn mlp(&self, layer: &Layer, x: &Tensor) -> Result<Tensor> {
         let gate_up = self.parallel.column(x, &layer.gate_up, None)?;
+        if let Some(inner) = fused::swiglu(&gate_up)? {
+            return Ok(inner);
+        }
         let width = gate_up.dim(D::Minus1)? / 2;
         let (gate, up) = (
             gate_up.narrow(1, 0, width)?,

@@ -1,8 +1,9 @@
 //! Rotary position embeddings, as Llama stores them: the two halves of a head are the coordinates.
 //!
 //! All heads of a row are rotated at once, in one operation of candle's: those of the queries are scaled for
-//! attention on the way, and those of the values are turned by nothing.
+//! attention on the way, and those of the values are turned by nothing. `fused` rotates in its kernels.
 
+use std::cell::OnceCell;
 use std::f64::consts::TAU;
 
 use candle_core::{DType, Device, Result, Tensor};
@@ -17,9 +18,14 @@ pub struct Rope {
     kinds: Tensor,
 }
 
-/// Cosines and sines of the heads of some rows, `[rows · heads, 1, head / 2]`.
+/// What all layers turn the rows of a batch by.
 #[derive(Debug)]
-pub struct Turns([Tensor; 2]);
+pub struct Turns<'a> {
+    rope: &'a Rope,
+    positions: Tensor,
+    /// Cosines and sines by head, `[rows · heads, 1, head / 2]`, once candle has been asked to rotate.
+    by_head: OnceCell<[Tensor; 2]>,
+}
 
 impl Rope {
     /// For `positions` positions, and rows of so many heads of queries, then of keys, then of values, in
@@ -59,34 +65,50 @@ impl Rope {
     }
 
     /// What all layers turn rows at these positions by: u32, `[rows]`.
-    ///
-    /// # Errors
-    /// Errors of the device.
-    pub fn at(&self, positions: &Tensor) -> Result<Turns> {
-        let of_rows = |table: &Tensor| {
-            let of_heads = table
-                .index_select(positions, 0)?
-                .index_select(&self.kinds, 1)?;
-            let (rows, heads, pairs) = of_heads.dims3()?;
-            of_heads.reshape((rows * heads, 1, pairs))
-        };
-        let [cos, sin] = &self.tables;
-        Ok(Turns([of_rows(cos)?, of_rows(sin)?]))
+    pub fn at(&self, positions: &Tensor) -> Turns<'_> {
+        Turns {
+            rope: self,
+            positions: positions.clone(),
+            by_head: OnceCell::new(),
+        }
     }
 }
 
-impl Turns {
-    /// The heads of `qkv`, `[rows, heads, head]`, contiguous: queries and keys rotated, queries scaled by one
-    /// over the square root of the head's width, values as they were.
+impl Turns<'_> {
+    /// Positions of the rows, u32, `[rows]`.
+    pub fn positions(&self) -> &Tensor {
+        &self.positions
+    }
+
+    /// Cosines and sines of all positions, `[positions, 3, head / 2]`: for queries, for keys and for values.
+    pub fn tables(&self) -> &[Tensor; 2] {
+        &self.rope.tables
+    }
+
+    /// The heads of `qkv`, `[rows, heads, head]`, contiguous, of the rows from `start` on: queries and keys
+    /// rotated, queries scaled by one over the square root of the head's width, values as they were.
     ///
     /// # Errors
     /// Errors of the device.
-    pub fn rotate(&self, qkv: &Tensor) -> Result<Tensor> {
+    pub fn rotate(&self, qkv: &Tensor, start: usize) -> Result<Tensor> {
         let (rows, heads, head) = qkv.dims3()?;
-        let Turns([cos, sin]) = self;
+        if self.by_head.get().is_none() {
+            let [cos, sin] = &self.rope.tables;
+            let _ = self.by_head.set([self.of_heads(cos)?, self.of_heads(sin)?]);
+        }
+        let [cos, sin] = self.by_head.get().expect("it was set above");
+        let [cos, sin] = [cos, sin].map(|table| table.narrow(0, start * heads, rows * heads));
         // To candle each head is a sequence of one token, with cosines of its own.
         let each = qkv.reshape((rows * heads, 1, 1, head))?;
-        candle_nn::rotary_emb::rope(&each, cos, sin)?.reshape((rows, heads, head))
+        candle_nn::rotary_emb::rope(&each, &cos?, &sin?)?.reshape((rows, heads, head))
+    }
+
+    fn of_heads(&self, table: &Tensor) -> Result<Tensor> {
+        let of_heads = table
+            .index_select(&self.positions, 0)?
+            .index_select(&self.rope.kinds, 1)?;
+        let (rows, heads, pairs) = of_heads.dims3()?;
+        of_heads.reshape((rows * heads, 1, pairs))
     }
 }
 

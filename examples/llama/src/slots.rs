@@ -1,12 +1,16 @@
 //! Attention of decode steps that can be captured: a token of every slot, of which there is a fixed number,
 //! at fixed addresses. Positions are read on the device, so a graph of one step serves all steps.
 //!
-//! Every slot looks at its whole capacity and hides what comes after its position. Whether some slots are
-//! empty changes nothing for the others, and no shape.
+//! In candle's operations every slot looks at its whole capacity and hides what comes after its position; the
+//! kernel of `fused` stops there. Whether some slots are empty changes nothing for the others, and no shape.
+
+use std::cell::OnceCell;
 
 use candle_core::{DType, Device, Result, Tensor};
 
 use crate::attention::{Attend, Cache, hidden, softmax};
+use crate::fused;
+use crate::rope::Turns;
 
 /// Keys and values of the slots, by layer: `[2, slots · key heads, capacity, head]`.
 #[derive(Debug)]
@@ -21,6 +25,12 @@ pub struct Slots {
 #[derive(Debug)]
 pub struct Step<'a> {
     slots: &'a Slots,
+    /// What candle's operations take, once they have been asked.
+    masked: OnceCell<Masked>,
+}
+
+#[derive(Debug)]
+struct Masked {
     /// `[2, slots · key heads, 1, head]`: where new keys and values go.
     places: Tensor,
     /// `[slots, 1, 1, capacity]`.
@@ -65,11 +75,15 @@ impl Slots {
         Ok(())
     }
 
-    /// A step of all slots at `positions`, u32, `[slots]`.
-    ///
-    /// # Errors
-    /// Errors of the device.
-    pub fn step(&self, positions: &Tensor) -> Result<Step<'_>> {
+    /// A step of all slots.
+    pub fn step(&self) -> Step<'_> {
+        Step {
+            slots: self,
+            masked: OnceCell::new(),
+        }
+    }
+
+    fn masked(&self, positions: &Tensor) -> Result<Masked> {
         let (_, heads, capacity, head) = self.layers[0].dims4()?;
         let key_heads = heads / self.count;
         let places = positions
@@ -77,8 +91,7 @@ impl Slots {
             .broadcast_as((2, self.count, key_heads, head))?
             .reshape((2, heads, 1, head))?;
         let mask = hidden(positions, &self.at, self.layers[0].dtype())?;
-        Ok(Step {
-            slots: self,
+        Ok(Masked {
             places: places.contiguous()?,
             mask: mask.reshape((self.count, 1, 1, capacity))?,
         })
@@ -86,25 +99,39 @@ impl Slots {
 }
 
 impl Attend for Step<'_> {
-    fn attend(&self, layer: usize, qkv: &Tensor, key_heads: usize) -> Result<Tensor> {
+    fn attend(
+        &self,
+        layer: usize,
+        qkv: &Tensor,
+        turns: &Turns<'_>,
+        key_heads: usize,
+    ) -> Result<Tensor> {
         let cache = &self.slots.layers[layer];
+        if let Some(attended) = fused::attention(qkv, cache, key_heads, turns, 0)? {
+            return Ok(attended);
+        }
+        if self.masked.get().is_none() {
+            let _ = self.masked.set(self.slots.masked(turns.positions())?);
+        }
+        let Masked { places, mask } = self.masked.get().expect("it was set above");
         let (_, batch, capacity, head) = cache.dims4()?;
         let (slots, heads, _) = qkv.dims3()?;
         let groups = heads / key_heads - 2;
+        let qkv = turns.rotate(qkv, 0)?;
         // Keys and values go to their places in one operation.
         let new = qkv
             .reshape((slots, groups + 2, key_heads, head))?
             .narrow(1, groups, 2)?
             .transpose(0, 1)?
             .reshape((2, batch, 1, head))?;
-        cache.scatter_set(&self.places, &new.contiguous()?, 2)?;
+        cache.scatter_set(places, &new.contiguous()?, 2)?;
         let (keys, values) = (cache.get(0)?, cache.get(1)?);
         let q = qkv.narrow(1, 0, groups * key_heads)?;
         let scores = q
             .reshape((batch, groups, head))?
             .matmul(&keys.t()?)?
             .reshape((slots, key_heads, groups, capacity))?
-            .broadcast_add(&self.mask)?;
+            .broadcast_add(mask)?;
         let attended = softmax(&scores)?
             .reshape((batch, groups, capacity))?
             .matmul(&values)?;

@@ -41,7 +41,7 @@ struct State {
 
 impl State {
     fn step(&self, model: &Model<'_>) -> Result<()> {
-        let step = self.slots.step(&self.positions)?;
+        let step = self.slots.step();
         let x = model.transform(&self.tokens, &self.positions, &step)?;
         let next = model.logits(&x)?.argmax(D::Minus1)?;
         self.tokens.slice_set(&next, 0, 0)?;

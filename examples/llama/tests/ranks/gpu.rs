@@ -81,9 +81,7 @@ fn enqueued(place: &Place<Cuda>, model: &Model<'_>, first: &[u32], steps: usize)
     let mut tokens = Tensor::new(first, &place.candle).unwrap();
     for step in 0..steps {
         let positions = Tensor::new(vec![5 + step as u32; first.len()], &place.candle).unwrap();
-        let x = model
-            .transform(&tokens, &positions, &slots.step(&positions).unwrap())
-            .unwrap();
+        let x = model.transform(&tokens, &positions, &slots.step()).unwrap();
         tokens = model.logits(&x).unwrap().argmax(D::Minus1).unwrap();
     }
     model.finish().unwrap();

@@ -214,9 +214,7 @@ fn slots_decode_as_a_ragged_batch_does() {
             let ragged = model.forward(&batch, &mut cache, Rows::All).unwrap();
             let [tokens, positions] =
                 [batch.tokens, positions].map(|x| Tensor::new(x, &Device::Cpu).unwrap());
-            let x = model
-                .transform(&tokens, &positions, &slots.step(&positions).unwrap())
-                .unwrap();
+            let x = model.transform(&tokens, &positions, &slots.step()).unwrap();
             let logits = model.logits(&x).unwrap();
             let [ragged, logits] = [ragged, logits].map(|x| x.to_vec2::<f32>().unwrap());
             largest = largest.max(distance(&ragged, &logits));

@@ -1,0 +1,536 @@
+// What a layer of a transformer does besides its GEMMs and norms, each in one launch where candle takes many:
+//
+//   keep      a prompt: rotates its keys into the cache and copies its values there
+//   prompt    a prompt: the attention of 64 rows of a query head a block, after `keep`
+//   decode    one new token for each slot: rotates, keeps and attends. A cluster of eight blocks has the query
+//             heads of a slot that share a key head; each block takes every eighth tile of the tokens
+//   swiglu    silu(gate) · up
+//
+// Scores, their maxima and all sums are f32. Scores are computed tile by tile of 64 tokens, and what has been
+// added up is scaled down when a larger score comes (FlashAttention: Dao, 2023), so that no score leaves the
+// SM. The bits of a row depend on its own queries and on the tokens that it sees: a tile that it does not see
+// adds zeros and scales by one.
+//
+// PTX ISA: "mma.sync.m16n8k16", "ldmatrix", "cp.async".
+
+#include <cstdint>
+
+#include "warpweave/cluster.cuh"
+#include "warpweave/element.cuh"
+
+namespace {
+
+using namespace warpweave;
+
+// `src/fused.rs` has the same layout.
+struct Attention {
+  // [rows, query heads + 2 · key heads, head]: queries, keys, values.
+  const void* qkv;
+  // Of the first slot: [key heads, capacity, head].
+  void* keys;
+  void* values;
+  // [rows, query heads, head]
+  void* out;
+  const uint32_t* positions;
+  // [positions, 3, head / 2]. Those of keys, the second of three, are not scaled.
+  const void* cosines;
+  const void* sines;
+  uint32_t rows;
+  uint32_t key_heads;
+  // Query heads that share a key head.
+  uint32_t groups;
+  uint32_t capacity;
+};
+
+constexpr uint32_t kTokens = 64;
+constexpr uint32_t kWarps = 4;
+constexpr uint32_t kThreads = kWarps * 32;
+constexpr uint32_t kClusterBlocks = 8;
+// Rows that a warp has at a time, and the most query heads of a key head in `decode`.
+constexpr uint32_t kRows = 16;
+constexpr uint32_t kMostGroups = 8;
+constexpr float kNothing = -INFINITY;
+
+// A 16-byte vector of eight elements, in f32.
+template <typename T>
+__device__ __forceinline__ void widen_vector(uint4 vector, float (&wide)[8]) {
+  const uint32_t words[4] = {vector.x, vector.y, vector.z, vector.w};
+#pragma unroll
+  for (uint32_t i = 0; i < 4; ++i) {
+    const float2 pair = widen_pair<T>(words[i]);
+    wide[2 * i] = pair.x, wide[2 * i + 1] = pair.y;
+  }
+}
+
+template <typename T>
+__device__ __forceinline__ uint4 round_vector(const float (&wide)[8]) {
+  return {round_pair<T>(wide[0], wide[1]), round_pair<T>(wide[2], wide[3]), round_pair<T>(wide[4], wide[5]),
+          round_pair<T>(wide[6], wide[7])};
+}
+
+__device__ __forceinline__ void store_shared(uint32_t address, uint4 vector) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(vector.x), "r"(vector.y),
+               "r"(vector.z), "r"(vector.w)
+               : "memory");
+}
+
+// Copies a vector to shared memory, or zeros where it does not exist.
+__device__ __forceinline__ void copy_async(uint32_t to, const uint4* from, bool exists) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(exists ? 16 : 0)
+               : "memory");
+}
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int kPending>
+__device__ __forceinline__ void wait_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+__device__ __forceinline__ void load_matrices(uint32_t address, uint32_t (&m)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+               : "r"(address)
+               : "memory");
+}
+__device__ __forceinline__ void load_transposed(uint32_t address, uint32_t (&m)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+               : "r"(address)
+               : "memory");
+}
+
+// c += a · b, 16×8 += 16×16 · 16×8.
+template <typename T>
+__device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  if constexpr (std::is_same_v<T, __half>) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  } else {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
+}
+
+// The maximum or sum of the four lanes that share a row.
+__device__ __forceinline__ float most_of_row(float x) {
+  x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));
+  return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));
+}
+__device__ __forceinline__ float sum_of_row(float x) {
+  x += __shfl_xor_sync(0xffffffff, x, 1);
+  return x + __shfl_xor_sync(0xffffffff, x, 2);
+}
+
+// The factor that sums of a maximum `from` are scaled by where it is `to`.
+__device__ __forceinline__ float rescale(float from, float to) {
+  return from == kNothing ? 0.0f : exp2f(from - to);
+}
+
+template <typename T, uint32_t kHead>
+struct Heads {
+  // Vectors of a head, and bytes of the rows of a tile.
+  static constexpr uint32_t kVectors = kHead / 8;
+  static constexpr uint32_t kTileBytes = kTokens * kHead * 2;
+
+  // Keys or values of `kTokens` tokens, or queries, in shared memory: the vectors of a row are exchanged so
+  // that eight rows of a column are in different banks.
+  static __device__ __forceinline__ uint32_t at(uint32_t tile, uint32_t row, uint32_t vector) {
+    return tile + row * kHead * 2 + (vector ^ row % 8) * 16;
+  }
+
+  // Vectors `pair` and `pair + kVectors / 2` of a head at `position`, rotated.
+  static __device__ __forceinline__ void rotated(const Attention& p, const uint4* head, uint32_t position,
+                                                 uint32_t pair, uint4 (&turned)[2]) {
+    constexpr uint32_t kHalf = kVectors / 2;
+    const uint64_t turn = (uint64_t(position) * 3 + 1) * kHalf + pair;
+    float first[8], second[8], cosine[8], sine[8], a[8], b[8];
+    widen_vector<T>(head[pair], first);
+    widen_vector<T>(head[pair + kHalf], second);
+    widen_vector<T>(__ldg(static_cast<const uint4*>(p.cosines) + turn), cosine);
+    widen_vector<T>(__ldg(static_cast<const uint4*>(p.sines) + turn), sine);
+#pragma unroll
+    for (uint32_t i = 0; i < 8; ++i) {
+      a[i] = first[i] * cosine[i] - second[i] * sine[i];
+      b[i] = first[i] * sine[i] + second[i] * cosine[i];
+    }
+    turned[0] = round_vector<T>(a), turned[1] = round_vector<T>(b);
+  }
+
+  // What a warp has of 16 rows. A lane has rows `lane / 4` and `lane / 4 + 8`.
+  struct Rows {
+    uint32_t queries[kHead / 16][4];
+    float out[kHead / 8][4];
+    float most[2];
+    // Of this lane's scores.
+    float sum[2];
+
+    // From 16 rows of a tile of queries.
+    __device__ __forceinline__ explicit Rows(uint32_t tile, uint32_t first) {
+      const uint32_t lane = threadIdx.x % 32;
+#pragma unroll
+      for (uint32_t k = 0; k < kHead / 16; ++k) {
+        load_matrices(at(tile, first + lane % 16, k * 2 + lane / 16), queries[k]);
+      }
+#pragma unroll
+      for (uint32_t i = 0; i < kHead / 8; ++i) out[i][0] = out[i][1] = out[i][2] = out[i][3] = 0;
+      most[0] = most[1] = kNothing;
+      sum[0] = sum[1] = 0;
+    }
+
+    // Takes in `kCount` tokens of a tile, from `first` on, of which the two rows see the first `seen`.
+    template <uint32_t kCount>
+    __device__ __forceinline__ void attend(uint32_t keys, uint32_t values, uint32_t first,
+                                           const int32_t (&seen)[2], float scale) {
+      const uint32_t lane = threadIdx.x % 32;
+      float scores[kCount / 8][4] = {};
+#pragma unroll
+      for (uint32_t k = 0; k < kHead / 16; ++k) {
+#pragma unroll
+        for (uint32_t n = 0; n < kCount / 16; ++n) {
+          uint32_t b[4];
+          load_matrices(at(keys, first + n * 16 + lane / 16 * 8 + lane % 8, k * 2 + lane / 8 % 2), b);
+          multiply<T>(scores[2 * n], queries[k], b[0], b[1]);
+          multiply<T>(scores[2 * n + 1], queries[k], b[2], b[3]);
+        }
+      }
+      if (min(seen[0], seen[1]) < int32_t(kCount)) {
+#pragma unroll
+        for (uint32_t n = 0; n < kCount / 8; ++n) {
+#pragma unroll
+          for (uint32_t i = 0; i < 4; ++i) {
+            if (int32_t(n * 8 + lane % 4 * 2 + i % 2) >= seen[i / 2]) scores[n][i] = kNothing;
+          }
+        }
+      }
+#pragma unroll
+      for (uint32_t row = 0; row < 2; ++row) {
+        float largest = kNothing;
+#pragma unroll
+        for (uint32_t n = 0; n < kCount / 8; ++n) {
+          largest = fmaxf(largest, fmaxf(scores[n][2 * row], scores[n][2 * row + 1]));
+        }
+        largest = fmaxf(most[row], most_of_row(largest) * scale);
+        const float base = largest == kNothing ? 0.0f : largest;
+        const float factor = rescale(most[row], base);
+        most[row] = largest;
+        float added = 0;
+#pragma unroll
+        for (uint32_t n = 0; n < kCount / 8; ++n) {
+#pragma unroll
+          for (uint32_t i = 2 * row; i < 2 * row + 2; ++i) {
+            scores[n][i] = exp2f(scores[n][i] * scale - base);
+            added += scores[n][i];
+          }
+        }
+        sum[row] = sum[row] * factor + added;
+#pragma unroll
+        for (uint32_t i = 0; i < kHead / 8; ++i) out[i][2 * row] *= factor, out[i][2 * row + 1] *= factor;
+      }
+#pragma unroll
+      for (uint32_t n = 0; n < kCount / 16; ++n) {
+        const float(&low)[4] = scores[2 * n], (&high)[4] = scores[2 * n + 1];
+        const uint32_t a[4] = {round_pair<T>(low[0], low[1]), round_pair<T>(low[2], low[3]),
+                               round_pair<T>(high[0], high[1]), round_pair<T>(high[2], high[3])};
+#pragma unroll
+        for (uint32_t i = 0; i < kHead / 16; ++i) {
+          uint32_t b[4];
+          load_transposed(at(values, first + n * 16 + lane % 16, i * 2 + lane / 16), b);
+          multiply<T>(out[2 * i], a, b[0], b[1]);
+          multiply<T>(out[2 * i + 1], a, b[2], b[3]);
+        }
+      }
+    }
+  };
+};
+
+// One over the square root of a head's width, for scores in powers of two.
+template <uint32_t kHead>
+__device__ __forceinline__ float score_scale() {
+  return 1.4426950408889634f * rsqrtf(float(kHead));
+}
+
+// A thread for each pair of vectors of a key head, and as many for the values.
+template <typename T, uint32_t kHead>
+__device__ __forceinline__ void keep(const Attention& p) {
+  using H = Heads<T, kHead>;
+  constexpr uint32_t kHalf = H::kVectors / 2;
+  const uint32_t index = blockIdx.x * blockDim.x + threadIdx.x;
+  const uint32_t pair = index % kHalf, head = index / kHalf % p.key_heads, row = index / kHalf / p.key_heads;
+  if (row >= p.rows) return;
+  const uint32_t position = p.positions[row], query_heads = p.key_heads * p.groups;
+  const uint4* from = static_cast<const uint4*>(p.qkv) +
+                      (uint64_t(row) * (query_heads + 2 * p.key_heads) + query_heads + head) * H::kVectors;
+  const uint64_t to = (uint64_t(head) * p.capacity + position) * H::kVectors + pair;
+  uint4 turned[2];
+  H::rotated(p, from, position, pair, turned);
+  const uint4* values = from + p.key_heads * H::kVectors + pair;
+#pragma unroll
+  for (uint32_t half = 0; half < 2; ++half) {
+    static_cast<uint4*>(p.keys)[to + half * kHalf] = turned[half];
+    static_cast<uint4*>(p.values)[to + half * kHalf] = values[half * kHalf];
+  }
+}
+
+template <typename T, uint32_t kHead>
+__device__ __forceinline__ void prompt(const Attention& p) {
+  using H = Heads<T, kHead>;
+  extern __shared__ __align__(128) char shared[];
+  const uint32_t memory = shared_address(shared);
+  const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const uint32_t query_head = blockIdx.y, query_heads = gridDim.y;
+  // The longest rows first.
+  const uint32_t first = (gridDim.x - 1 - blockIdx.x) * kTokens;
+  const uint32_t past = p.positions[0];
+
+  constexpr uint32_t kHalf = H::kVectors / 2;
+  const uint4* qkv = static_cast<const uint4*>(p.qkv) + query_head * H::kVectors;
+  const uint64_t pitch = uint64_t(query_heads + 2 * p.key_heads) * H::kVectors;
+  for (uint32_t i = threadIdx.x; i < kTokens * kHalf; i += kThreads) {
+    const uint32_t row = i / kHalf, pair = i % kHalf;
+    uint4 turned[2] = {};
+    if (first + row < p.rows) H::rotated(p, qkv + (first + row) * pitch, past + first + row, pair, turned);
+    store_shared(H::at(memory, row, pair), turned[0]);
+    store_shared(H::at(memory, row, pair + kHalf), turned[1]);
+  }
+  __syncthreads();
+  typename H::Rows rows(memory, warp * kRows);
+  __syncthreads();
+
+  // Tokens that any row of the block sees.
+  const uint32_t total = past + min(first + kTokens, p.rows);
+  const uint32_t tiles = (total + kTokens - 1) / kTokens;
+  const uint64_t key_head = uint64_t(query_head / p.groups) * p.capacity * H::kVectors;
+  const uint4* keys = static_cast<const uint4*>(p.keys) + key_head;
+  const uint4* values = static_cast<const uint4*>(p.values) + key_head;
+  const auto load = [&](uint32_t tile) {
+    if (tile < tiles) {
+      const uint32_t to = memory + tile % 2 * 2 * H::kTileBytes;
+      for (uint32_t i = threadIdx.x; i < kTokens * H::kVectors; i += kThreads) {
+        const uint32_t row = i / H::kVectors, vector = i % H::kVectors, token = tile * kTokens + row;
+        const uint64_t from = uint64_t(min(token, total - 1)) * H::kVectors + vector;
+        copy_async(H::at(to, row, vector), keys + from, token < total);
+        copy_async(H::at(to + H::kTileBytes, row, vector), values + from, token < total);
+      }
+    }
+    commit_copies();
+  };
+  load(0);
+  const int32_t own = past + first + warp * kRows + lane / 4 + 1;
+  for (uint32_t tile = 0; tile < tiles; ++tile) {
+    load(tile + 1);
+    wait_copies<1>();
+    __syncthreads();
+    const uint32_t at = memory + tile % 2 * 2 * H::kTileBytes;
+    const int32_t before = tile * kTokens;
+    rows.template attend<kTokens>(at, at + H::kTileBytes, 0, {own - before, own + 8 - before},
+                                  score_scale<kHead>());
+    __syncthreads();
+  }
+
+#pragma unroll
+  for (uint32_t half = 0; half < 2; ++half) {
+    const uint32_t row = first + warp * kRows + half * 8 + lane / 4;
+    const float factor = 1.0f / sum_of_row(rows.sum[half]);
+    if (row >= p.rows) continue;
+    uint32_t* out = static_cast<uint32_t*>(p.out) + (uint64_t(row) * query_heads + query_head) * (kHead / 2);
+#pragma unroll
+    for (uint32_t i = 0; i < kHead / 8; ++i) {
+      out[i * 4 + lane % 4] =
+          round_pair<T>(rows.out[i][2 * half] * factor, rows.out[i][2 * half + 1] * factor);
+    }
+  }
+}
+
+// What a block, or a warp of it, has of the query heads of a key head.
+template <uint32_t kHead>
+struct Partial {
+  float out[kMostGroups][kHead];
+  float most[kMostGroups];
+  float sum[kMostGroups];
+};
+
+// A value in the shared memory of a block of the cluster, at the place of `own`.
+__device__ __forceinline__ float load_of_block(const float& own, uint32_t rank) {
+  uint32_t address;
+  float value;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(&own)), "r"(rank));
+  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
+  return value;
+}
+
+// Adds up an element of `kCount` partials, each given by `of(i, member)`. Gives the sum of weights too.
+template <uint32_t kCount, class Of>
+__device__ __forceinline__ float3 merged(Of&& of) {
+  float most[kCount], largest = kNothing;
+#pragma unroll
+  for (uint32_t i = 0; i < kCount; ++i) most[i] = of(i, 0), largest = fmaxf(largest, most[i]);
+  float out = 0, sum = 0;
+#pragma unroll
+  for (uint32_t i = 0; i < kCount; ++i) {
+    const float factor = rescale(most[i], largest);
+    sum += factor * of(i, 1), out += factor * of(i, 2);
+  }
+  return {largest, sum, out};
+}
+
+template <typename T, uint32_t kHead>
+__device__ __forceinline__ void decode(const Attention& p) {
+  using H = Heads<T, kHead>;
+  constexpr uint32_t kHalf = H::kVectors / 2;
+  constexpr uint32_t kStages = 3;
+  extern __shared__ __align__(128) char shared[];
+  __shared__ __align__(128) char query_tile[kRows * kHead * 2];
+  const uint32_t memory = shared_address(shared), query_memory = shared_address(query_tile);
+  const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, rank = cluster_rank();
+  const uint32_t slot = blockIdx.y / p.key_heads, key_head = blockIdx.y % p.key_heads;
+  const uint32_t position = p.positions[slot];
+  const uint32_t query_heads = p.key_heads * p.groups, first_query = key_head * p.groups;
+  const uint4* qkv = static_cast<const uint4*>(p.qkv) +
+                     uint64_t(slot) * (query_heads + 2 * p.key_heads) * H::kVectors;
+  const uint64_t head = uint64_t(blockIdx.y) * p.capacity * H::kVectors;
+  uint4* keys = static_cast<uint4*>(p.keys) + head;
+  uint4* values = static_cast<uint4*>(p.values) + head;
+
+  // This block's tiles are `rank`, `rank + kClusterBlocks` and so on.
+  const uint32_t tiles = position / kTokens + 1;
+  const auto load = [&](uint32_t tile, uint32_t stage) {
+    if (tile < tiles) {
+      const uint32_t to = memory + stage * 2 * H::kTileBytes;
+      for (uint32_t i = threadIdx.x; i < kTokens * H::kVectors; i += kThreads) {
+        const uint32_t row = i / H::kVectors, vector = i % H::kVectors, token = tile * kTokens + row;
+        // The new token comes from `qkv`.
+        if (token == position) continue;
+        const uint64_t from = uint64_t(min(token, position)) * H::kVectors + vector;
+        copy_async(H::at(to, row, vector), keys + from, token < position);
+        copy_async(H::at(to + H::kTileBytes, row, vector), values + from, token < position);
+      }
+    }
+    commit_copies();
+  };
+  load(rank, 0);
+  load(rank + kClusterBlocks, 1);
+
+  for (uint32_t i = threadIdx.x; i < kRows * kHalf; i += kThreads) {
+    const uint32_t row = i / kHalf, pair = i % kHalf;
+    uint4 turned[2] = {};
+    if (row < p.groups) H::rotated(p, qkv + (first_query + row) * H::kVectors, position, pair, turned);
+    store_shared(H::at(query_memory, row, pair), turned[0]);
+    store_shared(H::at(query_memory, row, pair + kHalf), turned[1]);
+  }
+  const uint32_t last = tiles - 1;
+  const bool keeps = last % kClusterBlocks == rank;
+  // The stage that the last tile will have.
+  const uint32_t last_stage = memory + last / kClusterBlocks % kStages * 2 * H::kTileBytes;
+  const auto keep_new = [&] {
+    if (threadIdx.x >= kHalf) return;
+    const uint32_t pair = threadIdx.x, row = position % kTokens;
+    const uint4* key = qkv + (query_heads + key_head) * H::kVectors;
+    const uint4* value = key + p.key_heads * H::kVectors + pair;
+    uint4 turned[2];
+    H::rotated(p, key, position, pair, turned);
+    const uint64_t to = uint64_t(position) * H::kVectors + pair;
+#pragma unroll
+    for (uint32_t half = 0; half < 2; ++half) {
+      keys[to + half * kHalf] = turned[half], values[to + half * kHalf] = value[half * kHalf];
+      store_shared(H::at(last_stage, row, pair + half * kHalf), turned[half]);
+      store_shared(H::at(last_stage + H::kTileBytes, row, pair + half * kHalf), value[half * kHalf]);
+    }
+  };
+  __syncthreads();
+  typename H::Rows rows(query_memory, 0);
+  uint32_t stage = 0;
+  for (uint32_t tile = rank; tile < tiles; tile += kClusterBlocks) {
+    if (tile == last && keeps) keep_new();
+    wait_copies<kStages - 2>();
+    __syncthreads();
+    load(tile + 2 * kClusterBlocks, (stage + 2) % kStages);
+    const uint32_t at = memory + stage * 2 * H::kTileBytes;
+    const int32_t seen = int32_t(position + 1) - int32_t(tile * kTokens + warp * kRows);
+    rows.template attend<kRows>(at, at + H::kTileBytes, warp * kRows, {seen, seen}, score_scale<kHead>());
+    stage = (stage + 1) % kStages;
+  }
+
+  // The warps of the block, then the blocks of the cluster.
+  auto* partials = reinterpret_cast<Partial<kHead>*>(shared);
+  Partial<kHead>& whole = partials[kWarps];
+  const float sum = sum_of_row(rows.sum[0]);
+  wait_copies<0>();
+  __syncthreads();
+  Partial<kHead>& own = partials[warp];
+  const uint32_t row = lane / 4;
+#pragma unroll
+  for (uint32_t i = 0; i < kHead / 8; ++i) {
+    own.out[row][i * 8 + lane % 4 * 2] = rows.out[i][0];
+    own.out[row][i * 8 + lane % 4 * 2 + 1] = rows.out[i][1];
+  }
+  if (lane % 4 == 0) own.most[row] = rows.most[0], own.sum[row] = sum;
+  __syncthreads();
+  for (uint32_t i = threadIdx.x; i < p.groups * kHead; i += kThreads) {
+    const uint32_t group = i / kHead, element = i % kHead;
+    const float3 all = merged<kWarps>([&](uint32_t warp, uint32_t member) {
+      const Partial<kHead>& partial = partials[warp];
+      return member == 0 ? partial.most[group] : member == 1 ? partial.sum[group] : partial.out[group][element];
+    });
+    whole.out[group][element] = all.z;
+    if (element == 0) whole.most[group] = all.x, whole.sum[group] = all.y;
+  }
+  sync_cluster();
+  for (uint32_t i = rank * kThreads + threadIdx.x; i < p.groups * kHead; i += kClusterBlocks * kThreads) {
+    const uint32_t group = i / kHead, element = i % kHead;
+    const float3 all = merged<kClusterBlocks>([&](uint32_t block, uint32_t member) {
+      return load_of_block(
+          member == 0 ? whole.most[group] : member == 1 ? whole.sum[group] : whole.out[group][element], block);
+    });
+    const uint64_t to = (uint64_t(slot) * query_heads + first_query + group) * kHead + element;
+    static_cast<T*>(p.out)[to] = round_to<T>(all.z / all.y);
+  }
+  // Nobody ends while others read its memory.
+  sync_cluster();
+}
+
+// A thread for eight elements: `gate_up` is [rows, 2 · width], `out` is [rows, width], in vectors.
+template <typename T>
+__device__ __forceinline__ void swiglu(const uint4* gate_up, uint4* out, uint32_t rows, uint32_t width) {
+  const uint64_t index = uint64_t(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (index >= uint64_t(rows) * width) return;
+  const uint64_t from = index / width * 2 * width + index % width;
+  float gate[8], up[8];
+  widen_vector<T>(gate_up[from], gate);
+  widen_vector<T>(gate_up[from + width], up);
+#pragma unroll
+  for (uint32_t i = 0; i < 8; ++i) up[i] *= gate[i] / (1.0f + __expf(-gate[i]));
+  out[index] = round_vector<T>(up);
+}
+
+}  // namespace
+
+#define WARPWEAVE_ATTENTION(name, T, head)                                                            \
+  extern "C" __global__ void __launch_bounds__(256)                                                   \
+      keep_##name(const __grid_constant__ Attention p) {                                              \
+    keep<T, head>(p);                                                                                 \
+  }                                                                                                   \
+  extern "C" __global__ void __launch_bounds__(kThreads, 2)                                           \
+      prompt_##name(const __grid_constant__ Attention p) {                                            \
+    prompt<T, head>(p);                                                                               \
+  }                                                                                                   \
+  extern "C" __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kThreads)       \
+      decode_##name(const __grid_constant__ Attention p) {                                            \
+    decode<T, head>(p);                                                                               \
+  }
+WARPWEAVE_ATTENTION(bf16_64, __nv_bfloat16, 64)
+WARPWEAVE_ATTENTION(bf16_128, __nv_bfloat16, 128)
+WARPWEAVE_ATTENTION(f16_64, __half, 64)
+WARPWEAVE_ATTENTION(f16_128, __half, 128)
+
+#define WARPWEAVE_SWIGLU(name, T)                                                                     \
+  extern "C" __global__ void __launch_bounds__(256)                                                   \
+      swiglu_##name(const uint4* gate_up, uint4* out, uint32_t rows, uint32_t width) {                \
+    swiglu<T>(gate_up, out, rows, width);                                                             \
+  }
+WARPWEAVE_SWIGLU(bf16, __nv_bfloat16)
+WARPWEAVE_SWIGLU(f16, __half)

@@ -1,0 +1,331 @@
+//! Attention and SwiGLU by kernels of this package (`cuda/transformer.cu`), where candle would take many
+//! operations: on Hopper and later, for f16 and bf16, with the features `cuda` and `nvcc`. Elsewhere there is
+//! no result, and the caller takes candle's operations.
+
+use candle_core::{Result, Tensor};
+
+use crate::rope::Turns;
+
+/// Keeps keys and values of the new tokens `qkv`, `[rows, heads, head]`, and attends: `[rows, query heads ·
+/// head]`. They are not rotated yet, and are the rows from `start` on that `turns` is of. `cache` has keys,
+/// then values, of all slots: of one if the rows are a prompt, else of as many as there are rows.
+///
+/// # Errors
+/// Errors of the device.
+pub(crate) fn attention(
+    qkv: &Tensor,
+    cache: &Tensor,
+    key_heads: usize,
+    turns: &Turns<'_>,
+    start: usize,
+) -> Result<Option<Tensor>> {
+    #[cfg(all(feature = "cuda", feature = "nvcc"))]
+    if device::serves_attention(qkv, key_heads)? {
+        return device::attention(qkv, cache, key_heads, turns, start).map(Some);
+    }
+    let _ = (qkv, cache, key_heads, turns, start);
+    Ok(None)
+}
+
+/// silu(gate) · up of `gate_up`, `[rows, 2 · width]`: `[rows, width]`.
+///
+/// # Errors
+/// Errors of the device.
+pub(crate) fn swiglu(gate_up: &Tensor) -> Result<Option<Tensor>> {
+    #[cfg(all(feature = "cuda", feature = "nvcc"))]
+    if device::serves_swiglu(gate_up)? {
+        return gate_up.apply_op1_no_bwd(&device::SwiGlu).map(Some);
+    }
+    let _ = gate_up;
+    Ok(None)
+}
+
+#[cfg(all(feature = "cuda", feature = "nvcc"))]
+mod device {
+    use candle_core::backend::BackendStorage;
+    use candle_core::cuda_backend::CudaDType;
+    use candle_core::cuda_backend::cudarc::driver::sys::{
+        CUdevice_attribute, CUfunction_attribute_enum,
+    };
+    use candle_core::cuda_backend::cudarc::driver::{
+        DevicePtr, DevicePtrMut, DeviceRepr, LaunchConfig, PushKernelArg,
+    };
+    use candle_core::{
+        CpuStorage, CudaDevice, CudaStorage, CustomOp1, CustomOp2, DType, Error, Layout, Result,
+        Shape, Storage, Tensor,
+    };
+    use half::{bf16, f16};
+
+    use crate::rope::Turns;
+
+    /// JIT-compiled by the driver when it is first used.
+    const PTX: &str = include_str!(concat!(env!("OUT_DIR"), "/transformer.compute_90.ptx"));
+
+    /// Tokens of a tile, rows of a block of `prompt`: `kTokens`.
+    const TOKENS: usize = 64;
+    /// `kThreads`, of `prompt` and `decode`.
+    const THREADS: u32 = 128;
+    /// Of the other kernels.
+    const WIDE: u32 = 256;
+    /// Blocks of a cluster of `decode`: `kClusterBlocks`.
+    const CLUSTER: u32 = 8;
+    /// Query heads of a key head that `decode` takes: `kMostGroups`.
+    const MOST_GROUPS: usize = 8;
+    /// Elements of a vector.
+    const VECTOR: usize = 8;
+
+    /// What the attention kernels take. `Attention` in `cuda/transformer.cu` has the same layout.
+    #[derive(Clone, Copy)]
+    #[repr(C)]
+    struct Parameters {
+        qkv: u64,
+        keys: u64,
+        values: u64,
+        out: u64,
+        positions: u64,
+        cosines: u64,
+        sines: u64,
+        rows: u32,
+        key_heads: u32,
+        groups: u32,
+        capacity: u32,
+    }
+
+    // SAFETY: integers, laid out as the kernels have them.
+    unsafe impl DeviceRepr for Parameters {}
+
+    fn is_served(x: &Tensor) -> Result<bool> {
+        if !x.device().is_cuda() || !matches!(x.dtype(), DType::BF16 | DType::F16) {
+            return Ok(false);
+        }
+        let stream = x.device().as_cuda_device()?.cuda_stream();
+        let major = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR;
+        Ok(stream.context().attribute(major).map_err(Error::wrap)? >= 9)
+    }
+
+    pub(super) fn serves_attention(qkv: &Tensor, key_heads: usize) -> Result<bool> {
+        let (_, heads, head) = qkv.dims3()?;
+        let fits = matches!(head, 64 | 128) && heads / key_heads - 2 <= MOST_GROUPS;
+        Ok(fits && is_served(qkv)?)
+    }
+
+    pub(super) fn serves_swiglu(gate_up: &Tensor) -> Result<bool> {
+        let (_, width) = gate_up.dims2()?;
+        Ok(width.is_multiple_of(2 * VECTOR) && is_served(gate_up)?)
+    }
+
+    pub(super) fn attention(
+        qkv: &Tensor,
+        cache: &Tensor,
+        key_heads: usize,
+        turns: &Turns<'_>,
+        start: usize,
+    ) -> Result<Tensor> {
+        let positions = turns.positions().narrow(0, start, qkv.dim(0)?)?;
+        let op = Attention {
+            cache,
+            tables: turns.tables(),
+            key_heads,
+        };
+        qkv.apply_op2_no_bwd(&positions, &op)
+    }
+
+    /// The names of the kernels of a type.
+    trait Element: CudaDType + DeviceRepr {
+        const NAME: &str;
+    }
+    impl Element for bf16 {
+        const NAME: &str = "bf16";
+    }
+    impl Element for f16 {
+        const NAME: &str = "f16";
+    }
+
+    /// The address of a contiguous tensor's elements.
+    fn address<T: CudaDType + DeviceRepr>(storage: &CudaStorage, layout: &Layout) -> Result<u64> {
+        let (start, end) = layout
+            .contiguous_offsets()
+            .ok_or_else(|| Error::msg("an operand is not contiguous"))?;
+        let view = storage.as_cuda_slice::<T>()?.slice(start..end);
+        let stream = storage.device().cuda_stream();
+        let (address, _guard) = view.device_ptr(&stream);
+        Ok(address)
+    }
+
+    /// The same of a tensor that is no argument of the operation.
+    fn address_of<T: CudaDType + DeviceRepr>(tensor: &Tensor) -> Result<u64> {
+        let (storage, layout) = tensor.storage_and_layout();
+        match &*storage {
+            Storage::Cuda(storage) => address::<T>(storage, layout),
+            _ => Err(Error::msg("an operand is not on the GPU")),
+        }
+    }
+
+    /// Launches a kernel that takes `parameters`.
+    fn launch(
+        device: &CudaDevice,
+        name: &str,
+        grid: (u32, u32),
+        threads: u32,
+        shared_bytes: usize,
+        parameters: &Parameters,
+    ) -> Result<()> {
+        let function = device.get_or_load_custom_func(name, "transformer", PTX)?;
+        let most = CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        function
+            .set_attribute(most, shared_bytes as i32)
+            .map_err(Error::wrap)?;
+        let config = LaunchConfig {
+            grid_dim: (grid.0, grid.1, 1),
+            block_dim: (threads, 1, 1),
+            shared_mem_bytes: shared_bytes as u32,
+        };
+        let mut call = function.builder();
+        call.arg(parameters);
+        // SAFETY: the kernel takes these parameters; their addresses are those of tensors that candle frees in
+        // the order of the stream, and are large enough: `Attention::on_gpu`.
+        unsafe { call.launch(config) }.map_err(Error::wrap)?;
+        Ok(())
+    }
+
+    struct Attention<'a> {
+        cache: &'a Tensor,
+        tables: &'a [Tensor; 2],
+        key_heads: usize,
+    }
+
+    impl Attention<'_> {
+        fn on_gpu<T: Element>(
+            &self,
+            (qkv, layout): (&CudaStorage, &Layout),
+            (positions, positions_layout): (&CudaStorage, &Layout),
+        ) -> Result<(CudaStorage, Shape)> {
+            let (rows, heads, head) = layout.shape().dims3()?;
+            let query_heads = heads - 2 * self.key_heads;
+            let capacity = self.cache.dim(self.cache.rank() - 2)?;
+            let half = self.cache.elem_count() / 2;
+            let slots = half / (self.key_heads * capacity * head);
+            let device = qkv.device();
+            // SAFETY: the kernels write all of it.
+            let mut out = unsafe { device.alloc::<T>(rows * query_heads * head)? };
+            // The cache is written through a shared borrow of its storage, as all of candle's work on it is in
+            // the order of one stream.
+            let keys = address_of::<T>(self.cache)?;
+            let parameters = Parameters {
+                qkv: address::<T>(qkv, layout)?,
+                keys,
+                values: keys + (half * size_of::<T>()) as u64,
+                out: out.device_ptr_mut(&device.cuda_stream()).0,
+                positions: address::<u32>(positions, positions_layout)?,
+                cosines: address_of::<T>(&self.tables[0])?,
+                sines: address_of::<T>(&self.tables[1])?,
+                rows: rows as u32,
+                key_heads: self.key_heads as u32,
+                groups: (query_heads / self.key_heads) as u32,
+                capacity: capacity as u32,
+            };
+            let tile_bytes = TOKENS * head * size_of::<T>();
+            let enqueue = |kernel: &str, grid, threads, shared_bytes| {
+                let name = format!("{kernel}_{}_{head}", T::NAME);
+                launch(device, &name, grid, threads, shared_bytes, &parameters)
+            };
+            if rows == slots {
+                let grid = (CLUSTER, (slots * self.key_heads) as u32);
+                enqueue("decode", grid, THREADS, 3 * 2 * tile_bytes)?;
+            } else if slots == 1 {
+                let pairs = rows * self.key_heads * head / (2 * VECTOR);
+                enqueue("keep", ((pairs as u32).div_ceil(WIDE), 1), WIDE, 0)?;
+                let grid = (rows.div_ceil(TOKENS) as u32, query_heads as u32);
+                enqueue("prompt", grid, THREADS, 2 * 2 * tile_bytes)?;
+            } else {
+                let why = format!("{rows} rows for the caches of {slots} requests");
+                return Err(Error::msg(why));
+            }
+            let shape = Shape::from((rows, query_heads * head));
+            Ok((CudaStorage::wrap_cuda_slice(out, device.clone()), shape))
+        }
+    }
+
+    impl CustomOp2 for Attention<'_> {
+        fn name(&self) -> &'static str {
+            "attention"
+        }
+
+        fn cpu_fwd(
+            &self,
+            _: &CpuStorage,
+            _: &Layout,
+            _: &CpuStorage,
+            _: &Layout,
+        ) -> Result<(CpuStorage, Shape)> {
+            Err(Error::msg("attention: the tensors are not on a GPU"))
+        }
+
+        fn cuda_fwd(
+            &self,
+            qkv: &CudaStorage,
+            layout: &Layout,
+            positions: &CudaStorage,
+            positions_layout: &Layout,
+        ) -> Result<(CudaStorage, Shape)> {
+            let positions = (positions, positions_layout);
+            match qkv.dtype() {
+                DType::BF16 => self.on_gpu::<bf16>((qkv, layout), positions),
+                _ => self.on_gpu::<f16>((qkv, layout), positions),
+            }
+        }
+    }
+
+    pub(super) struct SwiGlu;
+
+    impl SwiGlu {
+        fn on_gpu<T: Element>(
+            gate_up: &CudaStorage,
+            layout: &Layout,
+        ) -> Result<(CudaStorage, Shape)> {
+            let (rows, both) = layout.shape().dims2()?;
+            let width = both / 2;
+            let device = gate_up.device();
+            // SAFETY: the kernel writes all of it.
+            let mut out = unsafe { device.alloc::<T>(rows * width)? };
+            let from = address::<T>(gate_up, layout)?;
+            let to = out.device_ptr_mut(&device.cuda_stream()).0;
+            let vectors = (width / VECTOR) as u32;
+            let function = device.get_or_load_custom_func(
+                &format!("swiglu_{}", T::NAME),
+                "transformer",
+                PTX,
+            )?;
+            let blocks = (rows as u32 * vectors).div_ceil(WIDE);
+            let config = LaunchConfig {
+                grid_dim: (blocks, 1, 1),
+                block_dim: (WIDE, 1, 1),
+                shared_mem_bytes: 0,
+            };
+            let rows_of_kernel = rows as u32;
+            let mut call = function.builder();
+            call.arg(&from).arg(&to).arg(&rows_of_kernel).arg(&vectors);
+            // SAFETY: the kernel takes two addresses, of so many vectors in rows, and their numbers.
+            unsafe { call.launch(config) }.map_err(Error::wrap)?;
+            let shape = Shape::from((rows, width));
+            Ok((CudaStorage::wrap_cuda_slice(out, device.clone()), shape))
+        }
+    }
+
+    impl CustomOp1 for SwiGlu {
+        fn name(&self) -> &'static str {
+            "swiglu"
+        }
+
+        fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
+            Err(Error::msg("swiglu: the tensor is not on a GPU"))
+        }
+
+        fn cuda_fwd(&self, gate_up: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+            match gate_up.dtype() {
+                DType::BF16 => Self::on_gpu::<bf16>(gate_up, layout),
+                _ => Self::on_gpu::<f16>(gate_up, layout),
+            }
+        }
+    }
+}
