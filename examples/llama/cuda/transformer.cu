@@ -2,14 +2,15 @@
 //
 //   keep      a prompt: rotates its keys into the cache and copies its values there
 //   prompt    a prompt: the attention of 64 rows of a query head a block, after `keep`
-//   decode    one new token for each slot: rotates, keeps and attends. A cluster of eight blocks has the query
-//             heads of a slot that share a key head; each block takes every eighth tile of the tokens
+//   decode    one new token for each slot: rotates, keeps and attends. The query heads of a slot that share a
+//             key head are a cluster's, which divides the tokens into up to eight parts
 //   swiglu    silu(gate) · up
+//   choose    the most probable token of each row
 //
 // Scores, their maxima and all sums are f32. Scores are computed tile by tile of 64 tokens, and what has been
 // added up is scaled down when a larger score comes (FlashAttention: Dao, 2023), so that no score leaves the
 // SM. The bits of a row depend on its own queries and on the tokens that it sees: a tile that it does not see
-// adds zeros and scales by one.
+// adds zeros and scales by one, and the parts of `decode` do not depend on how many blocks share them.
 //
 // PTX ISA: "mma.sync.m16n8k16", "ldmatrix", "cp.async".
 
@@ -45,10 +46,11 @@ struct Attention {
 constexpr uint32_t kTokens = 64;
 constexpr uint32_t kWarps = 4;
 constexpr uint32_t kThreads = kWarps * 32;
-constexpr uint32_t kClusterBlocks = 8;
-// Rows that a warp has at a time, and the most query heads of a key head in `decode`.
+// The most parts of the tokens of a slot in `decode`, and tiles of a part while there are fewer.
+constexpr uint32_t kParts = 8;
+constexpr uint32_t kPartTiles = 3;
+// Rows that a warp has at a time. `decode` uses the first half of them, a query head each.
 constexpr uint32_t kRows = 16;
-constexpr uint32_t kMostGroups = 8;
 constexpr float kNothing = -INFINITY;
 
 // A 16-byte vector of eight elements, in f32.
@@ -346,16 +348,10 @@ __device__ __forceinline__ void prompt(const Attention& p) {
   }
 }
 
-// What a block, or a warp of it, has of the query heads of a key head.
-template <uint32_t kHead>
-struct Partial {
-  float out[kMostGroups][kHead];
-  float most[kMostGroups];
-  float sum[kMostGroups];
-};
-
 // A value in the shared memory of a block of the cluster, at the place of `own`.
+template <uint32_t kBlocks>
 __device__ __forceinline__ float load_of_block(const float& own, uint32_t rank) {
+  if constexpr (kBlocks == 1) return own;
   uint32_t address;
   float value;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(&own)), "r"(rank));
@@ -363,7 +359,16 @@ __device__ __forceinline__ float load_of_block(const float& own, uint32_t rank) 
   return value;
 }
 
-// Adds up an element of `kCount` partials, each given by `of(i, member)`. Gives the sum of weights too.
+// What a warp, or a whole part, has of a query head.
+template <uint32_t kHead>
+struct Partial {
+  float out[kHead];
+  float most;
+  float sum;
+};
+
+// Adds up an element of `kCount` partials, of which `of(i, member)` gives the maximum, the sum of weights and
+// the element: these of the whole.
 template <uint32_t kCount, class Of>
 __device__ __forceinline__ float3 merged(Of&& of) {
   float most[kCount], largest = kNothing;
@@ -373,20 +378,40 @@ __device__ __forceinline__ float3 merged(Of&& of) {
 #pragma unroll
   for (uint32_t i = 0; i < kCount; ++i) {
     const float factor = rescale(most[i], largest);
-    sum += factor * of(i, 1), out += factor * of(i, 2);
+    if (factor != 0) sum += factor * of(i, 1), out += factor * of(i, 2);
   }
   return {largest, sum, out};
 }
 
-template <typename T, uint32_t kHead>
+// A tile of a part. A block takes the parts `rank`, `rank + kBlocks` and so on, and of each every tile.
+template <uint32_t kBlocks>
+struct Place {
+  uint32_t part;
+  uint32_t tile;
+
+  __device__ __forceinline__ Place next(uint32_t parts, uint32_t tiles) const {
+    return tile + parts < tiles ? Place{part, tile + parts} : Place{part + kBlocks, part + kBlocks};
+  }
+};
+
+// Dynamic shared memory: stages of keys and values, the partials of the warps, those of this block's parts.
+// `on_gpu` in `src/fused.rs` has the same.
+template <uint32_t kBlocks>
+constexpr uint32_t kStages = kBlocks == kParts ? 3 : 2;
+
+template <typename T, uint32_t kHead, uint32_t kBlocks>
 __device__ __forceinline__ void decode(const Attention& p) {
   using H = Heads<T, kHead>;
   constexpr uint32_t kHalf = H::kVectors / 2;
-  constexpr uint32_t kStages = 3;
+  constexpr uint32_t kAhead = kStages<kBlocks> - 1;
   extern __shared__ __align__(128) char shared[];
   __shared__ __align__(128) char query_tile[kRows * kHead * 2];
   const uint32_t memory = shared_address(shared), query_memory = shared_address(query_tile);
-  const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, rank = cluster_rank();
+  // [warp][group], then [part of this block][group]
+  auto* of_warps = reinterpret_cast<Partial<kHead>*>(shared + kStages<kBlocks> * 2 * H::kTileBytes);
+  Partial<kHead>* of_parts = of_warps + kWarps * p.groups;
+  const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const uint32_t rank = kBlocks == 1 ? 0 : cluster_rank();
   const uint32_t slot = blockIdx.y / p.key_heads, key_head = blockIdx.y % p.key_heads;
   const uint32_t position = p.positions[slot];
   const uint32_t query_heads = p.key_heads * p.groups, first_query = key_head * p.groups;
@@ -396,13 +421,13 @@ __device__ __forceinline__ void decode(const Attention& p) {
   uint4* keys = static_cast<uint4*>(p.keys) + head;
   uint4* values = static_cast<uint4*>(p.values) + head;
 
-  // This block's tiles are `rank`, `rank + kClusterBlocks` and so on.
   const uint32_t tiles = position / kTokens + 1;
-  const auto load = [&](uint32_t tile, uint32_t stage) {
-    if (tile < tiles) {
+  const uint32_t parts = min(kParts, (tiles + kPartTiles - 1) / kPartTiles);
+  const auto load = [&](Place<kBlocks> place, uint32_t stage) {
+    if (place.part < parts) {
       const uint32_t to = memory + stage * 2 * H::kTileBytes;
       for (uint32_t i = threadIdx.x; i < kTokens * H::kVectors; i += kThreads) {
-        const uint32_t row = i / H::kVectors, vector = i % H::kVectors, token = tile * kTokens + row;
+        const uint32_t row = i / H::kVectors, vector = i % H::kVectors, token = place.tile * kTokens + row;
         // The new token comes from `qkv`.
         if (token == position) continue;
         const uint64_t from = uint64_t(min(token, position)) * H::kVectors + vector;
@@ -412,8 +437,11 @@ __device__ __forceinline__ void decode(const Attention& p) {
     }
     commit_copies();
   };
-  load(rank, 0);
-  load(rank + kClusterBlocks, 1);
+  Place<kBlocks> ahead{rank, rank};
+  for (uint32_t stage = 0; stage < kAhead; ++stage) {
+    load(ahead, stage);
+    ahead = ahead.next(parts, tiles);
+  }
 
   for (uint32_t i = threadIdx.x; i < kRows * kHalf; i += kThreads) {
     const uint32_t row = i / kHalf, pair = i % kHalf;
@@ -422,13 +450,10 @@ __device__ __forceinline__ void decode(const Attention& p) {
     store_shared(H::at(query_memory, row, pair), turned[0]);
     store_shared(H::at(query_memory, row, pair + kHalf), turned[1]);
   }
-  const uint32_t last = tiles - 1;
-  const bool keeps = last % kClusterBlocks == rank;
-  // The stage that the last tile will have.
-  const uint32_t last_stage = memory + last / kClusterBlocks % kStages * 2 * H::kTileBytes;
-  const auto keep_new = [&] {
+  // Keeps the new token, and puts it into its tile.
+  const auto keep_new = [&](uint32_t stage) {
     if (threadIdx.x >= kHalf) return;
-    const uint32_t pair = threadIdx.x, row = position % kTokens;
+    const uint32_t pair = threadIdx.x, row = position % kTokens, tile = memory + stage * 2 * H::kTileBytes;
     const uint4* key = qkv + (query_heads + key_head) * H::kVectors;
     const uint4* value = key + p.key_heads * H::kVectors + pair;
     uint4 turned[2];
@@ -437,60 +462,76 @@ __device__ __forceinline__ void decode(const Attention& p) {
 #pragma unroll
     for (uint32_t half = 0; half < 2; ++half) {
       keys[to + half * kHalf] = turned[half], values[to + half * kHalf] = value[half * kHalf];
-      store_shared(H::at(last_stage, row, pair + half * kHalf), turned[half]);
-      store_shared(H::at(last_stage + H::kTileBytes, row, pair + half * kHalf), value[half * kHalf]);
+      store_shared(H::at(tile, row, pair + half * kHalf), turned[half]);
+      store_shared(H::at(tile + H::kTileBytes, row, pair + half * kHalf), value[half * kHalf]);
+    }
+  };
+  // A part has ended: its sums are those of the warps.
+  const auto end_part = [&](const typename H::Rows& rows, uint32_t part) {
+    const uint32_t row = lane / 4;
+    const float sum = sum_of_row(rows.sum[0]);
+    if (row < p.groups) {
+      Partial<kHead>& own = of_warps[warp * p.groups + row];
+#pragma unroll
+      for (uint32_t i = 0; i < kHead / 8; ++i) {
+        own.out[i * 8 + lane % 4 * 2] = rows.out[i][0], own.out[i * 8 + lane % 4 * 2 + 1] = rows.out[i][1];
+      }
+      if (lane % 4 == 0) own.most = rows.most[0], own.sum = sum;
+    }
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < p.groups * kHead; i += kThreads) {
+      const uint32_t group = i / kHead, element = i % kHead;
+      const float3 all = merged<kWarps>([&](uint32_t warp, uint32_t member) {
+        const Partial<kHead>& of_warp = of_warps[warp * p.groups + group];
+        return member == 0 ? of_warp.most : member == 1 ? of_warp.sum : of_warp.out[element];
+      });
+      Partial<kHead>& whole = of_parts[part / kBlocks * p.groups + group];
+      whole.out[element] = all.z;
+      if (element == 0) whole.most = all.x, whole.sum = all.y;
     }
   };
   __syncthreads();
-  typename H::Rows rows(query_memory, 0);
   uint32_t stage = 0;
-  for (uint32_t tile = rank; tile < tiles; tile += kClusterBlocks) {
-    if (tile == last && keeps) keep_new();
-    wait_copies<kStages - 2>();
-    __syncthreads();
-    load(tile + 2 * kClusterBlocks, (stage + 2) % kStages);
-    const uint32_t at = memory + stage * 2 * H::kTileBytes;
-    const int32_t seen = int32_t(position + 1) - int32_t(tile * kTokens + warp * kRows);
-    rows.template attend<kRows>(at, at + H::kTileBytes, warp * kRows, {seen, seen}, score_scale<kHead>());
-    stage = (stage + 1) % kStages;
+  for (Place<kBlocks> place{rank, rank}; place.part < parts;) {
+    const uint32_t part = place.part;
+    typename H::Rows rows(query_memory, 0);
+    while (place.part == part) {
+      if (place.tile + 1 == tiles) keep_new(stage);
+      wait_copies<kAhead - 1>();
+      __syncthreads();
+      load(ahead, (stage + kAhead) % kStages<kBlocks>);
+      ahead = ahead.next(parts, tiles);
+      const uint32_t at = memory + stage * 2 * H::kTileBytes;
+      const int32_t seen = int32_t(position + 1) - int32_t(place.tile * kTokens + warp * kRows);
+      rows.template attend<kRows>(at, at + H::kTileBytes, warp * kRows, {seen, seen}, score_scale<kHead>());
+      stage = (stage + 1) % kStages<kBlocks>;
+      place = place.next(parts, tiles);
+    }
+    end_part(rows, part);
   }
 
-  // The warps of the block, then the blocks of the cluster.
-  auto* partials = reinterpret_cast<Partial<kHead>*>(shared);
-  Partial<kHead>& whole = partials[kWarps];
-  const float sum = sum_of_row(rows.sum[0]);
-  wait_copies<0>();
-  __syncthreads();
-  Partial<kHead>& own = partials[warp];
-  const uint32_t row = lane / 4;
-#pragma unroll
-  for (uint32_t i = 0; i < kHead / 8; ++i) {
-    own.out[row][i * 8 + lane % 4 * 2] = rows.out[i][0];
-    own.out[row][i * 8 + lane % 4 * 2 + 1] = rows.out[i][1];
-  }
-  if (lane % 4 == 0) own.most[row] = rows.most[0], own.sum[row] = sum;
-  __syncthreads();
-  for (uint32_t i = threadIdx.x; i < p.groups * kHead; i += kThreads) {
+  // All parts, of all blocks of the cluster.
+  const auto sync = [] {
+    if constexpr (kBlocks == 1) {
+      __syncthreads();
+    } else {
+      sync_cluster();
+    }
+  };
+  sync();
+  for (uint32_t i = rank * kThreads + threadIdx.x; i < p.groups * kHead; i += kBlocks * kThreads) {
     const uint32_t group = i / kHead, element = i % kHead;
-    const float3 all = merged<kWarps>([&](uint32_t warp, uint32_t member) {
-      const Partial<kHead>& partial = partials[warp];
-      return member == 0 ? partial.most[group] : member == 1 ? partial.sum[group] : partial.out[group][element];
-    });
-    whole.out[group][element] = all.z;
-    if (element == 0) whole.most[group] = all.x, whole.sum[group] = all.y;
-  }
-  sync_cluster();
-  for (uint32_t i = rank * kThreads + threadIdx.x; i < p.groups * kHead; i += kClusterBlocks * kThreads) {
-    const uint32_t group = i / kHead, element = i % kHead;
-    const float3 all = merged<kClusterBlocks>([&](uint32_t block, uint32_t member) {
-      return load_of_block(
-          member == 0 ? whole.most[group] : member == 1 ? whole.sum[group] : whole.out[group][element], block);
+    const float3 all = merged<kParts>([&](uint32_t part, uint32_t member) {
+      if (part >= parts) return kNothing;
+      const Partial<kHead>& whole = of_parts[part / kBlocks * p.groups + group];
+      const float& own = member == 0 ? whole.most : member == 1 ? whole.sum : whole.out[element];
+      return load_of_block<kBlocks>(own, part % kBlocks);
     });
     const uint64_t to = (uint64_t(slot) * query_heads + first_query + group) * kHead + element;
     static_cast<T*>(p.out)[to] = round_to<T>(all.z / all.y);
   }
   // Nobody ends while others read its memory.
-  sync_cluster();
+  if constexpr (kBlocks > 1) sync();
 }
 
 // A thread for eight elements: `gate_up` is [rows, 2 · width], `out` is [rows, width], in vectors.
@@ -507,8 +548,45 @@ __device__ __forceinline__ void swiglu(const uint4* gate_up, uint4* out, uint32_
   out[index] = round_vector<T>(up);
 }
 
+// A number for a score and its column that is larger for a larger score and, of equals, for an earlier one.
+__device__ __forceinline__ uint64_t ranked(float score, uint32_t column) {
+  const uint32_t bits = __float_as_uint(score);
+  return uint64_t(bits >> 31 ? ~bits : bits | 1u << 31) << 32 | ~column;
+}
+
+// A block for a row of `scores`, [rows, width] in vectors.
+template <typename T>
+__device__ __forceinline__ void choose(const uint4* scores, uint32_t* columns, uint32_t width) {
+  __shared__ uint64_t of_warps[32];
+  const uint4* row = scores + uint64_t(blockIdx.x) * width;
+  uint64_t best = 0;
+  for (uint32_t i = threadIdx.x; i < width; i += blockDim.x) {
+    float wide[8];
+    widen_vector<T>(row[i], wide);
+#pragma unroll
+    for (uint32_t j = 0; j < 8; ++j) best = max(best, ranked(wide[j], i * 8 + j));
+  }
+  const auto best_of_warp = [](uint64_t best) {
+    for (uint32_t lanes = 16; lanes > 0; lanes /= 2) {
+      best = max(best, uint64_t(__shfl_xor_sync(0xffffffff, best, lanes)));
+    }
+    return best;
+  };
+  best = best_of_warp(best);
+  if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = best;
+  __syncthreads();
+  if (threadIdx.x >= 32) return;
+  best = best_of_warp(of_warps[threadIdx.x]);
+  if (threadIdx.x == 0) columns[blockIdx.x] = ~uint32_t(best);
+}
+
 }  // namespace
 
+#define WARPWEAVE_DECODE(name, T, head, blocks)                                                       \
+  extern "C" __global__ void __cluster_dims__(blocks, 1, 1) __launch_bounds__(kThreads)               \
+      decode_##name##_##blocks(const __grid_constant__ Attention p) {                                 \
+    decode<T, head, blocks>(p);                                                                       \
+  }
 #define WARPWEAVE_ATTENTION(name, T, head)                                                            \
   extern "C" __global__ void __launch_bounds__(256)                                                   \
       keep_##name(const __grid_constant__ Attention p) {                                              \
@@ -518,19 +596,22 @@ __device__ __forceinline__ void swiglu(const uint4* gate_up, uint4* out, uint32_
       prompt_##name(const __grid_constant__ Attention p) {                                            \
     prompt<T, head>(p);                                                                               \
   }                                                                                                   \
-  extern "C" __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kThreads)       \
-      decode_##name(const __grid_constant__ Attention p) {                                            \
-    decode<T, head>(p);                                                                               \
-  }
+  WARPWEAVE_DECODE(name, T, head, 1)                                                                  \
+  WARPWEAVE_DECODE(name, T, head, 2)                                                                  \
+  WARPWEAVE_DECODE(name, T, head, 8)
 WARPWEAVE_ATTENTION(bf16_64, __nv_bfloat16, 64)
 WARPWEAVE_ATTENTION(bf16_128, __nv_bfloat16, 128)
 WARPWEAVE_ATTENTION(f16_64, __half, 64)
 WARPWEAVE_ATTENTION(f16_128, __half, 128)
 
-#define WARPWEAVE_SWIGLU(name, T)                                                                     \
+#define WARPWEAVE_ROWS(name, T)                                                                       \
   extern "C" __global__ void __launch_bounds__(256)                                                   \
       swiglu_##name(const uint4* gate_up, uint4* out, uint32_t rows, uint32_t width) {                \
     swiglu<T>(gate_up, out, rows, width);                                                             \
+  }                                                                                                   \
+  extern "C" __global__ void __launch_bounds__(1024)                                                  \
+      choose_##name(const uint4* scores, uint32_t* columns, uint32_t width) {                         \
+    choose<T>(scores, columns, width);                                                                \
   }
-WARPWEAVE_SWIGLU(bf16, __nv_bfloat16)
-WARPWEAVE_SWIGLU(f16, __half)
+WARPWEAVE_ROWS(bf16, __nv_bfloat16)
+WARPWEAVE_ROWS(f16, __half)

@@ -1,4 +1,4 @@
-//! Attention and SwiGLU by kernels of this package (`cuda/transformer.cu`), where candle would take many
+//! Attention, SwiGLU and the choice of tokens by kernels of this package (`cuda/transformer.cu`), where candle would take many
 //! operations: on Hopper and later, for f16 and bf16, with the features `cuda` and `nvcc`. Elsewhere there is
 //! no result, and the caller takes candle's operations.
 
@@ -33,10 +33,23 @@ pub(crate) fn attention(
 /// Errors of the device.
 pub(crate) fn swiglu(gate_up: &Tensor) -> Result<Option<Tensor>> {
     #[cfg(all(feature = "cuda", feature = "nvcc"))]
-    if device::serves_swiglu(gate_up)? {
+    if device::serves_rows(gate_up, 2)? {
         return gate_up.apply_op1_no_bwd(&device::SwiGlu).map(Some);
     }
     let _ = gate_up;
+    Ok(None)
+}
+
+/// The column of the largest score of each row, the first of equals: u32, `[rows]`.
+///
+/// # Errors
+/// Errors of the device.
+pub(crate) fn choose(scores: &Tensor) -> Result<Option<Tensor>> {
+    #[cfg(all(feature = "cuda", feature = "nvcc"))]
+    if device::serves_rows(scores, 1)? {
+        return scores.apply_op1_no_bwd(&device::Choose).map(Some);
+    }
+    let _ = scores;
     Ok(None)
 }
 
@@ -67,9 +80,9 @@ mod device {
     const THREADS: u32 = 128;
     /// Of the other kernels.
     const WIDE: u32 = 256;
-    /// Blocks of a cluster of `decode`: `kClusterBlocks`.
-    const CLUSTER: u32 = 8;
-    /// Query heads of a key head that `decode` takes: `kMostGroups`.
+    /// The most parts that `decode` divides the tokens of a slot into: `kParts`.
+    const PARTS: usize = 8;
+    /// Query heads of a key head that `decode` takes: half of `kRows`.
     const MOST_GROUPS: usize = 8;
     /// Elements of a vector.
     const VECTOR: usize = 8;
@@ -109,9 +122,10 @@ mod device {
         Ok(fits && is_served(qkv)?)
     }
 
-    pub(super) fn serves_swiglu(gate_up: &Tensor) -> Result<bool> {
-        let (_, width) = gate_up.dims2()?;
-        Ok(width.is_multiple_of(2 * VECTOR) && is_served(gate_up)?)
+    /// Whether each row of `x` is so many times whole vectors.
+    pub(super) fn serves_rows(x: &Tensor, times: usize) -> Result<bool> {
+        let (_, width) = x.dims2()?;
+        Ok(width.is_multiple_of(times * VECTOR) && is_served(x)?)
     }
 
     pub(super) fn attention(
@@ -225,18 +239,29 @@ mod device {
                 capacity: capacity as u32,
             };
             let tile_bytes = TOKENS * head * size_of::<T>();
-            let enqueue = |kernel: &str, grid, threads, shared_bytes| {
-                let name = format!("{kernel}_{}_{head}", T::NAME);
+            let enqueue = |kernel: &str, variant: &str, grid, threads, shared_bytes| {
+                let name = format!("{kernel}_{}_{head}{variant}", T::NAME);
                 launch(device, &name, grid, threads, shared_bytes, &parameters)
             };
             if rows == slots {
-                let grid = (CLUSTER, (slots * self.key_heads) as u32);
-                enqueue("decode", grid, THREADS, 3 * 2 * tile_bytes)?;
+                let clusters = slots * self.key_heads;
+                // As many blocks as keep all SMs busy: each has less to do and as much to begin and end.
+                let (blocks, stages) = match clusters {
+                    ..48 => (PARTS, 3),
+                    48..128 => (2, 2),
+                    _ => (1, 2),
+                };
+                let warps = THREADS as usize / 32;
+                let partials = (warps + PARTS / blocks) * (query_heads / self.key_heads);
+                let shared_bytes =
+                    stages * 2 * tile_bytes + partials * (head + 2) * size_of::<f32>();
+                let grid = (blocks as u32, clusters as u32);
+                enqueue("decode", &format!("_{blocks}"), grid, THREADS, shared_bytes)?;
             } else if slots == 1 {
                 let pairs = rows * self.key_heads * head / (2 * VECTOR);
-                enqueue("keep", ((pairs as u32).div_ceil(WIDE), 1), WIDE, 0)?;
+                enqueue("keep", "", ((pairs as u32).div_ceil(WIDE), 1), WIDE, 0)?;
                 let grid = (rows.div_ceil(TOKENS) as u32, query_heads as u32);
-                enqueue("prompt", grid, THREADS, 2 * 2 * tile_bytes)?;
+                enqueue("prompt", "", grid, THREADS, 2 * 2 * tile_bytes)?;
             } else {
                 let why = format!("{rows} rows for the caches of {slots} requests");
                 return Err(Error::msg(why));
@@ -258,7 +283,7 @@ mod device {
             _: &CpuStorage,
             _: &Layout,
         ) -> Result<(CpuStorage, Shape)> {
-            Err(Error::msg("attention: the tensors are not on a GPU"))
+            Err(not_on_a_gpu(self.name()))
         }
 
         fn cuda_fwd(
@@ -318,7 +343,7 @@ mod device {
         }
 
         fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
-            Err(Error::msg("swiglu: the tensor is not on a GPU"))
+            Err(not_on_a_gpu(self.name()))
         }
 
         fn cuda_fwd(&self, gate_up: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
@@ -326,6 +351,175 @@ mod device {
                 DType::BF16 => Self::on_gpu::<bf16>(gate_up, layout),
                 _ => Self::on_gpu::<f16>(gate_up, layout),
             }
+        }
+    }
+
+    fn not_on_a_gpu(name: &str) -> Error {
+        Error::msg(format!("{name}: the tensors are not on a GPU"))
+    }
+
+    pub(super) struct Choose;
+
+    impl Choose {
+        fn on_gpu<T: Element>(
+            scores: &CudaStorage,
+            layout: &Layout,
+        ) -> Result<(CudaStorage, Shape)> {
+            let (rows, width) = layout.shape().dims2()?;
+            let device = scores.device();
+            // SAFETY: the kernel writes all of it.
+            let mut columns = unsafe { device.alloc::<u32>(rows)? };
+            let from = address::<T>(scores, layout)?;
+            let to = columns.device_ptr_mut(&device.cuda_stream()).0;
+            let vectors = (width / VECTOR) as u32;
+            let function = device.get_or_load_custom_func(
+                &format!("choose_{}", T::NAME),
+                "transformer",
+                PTX,
+            )?;
+            let config = LaunchConfig {
+                grid_dim: (rows as u32, 1, 1),
+                block_dim: (1024, 1, 1),
+                shared_mem_bytes: 0,
+            };
+            let mut call = function.builder();
+            call.arg(&from).arg(&to).arg(&vectors);
+            // SAFETY: the kernel takes two addresses, of as many rows as blocks, and the vectors of a row.
+            unsafe { call.launch(config) }.map_err(Error::wrap)?;
+            Ok((
+                CudaStorage::wrap_cuda_slice(columns, device.clone()),
+                Shape::from(rows),
+            ))
+        }
+    }
+
+    impl CustomOp1 for Choose {
+        fn name(&self) -> &'static str {
+            "choose"
+        }
+
+        fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
+            Err(not_on_a_gpu(self.name()))
+        }
+
+        fn cuda_fwd(&self, scores: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+            match scores.dtype() {
+                DType::BF16 => Self::on_gpu::<bf16>(scores, layout),
+                _ => Self::on_gpu::<f16>(scores, layout),
+            }
+        }
+    }
+}
+
+#[cfg(all(test, feature = "cuda", feature = "nvcc"))]
+mod tests {
+    use candle_core::{D, DType, Device, Tensor};
+
+    use super::*;
+    use crate::attention::Attend;
+    use crate::checkpoint::random::small_llama;
+    use crate::config::Config;
+    use crate::place::Place;
+    use crate::rope::Rope;
+    use crate::slots::Slots;
+
+    fn values(shape: (usize, usize), dtype: DType, device: &Device) -> Tensor {
+        let count = shape.0 * shape.1;
+        let value = |i: usize| ((i.wrapping_mul(2_654_435_761) >> 9) as u16) as f32 / 8192.0 - 4.0;
+        let values = Tensor::from_vec((0..count).map(value).collect::<Vec<_>>(), shape, device);
+        values.unwrap().to_dtype(dtype).unwrap()
+    }
+
+    #[test]
+    #[ignore = "needs a GPU"]
+    fn gpu_rows_are_those_of_candle() {
+        let device = Place::gpu(0).unwrap().candle;
+        for dtype in [DType::BF16, DType::F16] {
+            for (rows, width) in [(1, 16), (3, 80), (65, 3584)] {
+                let gate_up = values((rows, 2 * width), dtype, &device);
+                let wide = gate_up.to_dtype(DType::F32).unwrap();
+                let [gate, up] = [0, width].map(|first| wide.narrow(1, first, width).unwrap());
+                let expected = (gate.silu().unwrap() * up).unwrap();
+                let found = swiglu(&gate_up)
+                    .unwrap()
+                    .unwrap()
+                    .to_dtype(DType::F32)
+                    .unwrap();
+                let off = (found - &expected).unwrap().abs().unwrap();
+                // Rounded once.
+                let bound = (expected.abs().unwrap() * 2f64.powi(-8)).unwrap();
+                let over = off
+                    .gt(&(bound + 1e-6).unwrap())
+                    .unwrap()
+                    .to_dtype(DType::F32)
+                    .unwrap();
+                assert_eq!(over.sum_all().unwrap().to_scalar::<f32>().unwrap(), 0.0);
+            }
+            for (rows, width) in [(1, 8), (3, 8200), (64, 32_064)] {
+                let scores = values((rows, width), dtype, &device);
+                let largest = scores.max(D::Minus1).unwrap().to_dtype(DType::F32).unwrap();
+                let largest = largest.to_vec1::<f32>().unwrap();
+                let rows = scores
+                    .to_dtype(DType::F32)
+                    .unwrap()
+                    .to_vec2::<f32>()
+                    .unwrap();
+                let expected = rows.iter().zip(largest);
+                let expected =
+                    expected.map(|(row, most)| row.iter().position(|&x| x == most).unwrap() as u32);
+                let found = choose(&scores).unwrap().unwrap().to_vec1::<u32>().unwrap();
+                assert_eq!(found, expected.collect::<Vec<_>>());
+            }
+        }
+    }
+
+    /// However many slots there are, and so however many blocks share the parts of one.
+    #[test]
+    #[ignore = "needs a GPU"]
+    fn gpu_tokens_have_the_same_bits_in_every_batch() {
+        const HEAD: usize = 128;
+        let device = Place::gpu(0).unwrap().candle;
+        let (q_heads, k_heads) = (8, 2);
+        let config = Config {
+            head_dim: Some(HEAD),
+            ..small_llama()
+        };
+        for context in [0u32, 63, 64, 200, 1500] {
+            let capacity = context as usize + 1;
+            let rope =
+                Rope::new(&config, capacity, (q_heads, k_heads), DType::BF16, &device).unwrap();
+            let width = (q_heads + 2 * k_heads) * HEAD;
+            // The cache and the token of a slot are those of every slot.
+            let attended = [1, 30, 80].map(|count| {
+                let slots =
+                    Slots::new(1, count, (k_heads, capacity, HEAD), DType::BF16, &device).unwrap();
+                let one = values((2 * k_heads, capacity * HEAD), DType::BF16, &device);
+                let one = one.reshape((2, 1, k_heads, capacity, HEAD)).unwrap();
+                let all = one
+                    .broadcast_as((2, count, k_heads, capacity, HEAD))
+                    .unwrap();
+                let all = all.reshape((2, count * k_heads, capacity, HEAD)).unwrap();
+                slots.fill(0, &all.contiguous().unwrap()).unwrap();
+                let qkv = values((1, width), DType::BF16, &device);
+                let qkv = qkv
+                    .broadcast_as((count, width))
+                    .unwrap()
+                    .contiguous()
+                    .unwrap();
+                let qkv = qkv.reshape((count, q_heads + 2 * k_heads, HEAD)).unwrap();
+                let turns = rope.at(&Tensor::new(vec![context; count], &device).unwrap());
+                let attended = slots.step().attend(0, &qkv, &turns, k_heads).unwrap();
+                attended
+                    .to_dtype(DType::F32)
+                    .unwrap()
+                    .to_vec2::<f32>()
+                    .unwrap()
+            });
+            let first = &attended[0][0];
+            assert!(
+                attended.iter().flatten().all(|row| row == first),
+                "after {context} tokens"
+            );
         }
     }
 }

@@ -163,8 +163,25 @@ impl<'a> Model<'a> {
     /// # Errors
     /// As [`Model::transform`].
     pub fn logits(&self, x: &Tensor) -> Result<Tensor> {
-        let logits = self.parallel.column(x, &self.weights.head, None)?;
-        Ok(self.parallel.all_gather(&logits)?.to_dtype(DType::F32)?)
+        Ok(self.scores(x)?.to_dtype(DType::F32)?)
+    }
+
+    /// The most probable token of each row, u32, `[rows]`, after what [`Model::transform`] gives.
+    ///
+    /// # Errors
+    /// As [`Model::transform`].
+    pub fn most_probable(&self, x: &Tensor) -> Result<Tensor> {
+        let scores = self.scores(x)?;
+        match fused::choose(&scores)? {
+            Some(tokens) => Ok(tokens),
+            None => Ok(scores.to_dtype(DType::F32)?.argmax(D::Minus1)?),
+        }
+    }
+
+    /// Logits in the type of the weights.
+    fn scores(&self, x: &Tensor) -> Result<Tensor> {
+        let scores = self.parallel.column(x, &self.weights.head, None)?;
+        self.parallel.all_gather(&scores)
     }
 
     /// Waits until the work so far has ended, and reports what went wrong in it.

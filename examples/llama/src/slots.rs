@@ -75,6 +75,12 @@ impl Slots {
         Ok(())
     }
 
+    /// Sets the keys and values of a layer, `[2, slots · key heads, capacity, head]`.
+    #[cfg(all(test, feature = "cuda", feature = "nvcc"))]
+    pub(crate) fn fill(&self, layer: usize, all: &Tensor) -> Result<()> {
+        self.layers[layer].slice_set(all, 0, 0)
+    }
+
     /// A step of all slots.
     pub fn step(&self) -> Step<'_> {
         Step {

@@ -12,7 +12,7 @@
 
 use std::time::{Duration, Instant};
 
-use candle_core::{D, Tensor};
+use candle_core::Tensor;
 use warpweave_symm_mem::{Backend, BackendKind};
 
 use crate::error::Result;
@@ -43,7 +43,7 @@ impl State {
     fn step(&self, model: &Model<'_>) -> Result<()> {
         let step = self.slots.step();
         let x = model.transform(&self.tokens, &self.positions, &step)?;
-        let next = model.logits(&x)?.argmax(D::Minus1)?;
+        let next = model.most_probable(&x)?;
         self.tokens.slice_set(&next, 0, 0)?;
         self.positions
             .slice_set(&(&self.positions + &self.one)?, 0, 0)?;

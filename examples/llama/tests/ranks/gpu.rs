@@ -1,7 +1,7 @@
 //! The same on a GPU, which ranks share where there is one: `cargo test -p warpweave-example-llama --features
 //! cuda,nvcc,cutlass --test ranks -- --ignored --test-threads 1`.
 
-use candle_core::{D, DType, Tensor};
+use candle_core::{DType, Tensor};
 use warpweave_example_llama::bench::captured::Decode;
 use warpweave_example_llama::checkpoint::random::small_llama;
 use warpweave_example_llama::config::Config;
@@ -82,7 +82,7 @@ fn enqueued(place: &Place<Cuda>, model: &Model<'_>, first: &[u32], steps: usize)
     for step in 0..steps {
         let positions = Tensor::new(vec![5 + step as u32; first.len()], &place.candle).unwrap();
         let x = model.transform(&tokens, &positions, &slots.step()).unwrap();
-        tokens = model.logits(&x).unwrap().argmax(D::Minus1).unwrap();
+        tokens = model.most_probable(&x).unwrap();
     }
     model.finish().unwrap();
     tokens.to_vec1().unwrap()
