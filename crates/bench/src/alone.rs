@@ -5,8 +5,6 @@
 //! cost, which is that of the empty call, and with the ranks aligned, while in the whole the GEMM begins on
 //! each rank when its own gather ends.
 
-use std::rc::Rc;
-
 use warpweave_gemm::Layout;
 use warpweave_overlap::kernels::{KernelShape, ThreadloadGather};
 use warpweave_overlap::operation::{Matrix, Operand};
@@ -20,19 +18,6 @@ use warpweave_report::{Breakdown, Metric, Row, Times};
 use crate::candidate::Entrant;
 use crate::inputs::{Matrices, part};
 use crate::plans::Implementation;
-
-fn implementation(
-    name: &str,
-    operands: impl Fn(usize, usize, &Problem) -> Vec<Operand> + 'static,
-    plan: impl Fn(usize, usize, &Problem) -> Result<Plan, PlanError> + 'static,
-) -> Implementation {
-    Implementation {
-        name: name.to_owned(),
-        scheduled: None,
-        operands: Rc::new(operands),
-        plan: Rc::new(plan),
-    }
-}
 
 /// Local buffers of `operands`, each as a whole.
 fn local(plan: &mut PlanBuilder, operands: &[Operand], problem: &Problem) -> Vec<Region> {
@@ -72,7 +57,7 @@ pub fn gemm_alone(name: &str, provider: Provider, operation: Option<Operation>) 
         }
         operands
     };
-    implementation(name, operands, move |rank, world, problem| {
+    Implementation::of_plan(name, operands, move |rank, world, problem| {
         problem.validate(rank, world)?;
         let operands = gemm_operands(provider, operation, world, problem);
         let mut plan = PlanBuilder::new(&plan_name, rank, world);
@@ -156,7 +141,7 @@ pub fn gather_alone() -> Implementation {
     let name = "allGatherAlone";
     let operation = Operation::MatmulOverlappingAllGather;
     let operands = some(operation, &[Matrix::X, Matrix::Y]);
-    implementation(name, operands, move |rank, world, problem| {
+    Implementation::of_plan(name, operands, move |rank, world, problem| {
         problem.validate(rank, world)?;
         let mut plan = PlanBuilder::new(name, rank, world);
         let regions = local(&mut plan, &operands(rank, world, problem), problem);
@@ -195,10 +180,10 @@ fn all_parts() -> [Implementation; 4] {
     let nothing = |_: usize, _: usize, _: &Problem| Vec::new();
     let empty = |rank, world, _: &Problem| PlanBuilder::new("emptyCall", rank, world).finish();
     [
-        implementation("empty call", nothing, empty),
+        Implementation::of_plan("empty call", nothing, empty),
         // The rows of its matrix are shorter than those of A, and what they hold does not matter.
-        implementation("handshake alone", nothing, handshake_plan),
-        implementation("gather alone", some(operation, &[Matrix::A]), gather_plan),
+        Implementation::of_plan("handshake alone", nothing, handshake_plan),
+        Implementation::of_plan("gather alone", some(operation, &[Matrix::A]), gather_plan),
         gemm_alone("CUTLASS GEMM alone", Provider::Cutlass, Some(operation)),
     ]
 }

@@ -145,22 +145,19 @@ pub struct Entrant<'a> {
     pub failed: bool,
     /// Why there are no times of graphs.
     pub no_graph: Option<String>,
-    /// Whether its outputs are verified.
-    pub verified: bool,
     /// What was found in all calls that were verified.
     pub verdict: Verdict,
 }
 
 impl<'a> Entrant<'a> {
     /// Not called yet.
-    pub fn new(name: &str, kind: Kind, candidate: Result<Box<dyn Candidate + 'a>, String>) -> Self {
+    pub fn new(name: &str, kind: Kind, made: Result<impl Candidate + 'a, String>) -> Self {
         Self {
             name: name.to_owned(),
             kind,
-            candidate,
+            candidate: made.map(|candidate| Box::new(candidate) as _),
             failed: false,
             no_graph: None,
-            verified: true,
             verdict: Verdict::default(),
         }
     }

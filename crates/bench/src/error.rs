@@ -182,6 +182,18 @@ impl BenchError {
     }
 }
 
+/// What was made, or why this machine or build cannot make it.
+///
+/// # Errors
+/// Any other error.
+pub fn if_available<T>(made: Result<T, impl Into<BenchError>>) -> Result<Result<T, String>> {
+    match made.map_err(Into::into) {
+        Ok(made) => Ok(Ok(made)),
+        Err(error) if error.is_unavailable() => Ok(Err(error.to_string())),
+        Err(error) => Err(error),
+    }
+}
+
 fn memory_blames_a_peer(error: &MemoryError) -> bool {
     match error {
         MemoryError::SignalFault(_) | MemoryError::PeerFailed { .. } => true,

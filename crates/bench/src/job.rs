@@ -16,14 +16,11 @@ use crate::session::{ExecuteBackend, Session};
 
 /// What a rank does in a job, on either backend.
 pub trait Part {
-    /// What comes of it.
-    type Output;
-
-    /// Does it. Collective.
+    /// Does it: true if all was right. Collective.
     ///
     /// # Errors
     /// What ends the job.
-    fn run<B: NcclBackend>(self, session: &Session<B>) -> Result<Self::Output>;
+    fn run<B: NcclBackend>(self, session: &Session<B>) -> Result<bool>;
 }
 
 /// Joins `job` on the `device` that is asked for, does `part`, and leaves once all ranks have done theirs.
@@ -31,37 +28,33 @@ pub trait Part {
 ///
 /// # Errors
 /// The job cannot be joined; [`BenchError::TooFewDevices`]; there is no GPU where one was asked for.
-pub fn take_part<P: Part>(
+pub fn take_part(
     job: &Job,
     device: Device,
     fault: Option<InjectedFault>,
-    part: P,
-) -> Result<P::Output> {
+    part: impl Part,
+) -> Result<bool> {
     match choose(device, job)? {
         None => on(job, Host::with_timeout(timeout()?), fault, part),
         Some(cuda) => on(job, cuda, fault, part),
     }
 }
 
-fn on<B: NcclBackend, P: Part>(
+fn on<B: NcclBackend>(
     job: &Job,
     backend: B,
     fault: Option<InjectedFault>,
-    part: P,
-) -> Result<P::Output> {
+    part: impl Part,
+) -> Result<bool> {
     // A stalled rank must outlive both the waits on the device and the exchange in which it is missed.
     let patience = backend.timeout() * 3 + job.timeout() + Duration::from_secs(1);
     let session = Session::join(job, backend, Injection::new(fault, job.rank(), patience))?;
-    let outcome = part.run(&session).and_then(|value| {
-        // Rank 0 keeps the store until all have come this far.
-        session.agree("end", Ok(Vec::new()))?;
-        Ok(value)
-    });
-    match outcome {
-        Ok(value) => Ok(value),
-        // The session is alive here: dropping it may take longer than there is.
-        Err(error) => give_up(&session, &error),
-    }
+    // Rank 0 keeps the store until all have come this far.
+    let outcome = part
+        .run(&session)
+        .and_then(|right| session.on_all("end", Ok(right)));
+    // The session is alive here: dropping it may take longer than there is.
+    outcome.or_else(|error| give_up(&session, &error))
 }
 
 /// Sends `error` to the other ranks and ends the process, with the status that tells a launcher which rank to

@@ -16,7 +16,7 @@ use warpweave_symm_mem::{BackendKind, DType};
 use crate::candidate::Candidate;
 use crate::clock::Clock;
 use crate::collectives::{self, NcclBackend};
-use crate::error::{BenchError, Result};
+use crate::error::{BenchError, Result, if_available};
 use crate::plans::PlanCandidate;
 use crate::probes::{Probe, REPEATS, plan};
 use crate::progress::Progress;
@@ -427,10 +427,7 @@ fn times<B: NcclBackend>(
     let effort = Effort::of_collectives(B::KIND, iterations);
     // SAFETY: probes of links have no flags, and race on floats that nobody reads; each wait of the others
     // has its signal.
-    let bind = |plan| match unsafe { PlanCandidate::of_unproved(session, plan) } {
-        Err(error) if error.is_unavailable() => Ok(None),
-        bound => bound.map(Some),
-    };
+    let bind = |plan| if_available(unsafe { PlanCandidate::of_unproved(session, plan) });
     let bound: Vec<_> = plans.into_iter().map(bind).collect::<Result<_>>()?;
     let timing = Timing {
         session,
@@ -441,8 +438,8 @@ fn times<B: NcclBackend>(
     let mut times = timing
         .measure(&able.collect::<Vec<_>>(), |_, _| ())?
         .into_iter();
-    let median = |plan: &Option<PlanCandidate<'_, B>>| {
-        plan.as_ref()?;
+    let median = |plan: &Result<PlanCandidate<'_, B>, String>| {
+        plan.as_ref().ok()?;
         Some(times.next()?.spread(Metric::Single)?.median * 1e3)
     };
     Ok(bound.iter().map(median).collect())

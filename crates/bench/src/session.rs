@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use warpweave_comm::exchange::LocalExchange;
 use warpweave_comm::{Job, Store};
-use warpweave_symm_mem::{Exchange, ExchangeError, Nodes, Priority, SubExchange};
+use warpweave_symm_mem::{Exchange, ExchangeError, Memory, Nodes, Priority, SubExchange};
 
 use crate::error::{BenchError, Result};
 use crate::inject::Injection;
@@ -117,8 +117,42 @@ impl<B: ExecuteBackend> Session<B> {
     /// # Errors
     /// A rank did not arrive.
     pub fn attempt(&self, step: &str, mine: Result<Vec<u8>>) -> Result<Result<Vec<Vec<u8>>>> {
+        let all = self.exchanged(step, mine, Vec::clone)?;
+        Ok(all.map(|(_, words)| words))
+    }
+
+    /// What this rank made, once every rank has made its own.
+    ///
+    /// # Errors
+    /// As [`Session::agree`].
+    pub fn on_all<T>(&self, step: &str, mine: Result<T>) -> Result<T> {
+        let (mine, _) = self.exchanged(step, mine, |_| Vec::new())??;
+        Ok(mine)
+    }
+
+    /// The same where a rank may be unable to make it: the first reason why some rank is.
+    ///
+    /// # Errors
+    /// As [`Session::agree`].
+    pub fn if_all_can<T>(
+        &self,
+        step: &str,
+        mine: Result<Result<T, String>>,
+    ) -> Result<Result<T, String>> {
+        let word = |mine: &Result<T, String>| mine.as_ref().err().cloned().unwrap_or_default();
+        let (mine, words) = self.exchanged(step, mine, |mine| word(mine).into_bytes())??;
+        Ok(first_reason(&words).map_or(mine, Err))
+    }
+
+    /// What this rank has, and the words of all ranks about theirs. Errors are as of [`Session::attempt`].
+    fn exchanged<T>(
+        &self,
+        step: &str,
+        mine: Result<T>,
+        word: impl FnOnce(&T) -> Vec<u8>,
+    ) -> Result<Result<(T, Vec<Vec<u8>>)>> {
         let word = match &mine {
-            Ok(bytes) => [&[0], bytes.as_slice()].concat(),
+            Ok(mine) => [vec![0], word(mine)].concat(),
             Err(error) => [&[1], error.to_string().as_bytes()].concat(),
         };
         let gathered = match &mine {
@@ -131,48 +165,32 @@ impl<B: ExecuteBackend> Session<B> {
             _ => self.exchange.all_gather(step, &word),
         };
         let all_came = gathered.is_ok();
-        let (peers, values) = match gathered {
+        let (mut peers, mut values) = (Vec::new(), Vec::new());
+        match gathered {
             Ok(all) => {
-                let mut failed = Vec::new();
-                let mut values = Vec::new();
                 for (rank, word) in all.into_iter().enumerate() {
                     match word.split_first() {
                         Some((0, value)) => values.push(value.to_vec()),
                         Some((_, cause)) if rank != self.rank() => {
-                            failed.push(format!("rank {rank}: {}", String::from_utf8_lossy(cause)));
+                            peers.push(format!("rank {rank}: {}", String::from_utf8_lossy(cause)));
                         }
                         _ => {}
                     }
                 }
-                (failed, values)
             }
-            Err(error) => (vec![verdict(&error)], Vec::new()),
-        };
-        let outcome = match mine {
-            Err(cause) => Err(BenchError::Step {
-                step: step.into(),
+            Err(error) => peers.push(verdict(&error)),
+        }
+        let step = step.to_owned();
+        let error = match mine {
+            Ok(mine) if peers.is_empty() => return Ok(Ok((mine, values))),
+            Ok(_) => BenchError::Peers { step, peers },
+            Err(cause) => BenchError::Step {
+                step,
                 cause: Box::new(cause),
                 peers,
-            }),
-            Ok(_) if peers.is_empty() => Ok(values),
-            Ok(_) => Err(BenchError::Peers {
-                step: step.into(),
-                peers,
-            }),
+            },
         };
-        match outcome {
-            Err(error) if !all_came => Err(error),
-            outcome => Ok(outcome),
-        }
-    }
-
-    /// As [`Session::agree`] of whether all ranks can do something: the first reason why some rank cannot.
-    ///
-    /// # Errors
-    /// As [`Session::agree`].
-    pub fn refusal(&self, step: &str, mine: Result<Option<String>>) -> Result<Option<String>> {
-        let word = |reason: Option<String>| reason.unwrap_or_default().into_bytes();
-        Ok(first_reason(&self.agree(step, mine.map(word))?))
+        if all_came { Ok(Err(error)) } else { Err(error) }
     }
 
     /// As [`Session::agree`], for times and other numbers.
@@ -204,6 +222,17 @@ impl<B: ExecuteBackend> Session<B> {
                 theirs: String::from_utf8_lossy(&all[peer]).into_owned(),
             }),
         }
+    }
+
+    /// Local memory that holds `bytes`, uploaded on the session's stream.
+    ///
+    /// # Errors
+    /// What the backend reports.
+    pub fn upload(&self, bytes: &[u8]) -> Result<B::Memory> {
+        let memory = self.backend.allocate(bytes.len())?;
+        // SAFETY: the memory was just allocated with this length and nothing else knows it.
+        unsafe { self.backend.upload(&self.stream, memory.address(), bytes)? };
+        Ok(memory)
     }
 
     /// Tells the other ranks why this one gives up, so that none waits for it. Rank 0 then closes the store,

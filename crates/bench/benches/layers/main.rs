@@ -45,7 +45,8 @@ fn run() -> Result<()> {
     // Before any rank is started: it ends the process if the options are wrong, or ask for help.
     let criterion = (job.rank() == 0).then(|| Criterion::default().configure_from_args());
     if job.launcher() != Launcher::Alone {
-        return take_part(&job, launch::device()?, None, Layers(criterion));
+        take_part(&job, launch::device()?, None, Layers(criterion))?;
+        return Ok(());
     }
     let Started { job, followers } = launch::start()?;
     take_part(&job, launch::device()?, None, Layers(criterion))?;
@@ -56,15 +57,14 @@ fn run() -> Result<()> {
 struct Layers(Option<Criterion>);
 
 impl Part for Layers {
-    type Output = ();
-
-    fn run<B: NcclBackend>(self, session: &Session<B>) -> Result<()> {
+    fn run<B: NcclBackend>(self, session: &Session<B>) -> Result<bool> {
         let clock = Clock::new(session, lockstep::CALLS)?;
         let lockstep = Lockstep::new(session, entries::all(session, &clock)?);
         match self.0 {
-            Some(criterion) => lockstep.lead(criterion),
-            None => lockstep.follow(),
+            Some(criterion) => lockstep.lead(criterion)?,
+            None => lockstep.follow()?,
         }
+        Ok(true)
     }
 }
 

@@ -16,7 +16,7 @@ use super::method::{Method, wants};
 use super::nccl::NcclBackend;
 use super::operation::count;
 use crate::candidate::{Call, Candidate, Output, Set};
-use crate::error::{BenchError, Result};
+use crate::error::{BenchError, Result, if_available};
 use crate::inputs::Numbers;
 use crate::session::Session;
 use crate::verification::comparison::Comparison;
@@ -54,16 +54,8 @@ impl<'a, B: NcclBackend> Libraries<'a, B> {
             if !wants(wanted, method.name()) {
                 return Ok(Err("it was not asked for".into()));
             }
-            let (mine, comm) = match session.backend.nccl(&session.exchange) {
-                Ok(comm) => (Ok(None), Some(comm)),
-                Err(error) if error.is_unavailable() => (Ok(Some(error.to_string())), None),
-                Err(error) => (Err(error), None),
-            };
-            let refusal = session.refusal(&format!("start of {}", method.name()), mine)?;
-            Ok(match (comm, refusal) {
-                (Some(comm), None) => Ok(comm),
-                (_, reason) => Err(reason.unwrap_or_default()),
-            })
+            let comm = if_available(session.backend.nccl(&session.exchange));
+            session.if_all_can(&format!("start of {}", method.name()), comm)
         };
         Ok(Self {
             nccl: [
@@ -142,11 +134,10 @@ impl<'a, B: NcclBackend> Row<'a, B> {
             Ok([input, output]) => (call.input, call.output) = (input, output),
             Err(reason) => return Ok(Err(reason)),
         }
-        if let Method::Ours(variant) = method {
-            match libraries.ours.validate(&call, variant) {
-                Err(error) if error.is_unavailable() => return Ok(Err(error.to_string())),
-                other => other?,
-            }
+        if let Method::Ours(variant) = method
+            && let Err(reason) = if_available(libraries.ours.validate(&call, variant))?
+        {
+            return Ok(Err(reason));
         }
         Ok(Ok(Self {
             call,

@@ -86,7 +86,7 @@ impl Expected {
                 let wanted = &mut wanted[..(to - at).min(BLOCK)];
                 self.block(part, at, wanted);
                 let got = &got[(at - first) * size..][..wanted.len() * size];
-                let found = self.expectation.compare_stored((0, at), got, (wanted, &[]));
+                let found = self.expectation.compare((0, at), got, (wanted, &[]));
                 comparison = comparison.and(found);
             }
         }

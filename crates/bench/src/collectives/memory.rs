@@ -12,7 +12,7 @@ use warpweave_symm_mem::{DType, Exchange, Memory, Support, SymmetricBuffer};
 use super::candidate::bytes_of;
 use super::nccl::NcclBackend;
 use super::numbers::Stream;
-use crate::error::Result;
+use crate::error::{Result, if_available};
 use crate::session::Session;
 
 /// Input sets: calls that follow each other have different inputs.
@@ -62,20 +62,12 @@ impl<B: NcclBackend> Arena<B> {
             };
             let sets = (0..SETS).map(|set| {
                 let stream = Stream::new(session.rank(), set, session.world());
-                let numbers = stream.bytes(dtype, bytes[0] / dtype.size(), session.threads());
-                let memory = backend.allocate(bytes[0])?;
-                // SAFETY: the memory was just allocated, is as long, and nothing else knows it.
-                unsafe { backend.upload(&session.stream, memory.address(), &numbers)? };
-                Ok(memory)
+                let count = bytes[0] / dtype.size();
+                session.upload(&stream.bytes(dtype, count, session.threads()))
             });
             Ok((plain, sets.collect::<Result<Vec<_>>>()?))
         };
-        let local: Result<_> = local();
-        let (failure, (plain, sets)) = match local {
-            Ok(local) => (Ok(Vec::new()), local),
-            Err(error) => (Err(error), (None, Vec::new())),
-        };
-        session.agree("memory for the inputs", failure)?;
+        let (plain, sets) = session.on_all("memory for the inputs", local())?;
         Ok(Self {
             multicast: multicast(session, &symmetric)?,
             symmetric,
@@ -95,11 +87,8 @@ impl<B: NcclBackend> Arena<B> {
         };
         // A lost peer is found by the step that follows.
         let opened = open(self.bytes[0]).and_then(|input| Ok([input, open(self.bytes[1])?]));
-        let mine = opened.as_ref().err().map(ToString::to_string);
-        self.windows = match (opened, session.refusal("windows of NCCL", Ok(mine))?) {
-            (Ok(windows), None) => Ok(windows),
-            (_, reason) => Err(reason.unwrap_or_default()),
-        };
+        let mine = opened.map_err(|error| error.to_string());
+        self.windows = session.if_all_can("windows of NCCL", Ok(mine))?;
         Ok(())
     }
 
@@ -146,10 +135,7 @@ impl<B: NcclBackend> Arena<B> {
             return Ok(None);
         };
         (call.input, call.output) = (input, output);
-        match ours.select(&call) {
-            Err(error) if error.is_unavailable() => Ok(None),
-            other => Ok(Some(other?)),
-        }
+        Ok(if_available(ours.select(&call))?.ok())
     }
 
     /// The numbers of a set, counted round and round.
@@ -179,11 +165,11 @@ fn multicast<B: NcclBackend>(
     buffers: &[SymmetricBuffer<B>; 2],
 ) -> Result<Result<[MulticastBuffer<B>; 2], String>> {
     let mine = match &session.backend.device().multicast {
-        _ if session.world() == 1 => Some("there is one rank alone".into()),
-        Support::Yes => None,
-        Support::No(why) => Some(why.clone()),
+        _ if session.world() == 1 => Err("there is one rank alone".into()),
+        Support::Yes => Ok(()),
+        Support::No(why) => Err(why.clone()),
     };
-    if let Some(reason) = session.refusal("multicast of all ranks", Ok(mine))? {
+    if let Err(reason) = session.if_all_can("multicast of all ranks", Ok(mine))? {
         return Ok(Err(reason));
     }
     let made = |buffer| MulticastBuffer::new(&session.backend, &session.exchange, buffer);

@@ -10,7 +10,7 @@ use super::memory::{Arena, SETS};
 use super::method::{Method, wants};
 use super::nccl::NcclBackend;
 use super::operation::{least_bytes, place};
-use crate::candidate::{Call, Candidate, Entrant};
+use crate::candidate::{Call, Entrant};
 use crate::error::Result;
 use crate::inputs::Numbers;
 use crate::suite::{Run, Stage};
@@ -139,8 +139,7 @@ fn of_call<'a, B: NcclBackend>(
             Method::Ours(_) => Kind::Ours,
         };
         let made = Entry::new(libraries, arena, method, call, None)?;
-        let boxed = made.map(|entry| Box::new(entry) as Box<dyn Candidate + '_>);
-        entrants.push(Entrant::new(method.name(), kind, boxed));
+        entrants.push(Entrant::new(method.name(), kind, made));
     }
     let mut outcome = outcome_of(stage, entrants, (operation.name(), call, size), verifier)?;
     if let Some(peers) = &settings.peers {

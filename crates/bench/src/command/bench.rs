@@ -157,8 +157,6 @@ struct Bench<'a> {
 }
 
 impl Part for Bench<'_> {
-    type Output = bool;
-
     fn run<B: NcclBackend>(self, session: &Session<B>) -> Result<bool> {
         let (args, settings, first) = (self.args, self.settings, session.rank() == 0);
         let suite = settings.suite;

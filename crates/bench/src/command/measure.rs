@@ -30,8 +30,6 @@ pub(super) fn measure(args: &MeasureArgs) -> Result<bool> {
 struct Measure<'a>(&'a MeasureArgs);
 
 impl Part for Measure<'_> {
-    type Output = bool;
-
     fn run<B: NcclBackend>(self, session: &Session<B>) -> Result<bool> {
         let kept = Measured::of_ranks(&session.backend, session.exchange.as_ref())?;
         let found = measure::run(session)?;

@@ -17,12 +17,11 @@ use warpweave_symm_mem::DType;
 
 use super::choice;
 use super::measure::machine_or_measured;
-use crate::candidate::Candidate;
 use crate::cli::{PlanCommand, ProblemArgs, SimulateArgs, TimelineArgs};
 use crate::collectives::NcclBackend;
 use crate::error::{BenchError, Result};
 use crate::job::{self, Part};
-use crate::plans::PlanCandidate;
+use crate::plans::timeline as timeline_of;
 use crate::progress::{Progress, aside};
 use crate::session::Session;
 use crate::suite::scaling_of;
@@ -36,10 +35,8 @@ pub(super) fn plan(command: &PlanCommand, out: &mut impl Write) -> Result<bool> 
             world,
             problem,
         } => {
-            let algorithm = algorithms::find(name)?;
-            let plan = algorithm.plan(*rank, *world, &of(problem)?)?;
+            let plan = algorithms::find(name)?.plan(*rank, *world, &of(problem)?)?;
             write!(out, "{}", show(&plan))?;
-            Ok(true)
         }
         PlanCommand::Check {
             name,
@@ -60,40 +57,25 @@ pub(super) fn plan(command: &PlanCommand, out: &mut impl Write) -> Result<bool> 
                     "a check needs at least one rank and one call".into(),
                 ));
             }
-            check_all(&algorithms, (world, *calls), &problem, out)
+            return check_all(&algorithms, (world, *calls), &problem, out);
         }
         PlanCommand::Explain {
             operation,
             choice: args,
             problem,
-        } => {
-            choice::explain(*operation, args, &of(problem)?, out)?;
-            Ok(true)
-        }
+        } => choice::explain(*operation, args, &of(problem)?, out)?,
         PlanCommand::Evaluate {
             choice: args,
             multicast,
-        } => {
-            choice::evaluate(args, *multicast, out)?;
-            Ok(true)
-        }
-        PlanCommand::Compare(args) => {
-            choice::compare(args, out)?;
-            Ok(true)
-        }
-        PlanCommand::Simulate(args) => {
-            write!(out, "{}", simulated(args)?)?;
-            Ok(true)
-        }
+        } => choice::evaluate(args, *multicast, out)?,
+        PlanCommand::Compare(args) => choice::compare(args, out)?,
+        PlanCommand::Simulate(args) => write!(out, "{}", simulated(args)?)?,
         PlanCommand::Trace {
             simulate,
             out: path,
-        } => {
-            let text = trace(&[&simulated(simulate)?]);
-            write_trace(path, &text, out)?;
-            Ok(true)
-        }
+        } => write_trace(path, &trace(&[&simulated(simulate)?]), out)?,
     }
+    Ok(true)
 }
 
 fn simulated(args: &SimulateArgs) -> Result<Timeline> {
@@ -196,21 +178,13 @@ struct Traced<'a> {
 }
 
 impl Part for Traced<'_> {
-    type Output = bool;
-
     fn run<B: NcclBackend>(self, session: &Session<B>) -> Result<bool> {
         let problem = of(&self.args.problem)?;
         session.require_same("the algorithm", &self.configuration.name())?;
         session.require_same("the problem", &format!("{problem:?}"))?;
         let (rank, world) = (session.rank(), session.world());
         let plans = self.configuration.plans(world, &problem)?;
-        let mut bound = PlanCandidate::of_plans(session, plans)?;
-        bound.tune()?;
-        for _ in 0..WARM_UP {
-            bound.run()?;
-        }
-        bound.synchronize()?;
-        let measured = bound.timeline()?;
+        let measured = timeline_of(session, plans, WARM_UP)?;
         if rank > 0 {
             return Ok(true);
         }

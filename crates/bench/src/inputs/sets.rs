@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use warpweave_overlap::operation::Operand;
 use warpweave_overlap::plan::Role;
-use warpweave_symm_mem::{Backend, Memory};
+use warpweave_symm_mem::Backend;
 
 use super::{Matrices, Numbers};
 use crate::error::Result;
@@ -73,33 +73,16 @@ impl<B: ExecuteBackend> InputSets<B> {
             Role::Weight => 1,
             _ => of_kind.map_or(1, |(_, sets)| *sets),
         };
-        let source = self.matrices.source(part.matrix, numbers, 0);
-        let sets = (0..sets).map(|set| self.upload(session, &part, (numbers, set)));
+        let source = |set| self.matrices.source(part.matrix, numbers, set);
+        let sets =
+            (0..sets).map(|set| session.upload(&source(set).bytes(&part, session.threads())));
         let stored = Rc::new(Stored {
             sets: sets.collect::<Result<_>>()?,
-            bytes: rows * cols * source.dtype.size(),
+            bytes: rows * cols * source(0).dtype.size(),
             part,
             numbers,
         });
         self.stored.push(stored.clone());
         Ok(stored)
-    }
-
-    fn upload(
-        &self,
-        session: &Session<B>,
-        part: &Operand,
-        (numbers, set): (Numbers, usize),
-    ) -> Result<B::Memory> {
-        let source = self.matrices.source(part.matrix, numbers, set);
-        let bytes = source.bytes(part, session.threads());
-        let memory = session.backend.allocate(bytes.len())?;
-        // SAFETY: the memory was just allocated with this length and nothing else knows it.
-        unsafe {
-            session
-                .backend
-                .upload(&session.stream, memory.address(), &bytes)?
-        };
-        Ok(memory)
     }
 }

@@ -6,18 +6,18 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Instant;
 
-use warpweave_overlap::execute::{Bound, Prepared};
+use warpweave_overlap::execute::Bound;
 pub use warpweave_overlap::execute::{
     CollectiveBackend, ExecuteBackend, ExecuteError, Executor, NcclGroup,
 };
 use warpweave_overlap::operation::{Matrix, Operand};
 use warpweave_overlap::plan::{Buffer, Plan, Problem, Role};
 use warpweave_overlap::{Checked, Configuration, PlanError, Timeline};
-use warpweave_report::{Kind, Metric, Row};
+use warpweave_report::{Metric, Row};
 use warpweave_symm_mem::{DevicePtr, Memory};
 
-use crate::candidate::{Call, Candidate, Entrant, Output, Set};
-use crate::error::{BenchError, Result};
+use crate::candidate::{Call, Candidate, Output, Set};
+use crate::error::{BenchError, Result, if_available};
 use crate::inputs::{InputSets, Numbers, Stored, with_role};
 use crate::session::Session;
 use crate::transport;
@@ -50,15 +50,28 @@ pub struct Implementation {
 }
 
 impl Implementation {
+    /// A plan of this name that is bound.
+    pub fn of_plan(
+        name: &str,
+        operands: impl Fn(usize, usize, &Problem) -> Vec<Operand> + 'static,
+        plan: impl Fn(usize, usize, &Problem) -> Result<Plan, PlanError> + 'static,
+    ) -> Self {
+        Self {
+            name: name.to_owned(),
+            operands: Rc::new(operands),
+            plan: Rc::new(plan),
+            scheduled: None,
+        }
+    }
+
     /// A configuration whose plan is bound, with operands of its own: `NAME/bound`.
     pub fn bound(configuration: Configuration) -> Self {
         let same = configuration.clone();
-        Self {
-            name: format!("{}/{BOUND}", configuration.name()),
-            operands: Rc::new(move |rank, world, problem| same.operands(rank, world, problem)),
-            plan: Rc::new(move |rank, world, problem| configuration.plan(rank, world, problem)),
-            scheduled: None,
-        }
+        Self::of_plan(
+            &format!("{}/{BOUND}", configuration.name()),
+            move |rank, world, problem| same.operands(rank, world, problem),
+            move |rank, world, problem| configuration.plan(rank, world, problem),
+        )
     }
 
     /// A configuration as the part of a name after its first `/` says; `None` if that says nothing known.
@@ -69,9 +82,7 @@ impl Implementation {
             Some(suffix) => Some(Scheduled::parse(configuration, suffix)?.into()),
         }
     }
-}
 
-impl Implementation {
     /// The same in a job of so many nodes: see [`Configuration::over_nodes`].
     pub fn over_nodes(self, nodes: usize) -> Self {
         match &self.scheduled {
@@ -133,13 +144,6 @@ trait Runs<B: ExecuteBackend> {
 
     /// The algorithms of the GEMMs.
     fn algorithms(&self) -> Vec<String>;
-
-    /// When each operation of a call ran, on all ranks. Collective.
-    fn timeline(&self, _executor: &Executor<B>) -> Result<Timeline> {
-        let name = &self.plan().name;
-        let why = format!("{name}: only bound plans have timelines");
-        Err(BenchError::Usage(why))
-    }
 }
 
 /// A bound plan, whose operands are its own.
@@ -179,10 +183,6 @@ impl<B: ExecuteBackend> Runs<B> for Bound<B> {
     fn algorithms(&self) -> Vec<String> {
         Bound::algorithms(self)
     }
-
-    fn timeline(&self, executor: &Executor<B>) -> Result<Timeline> {
-        Ok(executor.timeline(self)?)
-    }
 }
 
 /// A plan that can be run, with its inputs and with what its outputs must be.
@@ -212,10 +212,11 @@ impl<'a, B: ExecuteBackend> PlanCandidate<'a, B> {
         implementation: &Implementation,
         problem: &Problem,
     ) -> Result<Result<Self, String>> {
-        let (rank, world) = (session.rank(), session.world());
+        let world = session.world();
         let made = match &implementation.scheduled {
             Some(scheduled) => match schedules.of(session, scheduled, problem)? {
-                Ok(prepared) => Self::of_schedule(session, prepared, problem.m),
+                Ok(prepared) => Calls::new(session, prepared, problem.m)
+                    .map(|calls| Self::of_runs(session, Box::new(calls))),
                 Err(reason) => return Ok(Err(reason)),
             },
             None => {
@@ -223,32 +224,19 @@ impl<'a, B: ExecuteBackend> PlanCandidate<'a, B> {
                 plans.and_then(|plans| Self::of_plans(session, plans))
             }
         };
-        Self::of_implementation(made, implementation, (rank, world), problem)
+        if_available(made.map(|candidate| candidate.with_operands_of(implementation, problem)))
     }
 
-    fn of_implementation(
-        made: Result<Self>,
-        implementation: &Implementation,
-        (rank, world): (usize, usize),
-        problem: &Problem,
-    ) -> Result<Result<Self, String>> {
-        match made {
-            Ok(candidate) => Ok(Ok(Self {
-                name: implementation.name.clone(),
-                operands: (implementation.operands)(rank, world, problem),
-                m: problem.m,
-                back_to_back: true,
-                ..candidate
-            })),
-            Err(error) if error.is_unavailable() => Ok(Err(error.to_string())),
-            Err(error) => Err(error),
+    /// The same under the name of `implementation`, with its operands.
+    fn with_operands_of(self, implementation: &Implementation, problem: &Problem) -> Self {
+        let (rank, world) = (self.session.rank(), self.session.world());
+        Self {
+            name: implementation.name.clone(),
+            operands: (implementation.operands)(rank, world, problem),
+            m: problem.m,
+            back_to_back: true,
+            ..self
         }
-    }
-
-    /// Calls at M = `m`, with operands that are allocated for them. Collective.
-    fn of_schedule(session: &'a Session<B>, prepared: Rc<Prepared<B>>, m: usize) -> Result<Self> {
-        let calls = Calls::new(session, prepared, m)?;
-        Ok(Self::of_runs(session, Box::new(calls)))
     }
 
     /// Proves the plans of all ranks and binds that of this one. Their inputs do not matter, and only single
@@ -294,12 +282,11 @@ impl<'a, B: ExecuteBackend> PlanCandidate<'a, B> {
         session: &'a Session<B>,
         implementation: &Implementation,
         problem: &Problem,
-    ) -> Result<Result<Self, String>> {
-        let (rank, world) = (session.rank(), session.world());
-        let plan = (implementation.plan)(rank, world, problem)?;
+    ) -> Result<Self> {
+        let plan = (implementation.plan)(session.rank(), session.world(), problem)?;
         // SAFETY: on the host backend waits that nobody signals end at their deadline.
-        let made = unsafe { Self::of_unproved(session, plan) };
-        Self::of_implementation(made, implementation, (rank, world), problem)
+        let made = unsafe { Self::of_unproved(session, plan)? };
+        Ok(made.with_operands_of(implementation, problem))
     }
 
     /// Enqueues a call that no injected fault concerns.
@@ -334,26 +321,8 @@ impl<'a, B: ExecuteBackend> PlanCandidate<'a, B> {
     }
 
     /// Leaves out calls back to back.
-    #[must_use]
-    pub fn single_calls(self) -> Self {
-        Self {
-            back_to_back: false,
-            ..self
-        }
-    }
-
-    /// As an entrant among the rows.
-    pub fn entrant(name: &str, made: Result<Self, String>) -> Entrant<'a> {
-        let boxed = made.map(|candidate| Box::new(candidate) as Box<dyn Candidate + 'a>);
-        Entrant::new(name, Kind::Ours, boxed)
-    }
-
-    /// When each operation of a call ran, on all ranks. Collective.
-    ///
-    /// # Errors
-    /// What the executor reports.
-    pub fn timeline(&self) -> Result<Timeline> {
-        self.runs.timeline(&self.session.executor)
+    pub fn only_single_calls(&mut self) {
+        self.back_to_back = false;
     }
 
     /// Makes the first call and lets the plan choose its algorithms. Collective.
@@ -496,6 +465,7 @@ impl<B: ExecuteBackend> Candidate for PlanCandidate<'_, B> {
         Ok([alike, changing])
     }
 
+    /// Without references there is nothing to verify.
     fn outputs(&self) -> Result<Vec<Output>> {
         let output = |operand: &Operand| -> Result<_> {
             let (rows, cols) = operand.stored();
@@ -506,9 +476,9 @@ impl<B: ExecuteBackend> Candidate for PlanCandidate<'_, B> {
                 element,
             })
         };
-        with_role(&self.operands, Role::Output)
-            .map(output)
-            .collect()
+        let outputs = with_role(&self.operands, Role::Output);
+        let outputs = outputs.filter(|_| self.references.is_some());
+        outputs.map(output).collect()
     }
 
     fn compare(&self, output: usize, set: Set, got: &[u8]) -> (Comparison, f64) {
@@ -532,6 +502,25 @@ impl<B: ExecuteBackend> Candidate for PlanCandidate<'_, B> {
         row.launches = Some(plan.launches());
         row.algorithms = self.runs.algorithms();
     }
+}
+
+/// When each operation of a call ran, on all ranks: one that follows `warm_up` calls, tuned. Collective.
+///
+/// # Errors
+/// As for [`PlanCandidate::of_plans`]; what the executor reports.
+pub fn timeline<B: ExecuteBackend>(
+    session: &Session<B>,
+    plans: Vec<Plan>,
+    warm_up: usize,
+) -> Result<Timeline> {
+    let executor = &session.executor;
+    let mut bound = executor.bind(&Checked::prove(plans)?, &session.stream)?;
+    bound.run()?;
+    bound.synchronize()?;
+    bound.tune(executor)?;
+    (0..warm_up).try_for_each(|_| bound.run())?;
+    bound.synchronize()?;
+    Ok(executor.timeline(&bound)?)
 }
 
 /// The plans of all ranks.

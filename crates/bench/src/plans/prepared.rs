@@ -11,7 +11,7 @@ use warpweave_overlap::{Configuration, Schedule};
 use warpweave_symm_mem::{DType, DevicePtr, SymmetricBuffer};
 
 use super::Runs;
-use crate::error::Result;
+use crate::error::{Result, if_available};
 use crate::session::Session;
 use crate::suite::Sizes;
 
@@ -135,11 +135,8 @@ impl<B: ExecuteBackend> Schedules<B> {
             ..*problem
         };
         let schedule = scheduled.schedule(session.world(), &largest);
-        let shared = match schedule.and_then(|schedule| session.executor.prepare(&schedule)) {
-            Ok(prepared) => Ok(Rc::new(prepared)),
-            Err(error) if error.is_unavailable() => Err(error.to_string()),
-            Err(error) => return Err(error.into()),
-        };
+        let prepared = schedule.and_then(|schedule| session.executor.prepare(&schedule));
+        let shared = if_available(prepared)?.map(Rc::new);
         self.prepared.push((name, shared.clone()));
         Ok(shared)
     }

@@ -2,12 +2,12 @@
 //! engine calls.
 
 use warpweave_overlap::Operation;
-use warpweave_overlap::algorithms;
+use warpweave_overlap::algorithms::{self, Configuration};
 use warpweave_report::Shape;
 use warpweave_symm_mem::{BackendKind, DType};
 
 use super::{Entry, Sizes, Suite};
-use crate::plans::Scheduled;
+use crate::plans::{Implementation, Scheduled};
 
 pub(super) const LAYERS: Suite = Suite {
     name: "layers",
@@ -64,15 +64,17 @@ fn entries(rows: &Rows) -> Vec<Entry> {
     let local = |invariant| {
         let all = in_two_ways.iter().chain(&others).cloned();
         all.map(move |configuration| {
-            Entry::scheduled(Scheduled {
+            let scheduled = Scheduled {
                 local: true,
                 invariant,
                 ..Scheduled::new(configuration)
-            })
+            };
+            Entry::called(scheduled.configuration.algorithm(), scheduled)
         })
     };
     let symmetric = in_two_ways.iter().cloned().map(Entry::configured);
-    let bound = in_two_ways.iter().cloned().map(Entry::bound);
+    let bound = |c: Configuration| Entry::called(c.algorithm(), Implementation::bound(c));
+    let bound = in_two_ways.iter().cloned().map(bound);
     let all = symmetric
         .chain(bound)
         .chain(local(false))

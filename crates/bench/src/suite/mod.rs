@@ -10,7 +10,7 @@ use warpweave_symm_mem::{BackendKind, DType};
 use crate::alone::gemm_alone;
 use crate::collectives::{self, decode};
 use crate::error::{BenchError, Result};
-use crate::plans::{Implementation, Scheduled};
+use crate::plans::Implementation;
 use crate::session::ExecuteBackend;
 
 mod groups;
@@ -71,24 +71,11 @@ struct Entry {
 impl Entry {
     /// An algorithm with everything chosen.
     fn configured(configuration: Configuration) -> Self {
-        Self::called(configuration.algorithm(), configuration.into())
-    }
-
-    /// The same, as a schedule.
-    fn scheduled(scheduled: Scheduled) -> Self {
-        Self::called(scheduled.configuration.algorithm(), scheduled.into())
-    }
-
-    /// The same, bound.
-    fn bound(configuration: Configuration) -> Self {
-        Self::called(
-            configuration.algorithm(),
-            Implementation::bound(configuration),
-        )
+        Self::called(configuration.algorithm(), configuration)
     }
 
     /// A configuration of `algorithm`.
-    fn called(algorithm: &'static Algorithm, implementation: Implementation) -> Self {
+    fn called(algorithm: &'static Algorithm, implementation: impl Into<Implementation>) -> Self {
         let choices: Vec<_> = algorithm.parameters.iter().map(|p| p.to_string()).collect();
         let choices = match choices.is_empty() {
             true => String::new(),
@@ -97,7 +84,7 @@ impl Entry {
         Self {
             told: (algorithm.name, format!("{}{choices}", algorithm.summary)),
             operation: Some(algorithm.operation),
-            implementation,
+            implementation: implementation.into(),
         }
     }
 
@@ -235,10 +222,8 @@ impl Suite {
             if self.operations.is_empty() {
                 return unknown("");
             }
-            let (configuration, suffix) = match name.split_once('/') {
-                Some((configuration, suffix)) => (configuration, Some(suffix)),
-                None => (name.as_str(), None),
-            };
+            let mut parts = name.splitn(2, '/');
+            let (configuration, suffix) = (parts.next().unwrap_or_default(), parts.next());
             match algorithms::find(configuration) {
                 Ok(found) if self.operations.contains(&found.operation()) => {
                     let algorithm = found.algorithm();

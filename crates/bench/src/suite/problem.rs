@@ -7,7 +7,7 @@ use warpweave_overlap::PlanError;
 use warpweave_overlap::operation::Matrix;
 use warpweave_overlap::plan::{Problem, Provider, Role};
 use warpweave_report::statistics::Spread;
-use warpweave_report::{Group, Metric, Operands, Outcome, Row, Times};
+use warpweave_report::{Group, Kind, Metric, Operands, Outcome, Row, Times};
 use warpweave_symm_mem::BackendKind;
 
 use super::groups::{budget, divide};
@@ -112,7 +112,9 @@ impl<'a, B: ExecuteBackend> Bench<'a, B> {
             gemm_alone(name, provider, Some(operation))
         });
         let kept = baseline.into_iter().chain(&alone);
-        let mut entrants: Vec<_> = kept.map(|one| self.bind(one)).collect::<Result<_>>()?;
+        let mut entrants: Vec<_> = kept
+            .map(|one| self.bind(one, false))
+            .collect::<Result<_>>()?;
         let (kept, baseline) = (entrants.len(), baseline.map(|_| 0));
         let alone = alone.map(|_| kept - 1);
         let bytes = others.iter().map(|other| self.bytes_of(other));
@@ -120,7 +122,7 @@ impl<'a, B: ExecuteBackend> Bench<'a, B> {
         for group in divide(&bytes, budget(B::KIND)) {
             self.stage.at("allocating");
             for implementation in &others[group] {
-                entrants.push(self.bind(implementation)?);
+                entrants.push(self.bind(implementation, false)?);
             }
             self.group(&mut entrants, (baseline, alone, kept), report)?;
             entrants.truncate(kept);
@@ -128,22 +130,21 @@ impl<'a, B: ExecuteBackend> Bench<'a, B> {
         Ok(())
     }
 
-    fn bind(&mut self, implementation: &Implementation) -> Result<Entrant<'a>> {
-        let mut made = self.candidate(implementation)?;
-        if let Ok(candidate) = &mut made {
-            candidate.take(&mut self.inputs)?;
-            candidate.verified_by(&self.references);
-        }
-        Ok(PlanCandidate::entrant(&implementation.name, made))
-    }
-
-    fn candidate(
-        &self,
-        implementation: &Implementation,
-    ) -> Result<Result<PlanCandidate<'a, B>, String>> {
+    /// Binds an implementation. One that is part of the breakdown is not verified, and only single calls of it
+    /// are timed.
+    fn bind(&mut self, implementation: &Implementation, is_part: bool) -> Result<Entrant<'a>> {
         let run = self.stage.run;
         let mut schedules = run.schedules.borrow_mut();
-        PlanCandidate::new(run.session, &mut schedules, implementation, &self.problem)
+        let schedules = &mut schedules;
+        let mut made = PlanCandidate::new(run.session, schedules, implementation, &self.problem)?;
+        if let Ok(candidate) = &mut made {
+            candidate.take(&mut self.inputs)?;
+            match is_part {
+                true => candidate.only_single_calls(),
+                false => candidate.verified_by(&self.references),
+            }
+        }
+        Ok(Entrant::new(&implementation.name, Kind::Ours, made))
     }
 
     /// What a call of an entrant takes the host of the slowest rank to enqueue. Collective.
@@ -165,20 +166,6 @@ impl<'a, B: ExecuteBackend> Bench<'a, B> {
             ranks.max_by(|a, b| a.median.total_cmp(&b.median))
         };
         Ok([spread(0), spread(calls)])
-    }
-
-    /// A part of the breakdown, of which only single calls are timed.
-    fn bind_part(&mut self, part: &Implementation) -> Result<Entrant<'a>> {
-        let made = self.candidate(part)?;
-        let mut made = made.map(PlanCandidate::single_calls);
-        if let Ok(candidate) = &mut made {
-            candidate.take(&mut self.inputs)?;
-        }
-        let entrant = PlanCandidate::entrant(&part.name, made);
-        Ok(Entrant {
-            verified: false,
-            ..entrant
-        })
     }
 
     /// Bytes of the buffers of rank 0, which all ranks take for their own, so that they divide alike.
@@ -204,7 +191,7 @@ impl<'a, B: ExecuteBackend> Bench<'a, B> {
         let parts = entrants.len();
         if self.case.operation == Some(Operation::AllGatherMatmul) && world > 1 {
             for part in breakdown_parts(entrants) {
-                entrants.push(self.bind_part(&part)?);
+                entrants.push(self.bind(&part, true)?);
             }
         }
         // What is in every group is ready and verified since the first one.

@@ -122,9 +122,7 @@ impl<B: ExecuteBackend> Stage<'_, B> {
             .iter_mut()
             .filter_map(|e| e.candidate.as_mut().ok());
         let mine = left.try_for_each(|candidate| candidate.capture());
-        let step = "capture after a failure";
-        let all = self.run.session.agree(step, mine.map(|()| Vec::new()));
-        all.map(drop)
+        self.run.session.on_all("capture after a failure", mine)
     }
 
     fn verify(
@@ -136,7 +134,7 @@ impl<B: ExecuteBackend> Stage<'_, B> {
     ) -> Result<()> {
         for &place in which {
             let entrant = &mut entrants[place];
-            let (Ok(candidate), true) = (&entrant.candidate, entrant.verified) else {
+            let Ok(candidate) = &entrant.candidate else {
                 continue;
             };
             self.at(&format!("verifying {}", entrant.name));

@@ -171,18 +171,6 @@ impl Expectation {
         (f64::from(wanted.abs()) + partial) * self.unit() * 1.001 + sums
     }
 
-    /// Compares elements of a row of the matrix from column `at.1` on: `got` with `wanted`, which is f32 that
-    /// is exact for integers. `magnitudes` belongs to each of them, where partial results are rounded, and is
-    /// empty where none are.
-    pub fn compare(
-        &self,
-        at: (usize, usize),
-        got: impl IntoIterator<Item = f32>,
-        (wanted, magnitudes): (&[f32], &[f32]),
-    ) -> Comparison {
-        self.compare_each(at, got, wanted, self.slacks(wanted, magnitudes))
-    }
-
     /// How far off each sum may be.
     pub(super) fn slacks(&self, wanted: &[f32], magnitudes: &[f32]) -> impl Fn(usize) -> f64 {
         move |i| self.slack(wanted[i], magnitudes.get(i).copied().unwrap_or(0.0))
@@ -191,7 +179,7 @@ impl Expectation {
     fn compare_each(
         &self,
         at: (usize, usize),
-        got: impl IntoIterator<Item = f32>,
+        got: impl Iterator<Item = f32>,
         wanted: &[f32],
         slack: impl Fn(usize) -> f64,
     ) -> Comparison {
@@ -231,9 +219,11 @@ impl Expectation {
         result
     }
 
-    /// As [`Expectation::compare`], for elements as they are stored. Where each has one right value, all of
-    /// them are compared at once.
-    pub fn compare_stored(
+    /// Compares elements of a row of the matrix from column `at.1` on: `got`, as they are stored, with
+    /// `wanted`, which is f32 that is exact for integers. `magnitudes` belongs to each of them, where partial
+    /// results are rounded, and is empty where none are. Where each element has one right value, all of them
+    /// are compared at once.
+    pub fn compare(
         &self,
         at: (usize, usize),
         got: &[u8],
@@ -281,7 +271,7 @@ mod tests {
     }
 
     fn compare(expect: Expectation, got: &[f32], wanted: &[f32]) -> Comparison {
-        expect.compare((11, 4), got.iter().copied(), (wanted, &[]))
+        expect.compare((11, 4), &encode(expect.dtype, got), (wanted, &[]))
     }
 
     #[test]
@@ -336,7 +326,7 @@ mod tests {
             ..expect(Numbers::Reals, 1)
         };
         assert_eq!(compare(copied, &[0.5], &[0.5]).wrong, 0);
-        let wrong = compare(copied, &[0.501_953_1], &[0.5]);
+        let wrong = compare(copied, &[0.503_906_25], &[0.5]);
         assert_eq!((wrong.wrong, copied.tolerance()), (1, 0.0));
         assert!(wrong.relative_error() > copied.tolerance());
     }
@@ -354,19 +344,22 @@ mod tests {
             let parts: Vec<f32> = (0..4).map(|rank| of(4 * place + rank)).collect();
             let wanted: f32 = parts.iter().sum();
             let magnitude: f32 = parts.iter().map(|p| p.abs()).sum();
+            let compare = |sum: f32| {
+                let got = encode(DType::Bf16, &[sum]);
+                expect.compare((0, 0), &got, (&[wanted], &[magnitude]))
+            };
             for order in [[0, 1, 2, 3], [3, 1, 0, 2], [2, 3, 1, 0]] {
                 let add = |sum: f32, rank: usize| {
                     rounded(DType::Bf16, sum + rounded(DType::Bf16, parts[rank]))
                 };
                 let sum = order.into_iter().fold(0.0, add);
-                let found = expect.compare((0, 0), [sum], (&[wanted], &[magnitude]));
+                let found = compare(sum);
                 assert_eq!(found.wrong, 0, "{parts:?}: {sum} for {wanted}");
                 let used = f64::from((sum - wanted).abs()) / expect.slack(wanted, magnitude);
                 worst = worst.max(used);
             }
             let far = wanted + 0.03 * magnitude + 0.5;
-            let found = expect.compare((0, 0), [far], (&[wanted], &[magnitude]));
-            assert_eq!(found.wrong, 1, "{parts:?}");
+            assert_eq!(compare(far).wrong, 1, "{parts:?}");
         }
         // The bound is not far above what happens.
         assert!((0.3..=1.0).contains(&worst), "{worst}");

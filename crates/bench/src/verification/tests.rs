@@ -3,7 +3,6 @@
 use super::*;
 use crate::candidate::Entrant;
 use crate::clock::Clock;
-use crate::error::BenchError;
 use crate::inject::Injection;
 use crate::inputs::{InputSets, Matrices};
 use crate::plans::{Implementation, PlanCandidate, Schedules};
@@ -20,6 +19,7 @@ use warpweave_overlap::plan::{
     Collective, Placement, Plan, PlanBuilder, Provider, Role, StreamId, Transport,
 };
 use warpweave_overlap::{Operation, Problem};
+use warpweave_report::Kind;
 use warpweave_symm_mem::{DType, Host};
 
 const WORLD: usize = 3;
@@ -36,8 +36,7 @@ fn made<'a>(
     implementation: &Implementation,
 ) -> Result<PlanCandidate<'a, Host>> {
     // Some of these plans are wrong on purpose.
-    let candidate = PlanCandidate::bind_unproved(session, implementation, &problem())?;
-    let mut candidate = candidate.map_err(BenchError::Usage)?;
+    let mut candidate = PlanCandidate::bind_unproved(session, implementation, &problem())?;
     candidate.take(&mut InputSets::new(matrices, sets))?;
     candidate.verified_by(&References::compute(session, matrices, sets)?);
     Ok(candidate)
@@ -50,40 +49,45 @@ fn batches(sets: &[(Numbers, usize)]) -> Vec<Batch> {
     sets.iter().flat_map(each).collect()
 }
 
+/// What `work` makes on each of [`WORLD`] ranks that are threads; `fault` is injected.
+fn on_ranks<T: Send>(
+    timeout: Duration,
+    fault: Option<&str>,
+    work: impl Fn(&Session<Host>) -> T + Sync,
+) -> Vec<T> {
+    let work = &work;
+    std::thread::scope(|scope| {
+        let stores = Store::threads(WORLD).unwrap().into_iter().enumerate();
+        let rank = |(rank, store)| {
+            scope.spawn(move || {
+                let fault = fault.map(|fault| fault.parse().unwrap());
+                let injection = Injection::new(fault, rank, Duration::ZERO);
+                let session = Session::new(store, Host::with_timeout(timeout), injection).unwrap();
+                let made = work(&session);
+                session.on_all("end", Ok(made)).unwrap()
+            })
+        };
+        let ranks: Vec<_> = stores.map(rank).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
 /// The verdict of all ranks on an implementation, over integers and reals; `fault` is injected.
 fn verdict(
     operation: Operation,
     implementation: impl Fn() -> Implementation + Sync,
     fault: Option<&str>,
 ) -> Verdict {
-    let (implementation, problem) = (&implementation, &problem());
-    std::thread::scope(|scope| {
-        let ranks: Vec<_> = Store::threads(WORLD)
-            .unwrap()
-            .into_iter()
-            .enumerate()
-            .map(|(rank, store)| {
-                scope.spawn(move || {
-                    let fault = fault.map(|fault| fault.parse().unwrap());
-                    let injection = Injection::new(fault, rank, Duration::ZERO);
-                    let host = Host::with_timeout(Duration::from_secs(20));
-                    let session = Session::new(store, host, injection).unwrap();
-                    let matrices = Matrices::of(Some(operation), WORLD, problem);
-                    let sets = [(Numbers::Integers, 2), (Numbers::Reals, 1)];
-                    let made = made(&session, (matrices, &sets), &implementation());
-                    let mut candidate = made.unwrap();
-                    candidate.first_call().unwrap();
-                    let found = Verifier::default().verify(&session, &candidate, &batches(&sets));
-                    let verdict = found.unwrap().unwrap();
-                    session.agree("end", Ok(Vec::new())).unwrap();
-                    verdict
-                })
-            })
-            .collect();
-        let verdicts: Vec<_> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
-        assert!(verdicts.iter().all(|v| v.wrong == verdicts[0].wrong));
-        verdicts.into_iter().next().unwrap()
-    })
+    let mut verdicts = on_ranks(Duration::from_secs(20), fault, |session| {
+        let matrices = Matrices::of(Some(operation), WORLD, &problem());
+        let sets = [(Numbers::Integers, 2), (Numbers::Reals, 1)];
+        let mut candidate = made(session, (matrices, &sets), &implementation()).unwrap();
+        candidate.first_call().unwrap();
+        let found = Verifier::default().verify(session, &candidate, &batches(&sets));
+        found.unwrap().unwrap()
+    });
+    assert!(verdicts.iter().all(|v| v.wrong == verdicts[0].wrong));
+    verdicts.swap_remove(0)
 }
 
 fn whole(matrix: Matrix, buffer: &'static str, rows: usize, cols: usize) -> Operand {
@@ -137,17 +141,12 @@ fn turned(transposed: bool) -> Implementation {
         }
         all.to_vec()
     };
-    Implementation {
-        name: "turned".into(),
-        scheduled: None,
-        operands: Rc::new(operands),
-        plan: Rc::new(move |rank, world, problem| {
-            let operands = operands(rank, world, problem);
-            plan((rank, world), &operands, |plan| {
-                multiply(plan, ["b", "a", "c"])
-            })
-        }),
-    }
+    Implementation::of_plan("turned", operands, move |rank, world, problem| {
+        let operands = operands(rank, world, problem);
+        plan((rank, world), &operands, |plan| {
+            multiply(plan, ["b", "a", "c"])
+        })
+    })
 }
 
 /// All-gather + matmul of rows that are dealt out one by one; or put where contiguous rows would belong.
@@ -162,32 +161,27 @@ fn cyclic(dealt: bool) -> Implementation {
         all[0].rows = (rank..m).step_by(world).map(|row| row..row + 1).collect();
         all
     };
-    Implementation {
-        name: "cyclic".into(),
-        scheduled: None,
-        operands: Rc::new(operands),
-        plan: Rc::new(move |rank, world, problem| {
-            let Problem { m, n, k, dtype, .. } = *problem;
-            plan((rank, world), &operands(rank, world, problem), |plan| {
-                let local = Placement::Local;
-                let staging = plan.buffer("staging", local, Role::Staging, dtype, (m, k));
-                let id = |plan: &PlanBuilder, name| plan.draft().buffer_named(name).unwrap();
-                let [a, b, c] = ["a", "b", "c"].map(|name| id(plan, name));
-                let (src, dst) = (plan.whole(a), plan.whole(staging));
-                plan.collective(MAIN, Collective::AllGather, src, dst, Transport::Nccl);
-                for place in 0..m {
-                    let each = m / world;
-                    let row = match dealt {
-                        true => place % each * world + place / each,
-                        false => place,
-                    };
-                    let a = plan.own(staging, place..place + 1, 0..k);
-                    let (b, c) = (plan.whole(b), plan.own(c, row..row + 1, 0..n));
-                    plan.gemm(MAIN, Provider::CublasLt, a, b, c);
-                }
-            })
-        }),
-    }
+    Implementation::of_plan("cyclic", operands, move |rank, world, problem| {
+        let Problem { m, n, k, dtype, .. } = *problem;
+        plan((rank, world), &operands(rank, world, problem), |plan| {
+            let local = Placement::Local;
+            let staging = plan.buffer("staging", local, Role::Staging, dtype, (m, k));
+            let id = |plan: &PlanBuilder, name| plan.draft().buffer_named(name).unwrap();
+            let [a, b, c] = ["a", "b", "c"].map(|name| id(plan, name));
+            let (src, dst) = (plan.whole(a), plan.whole(staging));
+            plan.collective(MAIN, Collective::AllGather, src, dst, Transport::Nccl);
+            for place in 0..m {
+                let each = m / world;
+                let row = match dealt {
+                    true => place % each * world + place / each,
+                    false => place,
+                };
+                let a = plan.own(staging, place..place + 1, 0..k);
+                let (b, c) = (plan.whole(b), plan.own(c, row..row + 1, 0..n));
+                plan.gemm(MAIN, Provider::CublasLt, a, b, c);
+            }
+        })
+    })
 }
 
 /// A GEMM, and an all-gather of X; or an all-gather that is left out.
@@ -195,28 +189,23 @@ fn with_all_gather(gathers: bool) -> Implementation {
     let operands = |rank, world, problem: &Problem| {
         Operation::MatmulOverlappingAllGather.operands((rank, world), problem, None)
     };
-    Implementation {
-        name: "with all-gather".into(),
-        scheduled: None,
-        operands: Rc::new(operands),
-        plan: Rc::new(move |rank, world, problem| {
-            plan((rank, world), &operands(rank, world, problem), |plan| {
-                multiply(plan, ["a", "b", "c"]);
-                let [x, y] = ["x", "y"].map(|name| plan.draft().buffer_named(name).unwrap());
-                let x = plan.whole(x);
-                if gathers {
-                    let y = plan.whole(y);
-                    plan.collective(MAIN, Collective::AllGather, x, y, Transport::Nccl);
-                } else {
-                    for at in 0..world {
-                        let rows = at * x.rows.len()..(at + 1) * x.rows.len();
-                        let y = plan.own(y, rows, 0..problem.k);
-                        plan.copy(MAIN, x.clone(), y);
-                    }
+    Implementation::of_plan("with all-gather", operands, move |rank, world, problem| {
+        plan((rank, world), &operands(rank, world, problem), |plan| {
+            multiply(plan, ["a", "b", "c"]);
+            let [x, y] = ["x", "y"].map(|name| plan.draft().buffer_named(name).unwrap());
+            let x = plan.whole(x);
+            if gathers {
+                let y = plan.whole(y);
+                plan.collective(MAIN, Collective::AllGather, x, y, Transport::Nccl);
+            } else {
+                for at in 0..world {
+                    let rows = at * x.rows.len()..(at + 1) * x.rows.len();
+                    let y = plan.own(y, rows, 0..problem.k);
+                    plan.copy(MAIN, x.clone(), y);
                 }
-            })
-        }),
-    }
+            }
+        })
+    })
 }
 
 /// Three sets, each as a call and as a replay, on every rank.
@@ -304,53 +293,39 @@ fn stuck() -> Implementation {
 
 #[test]
 fn a_plan_whose_first_call_fails_is_taken_out_and_the_others_go_on() {
-    std::thread::scope(|scope| {
-        for (rank, store) in Store::threads(WORLD).unwrap().into_iter().enumerate() {
-            scope.spawn(move || {
-                let injection = Injection::new(None, rank, Duration::ZERO);
-                let host = Host::with_timeout(Duration::from_millis(300));
-                let session = Session::new(store, host, injection).unwrap();
-                let matrices = Matrices::of(Some(Operation::AllGatherMatmul), WORLD, &problem());
-                let sets = [(Numbers::Integers, 2)];
-                let mut entrants = [cyclic(true), stuck(), turned(true)].map(|one| {
-                    let made = made(&session, (matrices, &sets), &one).unwrap();
-                    PlanCandidate::entrant(&one.name, Ok(made))
-                });
-                let effort = Effort::of(Host::KIND, Some(1));
-                let run = Run {
-                    session: &session,
-                    settings: &Settings::of(&suite::GEMM),
-                    clock: Clock::new(&session, effort.capacity()).unwrap(),
-                    effort,
-                    links: None,
-                    progress: Progress::new(rank),
-                    schedules: RefCell::new(Schedules::new(&[])),
-                };
-                let stage = Stage {
-                    run: &run,
-                    place: (0, 1),
-                    label: String::new(),
-                };
-                let batches = batches(&sets);
-                let (all, mut verifier) = ([0, 1, 2], Verifier::default());
-                let both: [&[Batch]; 2] = [&batches, &[]];
-                let times = stage.measure(&mut entrants, &all, &mut verifier, both);
-                let ran = times
-                    .unwrap()
-                    .iter()
-                    .map(Option::is_some)
-                    .collect::<Vec<_>>();
-                assert_eq!(ran, [true, false, true]);
-                let failed = entrants.each_ref().map(|entrant| entrant.failed);
-                assert_eq!(failed, [false, true, false]);
-                let reason = entrants[1].candidate.as_ref().err().unwrap();
-                assert!(reason.starts_with("first call of stuck"), "{reason}");
-                for Entrant { verdict, .. } in [&entrants[0], &entrants[2]] {
-                    assert!(verdict.is_right() && verdict.calls == 4, "{verdict:?}");
-                }
-                drop(entrants);
-                session.agree("end", Ok(Vec::new())).unwrap();
-            });
+    on_ranks(Duration::from_millis(300), None, |session| {
+        let matrices = Matrices::of(Some(Operation::AllGatherMatmul), WORLD, &problem());
+        let sets = [(Numbers::Integers, 2)];
+        let mut entrants = [cyclic(true), stuck(), turned(true)].map(|one| {
+            let made = made(session, (matrices, &sets), &one).unwrap();
+            Entrant::new(&one.name, Kind::Ours, Ok(made))
+        });
+        let effort = Effort::of(Host::KIND, Some(1));
+        let run = Run {
+            session,
+            settings: &Settings::of(&suite::GEMM),
+            clock: Clock::new(session, effort.capacity()).unwrap(),
+            effort,
+            links: None,
+            progress: Progress::new(session.rank()),
+            schedules: RefCell::new(Schedules::new(&[])),
+        };
+        let stage = Stage {
+            run: &run,
+            place: (0, 1),
+            label: String::new(),
+        };
+        let batches = batches(&sets);
+        let (all, mut verifier) = ([0, 1, 2], Verifier::default());
+        let times = stage.measure(&mut entrants, &all, &mut verifier, [&batches, &[]]);
+        let ran: Vec<_> = times.unwrap().iter().map(Option::is_some).collect();
+        assert_eq!(ran, [true, false, true]);
+        let failed = entrants.each_ref().map(|entrant| entrant.failed);
+        assert_eq!(failed, [false, true, false]);
+        let reason = entrants[1].candidate.as_ref().err().unwrap();
+        assert!(reason.starts_with("first call of stuck"), "{reason}");
+        for Entrant { verdict, .. } in [&entrants[0], &entrants[2]] {
+            assert!(verdict.is_right() && verdict.calls == 4, "{verdict:?}");
         }
     });
 }

@@ -120,6 +120,16 @@ impl Matrix {
         };
         GemmProblem::new(self.rows, self.hidden, k, self.dtype)
     }
+
+    /// Makes its launches ready; `Err` says why there are none.
+    pub fn prepare<B: NcclBackend>(&self, gemm: &Gemm<B>) -> Result<PreparedGemm<B>, String> {
+        let provider = match B::KIND {
+            BackendKind::Cuda => Provider::CublasLt,
+            BackendKind::Host => Provider::Host,
+        };
+        let prepared = gemm.prepare(&self.gemm(B::KIND), provider);
+        prepared.map_err(|error| error.to_string())
+    }
 }
 
 /// The numbers of an operand that is no message: those of a rank that there is not.
@@ -131,8 +141,8 @@ fn constant(which: usize, world: usize) -> Stream {
 pub(super) struct Local<B: NcclBackend> {
     matrix: Matrix,
     gemm: Rc<Gemm<B>>,
-    /// Or why there is none.
-    prepared: Result<PreparedGemm<B>, String>,
+    /// Or why some rank has none.
+    pub prepared: Result<PreparedGemm<B>, String>,
     residual: B::Memory,
     residual_out: B::Memory,
     weight: B::Memory,
@@ -141,28 +151,22 @@ pub(super) struct Local<B: NcclBackend> {
 }
 
 impl<B: NcclBackend> Local<B> {
-    pub fn new(session: &Session<B>, gemm: &Rc<Gemm<B>>, matrix: Matrix) -> Result<Self> {
+    pub fn new(
+        session: &Session<B>,
+        (gemm, prepared): (&Rc<Gemm<B>>, Result<PreparedGemm<B>, String>),
+        matrix: Matrix,
+    ) -> Result<Self> {
         let Matrix { dtype, hidden, .. } = matrix;
         let allocate = |elements: usize| session.backend.allocate(elements * dtype.size());
         let filled = |which, elements| {
-            let memory = allocate(elements)?;
             let numbers = constant(which, session.world());
-            let bytes = numbers.bytes(dtype, elements, session.threads());
-            let (backend, at) = (&session.backend, memory.address());
-            // SAFETY: the memory was just allocated, is as long, and nothing else knows it.
-            unsafe { backend.upload(&session.stream, at, &bytes)? };
-            Ok::<_, BenchError>(memory)
+            session.upload(&numbers.bytes(dtype, elements, session.threads()))
         };
         let (elements, problem) = (matrix.rows * hidden, matrix.gemm(B::KIND));
-        let provider = match B::KIND {
-            BackendKind::Cuda => Provider::CublasLt,
-            BackendKind::Host => Provider::Host,
-        };
-        let prepared = gemm.prepare(&problem, provider);
         Ok(Self {
             matrix,
             gemm: gemm.clone(),
-            prepared: prepared.map_err(|error| error.to_string()),
+            prepared,
             residual: filled(RESIDUAL, elements)?,
             residual_out: allocate(elements)?,
             weight: filled(WEIGHT, hidden)?,
@@ -172,11 +176,6 @@ impl<B: NcclBackend> Local<B> {
                 allocate(problem.c_len())?,
             ],
         })
-    }
-
-    /// Why there is no GEMM, where there is none.
-    pub fn no_gemm(&self) -> Option<String> {
-        self.prepared.as_ref().err().cloned()
     }
 }
 
@@ -290,7 +289,7 @@ impl<B: NcclBackend> Layers<B> {
                 let (x, residual) = (sums(&ranks, at, hidden), sums(&residual, at, hidden));
                 let rows = add_rms_norm(dtype, [&x, &residual, &weight], EPSILON);
                 let wanted = &rows[1 - output];
-                expectation.compare_stored((0, at), got, (wanted, &[]))
+                expectation.compare((0, at), got, (wanted, &[]))
             });
             rows.sum::<Comparison>()
         });

@@ -19,7 +19,7 @@ use super::memory::{Arena, Place};
 use super::method::{Method, wants};
 use super::nccl::NcclBackend;
 use super::run::{measure_sizes, outcome_of};
-use crate::candidate::{Candidate, Entrant};
+use crate::candidate::Entrant;
 use crate::error::Result;
 use crate::suite::{Run, Stage};
 use crate::verification::Verifier;
@@ -140,14 +140,9 @@ fn of_size<'a, B: NcclBackend>(
     let (dtype, bytes) = (matrix.dtype, matrix.bytes());
     let call = call_of(Operation::AllReduce, dtype, bytes, session.world());
     let arena = Rc::new(libraries.arena([bytes; 2], dtype, true)?);
-    let (mine, local) = match Local::new(session, gemm, matrix) {
-        Ok(local) => (Ok(local.no_gemm()), Some(Rc::new(local))),
-        Err(error) => (Err(error), None),
-    };
-    let no_gemm = session.refusal("memory and GEMM of a layer", mine)?;
-    let Some(local) = local else {
-        return Ok(Vec::new());
-    };
+    let prepared = session.if_all_can("GEMM of a layer", Ok(matrix.prepare(gemm)))?;
+    let local = Local::new(session, (gemm, prepared), matrix);
+    let local = Rc::new(session.on_all("memory of a layer", local)?);
     let mut verifier = Verifier::default();
     let mut outcomes = Vec::new();
     for (place, (name, works)) in WORKS.iter().enumerate() {
@@ -158,13 +153,14 @@ fn of_size<'a, B: NcclBackend>(
         let mut entrants = Vec::new();
         let wanted = |work: &&Work| wants(&settings.implementations, work.name);
         for &work in works.iter().filter(wanted) {
-            let local = local.clone();
-            let made = match no_gemm.clone().filter(|_| work.has_gemms) {
-                Some(reason) => Err(reason),
-                None => row(libraries, &arena, Layers { work, local }, call)?,
+            let made = match &local.prepared {
+                Err(reason) if work.has_gemms => Err(reason.clone()),
+                _ => {
+                    let local = local.clone();
+                    row(libraries, &arena, Layers { work, local }, call)?
+                }
             };
-            let boxed = made.map(|row| Box::new(row) as Box<dyn Candidate + '_>);
-            entrants.push(Entrant::new(work.name, work.kind(), boxed));
+            entrants.push(Entrant::new(work.name, work.kind(), made));
         }
         if entrants.is_empty() {
             continue;

@@ -264,7 +264,7 @@ impl Reference {
         let expectation = self.of.expectation(part.matrix);
         if !matches!(part.matrix, Matrix::C | Matrix::ResidualOut) {
             let wanted = self.of.source(part.matrix).row(row, cols);
-            return expectation.compare_stored(at, got, (&wanted, &[]));
+            return expectation.compare(at, got, (&wanted, &[]));
         }
         let (c, magnitudes) = self.row_of_gemm(row);
         match c.get(cols.clone()) {
@@ -275,10 +275,10 @@ impl Reference {
             }
             Some(wanted) => {
                 let magnitudes = magnitudes.get(cols).unwrap_or_default();
-                expectation.compare_stored(at, got, (wanted, magnitudes))
+                expectation.compare(at, got, (wanted, magnitudes))
             }
             // Nothing is right outside of C.
-            None => expectation.compare_stored(at, &[], (&vec![0.0; cols.len()], &[])),
+            None => expectation.compare(at, &[], (&vec![0.0; cols.len()], &[])),
         }
     }
 
