@@ -36,9 +36,8 @@ pub struct Manifest {
 
 impl Manifest {
     pub fn new(features: Vec<String>, tests: Vec<TestProgram>) -> Self {
-        let format = FORMAT;
         Self {
-            format,
+            format: FORMAT,
             features,
             tests,
         }
@@ -90,10 +89,8 @@ impl Bundle {
 
     /// Whether its programs contain device code.
     pub fn has_device_code(&self) -> bool {
-        self.manifest
-            .features
-            .iter()
-            .any(|feature| feature == "nvcc")
+        let mut features = self.manifest.features.iter();
+        features.any(|feature| feature == "nvcc")
     }
 
     pub fn warpweave(&self) -> PathBuf {
@@ -102,10 +99,8 @@ impl Bundle {
 
     /// The test programs that have tests for GPUs.
     pub fn tests(&self) -> impl Iterator<Item = TestProgram> {
-        self.manifest
-            .tests
-            .iter()
-            .map(|test| test.below(&self.root))
+        let tests = self.manifest.tests.iter();
+        tests.map(|test| test.below(&self.root))
     }
 }
 

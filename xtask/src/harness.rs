@@ -9,7 +9,7 @@ use std::time::Duration;
 use cargo_metadata::{Artifact, TargetKind};
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::process;
 
 /// How test programs are run.
@@ -72,10 +72,8 @@ impl TestProgram {
     /// The tests that want a GPU.
     pub fn device_tests(&self) -> Result<Vec<String>> {
         let mut command = self.command(&["--list", "--ignored", "--format", "terse"]);
-        let output = command.stderr(Stdio::inherit()).output();
-        let output = output.map_err(Error::not_started(&self.path))?;
-        process::succeeded(&format!("{} --list", self.path.display()), output.status)?;
-        let text = String::from_utf8_lossy(&output.stdout);
+        let (text, status) = process::output(&mut command)?;
+        process::succeeded(&format!("{} --list", self.path.display()), status)?;
         let tests = text.lines().filter_map(|line| line.strip_suffix(": test"));
         let wanted = tests.filter(|test| wants_gpu(&self.target) || wants_gpu(test));
         Ok(wanted.map(str::to_owned).collect())
@@ -142,6 +140,15 @@ impl Counts {
             }
         }
         Some(counts)
+    }
+
+    /// Of one thing that is no test.
+    pub fn of_one(has_failed: bool) -> Self {
+        Self {
+            passed: usize::from(!has_failed),
+            failed: usize::from(has_failed),
+            skipped: 0,
+        }
     }
 
     /// Counts a program that failed without a failing test: it crashed.

@@ -3,12 +3,13 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use fs_err as fs;
 
 use crate::error::{Error, Result};
 use crate::launch::Launch;
+use crate::process;
 use crate::setup::Python;
 
 /// The script for every rank. It is compiled in, for bundles.
@@ -48,16 +49,9 @@ pub fn measure(python: &Python, bench: &Launch) -> Result<PathBuf> {
 /// does not know is then one message, not one from every rank.
 pub fn answer(bench: &Launch, more: &[&str]) -> Result<String> {
     let mut command = Command::new(&bench.program);
-    command
-        .args(&bench.args)
-        .args(more)
-        .stderr(Stdio::inherit());
-    let output = command
-        .output()
-        .map_err(Error::not_started(&bench.program))?;
-    match output.status {
-        status if status.success() => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
-        status => Err(Error::usage(format!(
+    match process::output(command.args(&bench.args).args(more))? {
+        (text, status) if status.success() => Ok(text),
+        (_, status) => Err(Error::usage(format!(
             "`warpweave bench` refused these options with {status}: its message is above"
         ))),
     }

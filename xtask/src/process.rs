@@ -16,13 +16,29 @@ const LIMIT: Duration = Duration::from_secs(15);
 /// For the last output of a process that has ended.
 const LAST_OUTPUT: Duration = Duration::from_secs(5);
 
+/// How a command ended.
+pub fn status(command: &mut Command) -> Result<ExitStatus> {
+    let status = command.status();
+    status.map_err(Error::not_started(command.get_program()))
+}
+
 /// Runs a command to its end, which must be good.
 pub fn run(command: &mut Command, name: &str) -> Result<()> {
-    let status = command.status();
-    succeeded(
-        name,
-        status.map_err(Error::not_started(command.get_program()))?,
-    )
+    succeeded(name, status(command)?)
+}
+
+/// Whether a command runs and ends well. Its output is lost.
+pub fn succeeds(command: &mut Command) -> bool {
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+/// What a command prints, with how it ended. It writes to our standard error.
+pub fn output(command: &mut Command) -> Result<(String, ExitStatus)> {
+    let output = command.stderr(Stdio::inherit()).output();
+    let output = output.map_err(Error::not_started(command.get_program()))?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    Ok((text, output.status))
 }
 
 /// The error of a command that failed.

@@ -1,7 +1,7 @@
 //! `cargo xtask bundle DIR`: build here, run there.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use cargo_metadata::{Artifact, TargetKind};
 use fs_err as fs;
@@ -71,13 +71,10 @@ pub fn run(options: &Options) -> Result<()> {
             .join(kind)
             .join(program.name().replace(' ', "-"));
         put(&program.path, &folder.join(&path))?;
-        let (package, target) = (program.package, program.target);
-        let folder = PathBuf::new();
         Ok::<_, Error>(TestProgram {
-            package,
-            target,
             path,
-            folder,
+            folder: PathBuf::new(),
+            ..program
         })
     };
     for made in build(&format!("build --release --examples {DEVICE_PACKAGES}"))? {
@@ -121,8 +118,7 @@ fn put(from: &Path, to: &Path) -> Result<()> {
         fs::create_dir_all(parent)?;
     }
     fs::copy(from, to)?;
-    let stripped = Command::new("strip").arg(to).stdin(Stdio::null()).status();
-    if !stripped.is_ok_and(|status| status.success()) {
+    if !process::succeeds(Command::new("strip").arg(to)) {
         let shown = to.display();
         eprintln!("warning: `strip` did not work on {shown}: it keeps its debug information");
     }

@@ -1,7 +1,7 @@
 //! `cargo xtask bench --all DIR`: what the owner of a machine runs first, and sends back.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use fs_err as fs;
 
@@ -59,11 +59,8 @@ pub fn run(options: &Options, place: &Place, folder: &Path) -> Result<()> {
 
 /// The names of all suites, the one to begin with first.
 fn suites(program: &Path) -> Result<Vec<String>> {
-    let mut command = Command::new(program);
-    let output = command.args(["bench", "--list"]).stderr(Stdio::inherit());
-    let output = output.output().map_err(Error::not_started(program))?;
-    process::succeeded("warpweave bench --list", output.status)?;
-    let text = String::from_utf8_lossy(&output.stdout);
+    let (text, status) = process::output(Command::new(program).args(["bench", "--list"]))?;
+    process::succeeded("warpweave bench --list", status)?;
     // A suite begins a line, its implementations are indented.
     let names = text.lines().filter(|line| !line.starts_with(' '));
     let names = names.filter_map(|line| Some(line.split_once(':')?.0.to_owned()));

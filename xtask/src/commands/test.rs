@@ -16,6 +16,7 @@ use crate::device::{Asked, Chosen};
 use crate::error::{Error, Result};
 use crate::harness::{self, Conditions, Counts, TestProgram};
 use crate::place::{self, Place};
+use crate::process;
 
 /// For one test program with GPUs, unless --timeout says otherwise.
 pub const LIMIT: Duration = Duration::from_secs(300);
@@ -144,8 +145,7 @@ fn at_once(
             // A file, not a pipe: a process that outlives its test would keep a pipe open.
             let file = File::create(&log)?.into_parts().0;
             let began = Instant::now();
-            let status = command.stdout(file.try_clone()?).stderr(file).status();
-            let status = status.map_err(Error::not_started(command.get_program()))?;
+            let status = process::status(command.stdout(file.try_clone()?).stderr(file))?;
             let out = out.lock().unwrap_or_else(PoisonError::into_inner);
             let seconds = began.elapsed().as_secs_f64();
             let _ = writeln!(out(), "\n---- {name}: {seconds:.1} s");
@@ -170,9 +170,7 @@ fn at_once(
 /// look at those for other systems, and never use the network. Without a network, the packages that are here
 /// may be enough.
 fn fetch(root: &Path) {
-    let mut command = cargo::command(root, &["fetch", "--locked"]);
-    let fetched = command.stdin(Stdio::null()).stdout(Stdio::null()).status();
-    if !fetched.is_ok_and(|status| status.success()) {
+    if !process::succeeds(&mut cargo::command(root, &["fetch", "--locked"])) {
         eprintln!("warning: `cargo fetch` failed: tests that look at all packages may miss some");
     }
 }

@@ -56,24 +56,20 @@ fn nvcc(environment: &Environment) -> Answer {
 }
 
 fn cutlass(environment: &Environment) -> Answer {
-    match Cutlass::find(environment) {
-        Ok(found) => {
-            let folder = found.include.first().cloned().unwrap_or_default();
-            present(format!("{} ({})", folder.display(), found.origin))
-        }
-        Err(error) => refused(&error),
-    }
+    let answer = Cutlass::find(environment).map(|found| {
+        let folder = found.include.first().cloned().unwrap_or_default();
+        present(format!("{} ({})", folder.display(), found.origin))
+    });
+    answer.unwrap_or_else(|error| refused(&error))
 }
 
 fn host_compiler(environment: &Environment) -> Answer {
-    match HostCompiler::find(environment) {
-        Ok(found) => {
-            let version = process::first_line(&found.path, &["--version"])
-                .unwrap_or_else(|| "version unknown".into());
-            present(format!("{version} at {}", found.path.display()))
-        }
-        Err(error) => refused(&error),
-    }
+    let answer = HostCompiler::find(environment).map(|found| {
+        let version = process::first_line(&found.path, &["--version"]);
+        let version = version.unwrap_or_else(|| "version unknown".into());
+        present(format!("{version} at {}", found.path.display()))
+    });
+    answer.unwrap_or_else(|error| refused(&error))
 }
 
 /// The error's message: what is wrong, and in its last line what to do.

@@ -101,26 +101,25 @@ fn models(listed: &str) -> Vec<String> {
 /// Whether a rank with these variables may use NVLink multicast.
 fn multicast(variable: impl Fn(&str) -> Option<String>) -> Answer {
     let is = |name: &str, value: &str| variable(name).is_some_and(|set| set.trim() == value);
-    let refused: Vec<String> = [
+    let mut refused = vec![
         ("NCCL_NVLS_ENABLE", "0"),
         ("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1"),
         ("NVSHMEM_DISABLE_NVLS", "1"),
-    ]
-    .into_iter()
-    .filter(|(name, value)| is(name, value))
-    .map(|(name, value)| format!("{name}={value}"))
-    .collect();
+    ];
+    refused.retain(|(name, value)| is(name, value));
+    let refused: Vec<_> = refused
+        .iter()
+        .map(|(name, value)| format!("{name}={value}"))
+        .collect();
+    let refused = refused.join(", ");
     let wanted = is("WARPWEAVE_MULTICAST", "1");
     match (wanted, refused.is_empty()) {
         (true, true) => present("allowed by WARPWEAVE_MULTICAST=1"),
         (true, false) => doubtful(
-            format!(
-                "WARPWEAVE_MULTICAST=1 is overruled by {}",
-                refused.join(", ")
-            ),
+            format!("WARPWEAVE_MULTICAST=1 is overruled by {refused}"),
             "whoever runs this machine has turned it off: leave it so",
         ),
-        (false, false) => present(format!("off: {}", refused.join(", "))),
+        (false, false) => present(format!("off: {refused}")),
         (false, true) => present(
             "off; WARPWEAVE_MULTICAST=1 turns it on, on machines whose fabric is not shared",
         ),

@@ -52,30 +52,26 @@ struct Answer {
 }
 
 fn present(found: impl Into<String>) -> Answer {
-    let (state, found) = (State::Present, found.into());
     Answer {
-        state,
-        found,
+        state: State::Present,
+        found: found.into(),
         advice: None,
     }
 }
 
 fn missing(found: impl Into<String>, advice: impl Into<String>) -> Answer {
-    let (state, found, advice) = (State::Missing, found.into(), Some(advice.into()));
     Answer {
-        state,
-        found,
-        advice,
+        state: State::Missing,
+        ..doubtful(found, advice)
     }
 }
 
 /// Present, with a warning.
 fn doubtful(found: impl Into<String>, advice: impl Into<String>) -> Answer {
-    let (state, found, advice) = (State::Doubtful, found.into(), Some(advice.into()));
     Answer {
-        state,
-        found,
-        advice,
+        state: State::Doubtful,
+        found: found.into(),
+        advice: Some(advice.into()),
     }
 }
 
@@ -97,23 +93,19 @@ impl Report {
     }
 
     pub fn missing(&self, needed_for: Use) -> Vec<String> {
-        let missing = self
-            .of(needed_for)
-            .filter(|(_, _, answer)| answer.state == State::Missing);
-        missing
-            .map(|(name, _, answer)| format!("{name} ({})", answer.found))
-            .collect()
+        let mut all = self.of(needed_for).collect::<Vec<_>>();
+        all.retain(|(_, _, answer)| answer.state == State::Missing);
+        let told = all
+            .iter()
+            .map(|(name, _, answer)| format!("{name} ({})", answer.found));
+        told.collect()
     }
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let width = self
-            .0
-            .iter()
-            .map(|(name, ..)| name.len())
-            .max()
-            .unwrap_or(0);
+        let widths = self.0.iter().map(|(name, ..)| name.len());
+        let width = widths.max().unwrap_or(0);
         for (name, needed_for, answer) in &self.0 {
             let mark = match answer.state {
                 State::Present => "ok",

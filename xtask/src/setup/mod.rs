@@ -15,6 +15,7 @@ use fs_err as fs;
 use warpweave_nvcc::{Environment, Nvcc, layout};
 
 use crate::error::{Error, Result};
+use crate::process;
 use pins::Component;
 pub use python::Python;
 
@@ -104,8 +105,7 @@ fn unpack(
     command.env("TMPDIR", &scratch);
     // Nothing comes into the system's Python, so nobody needs to be kept out of it.
     command.env("PIP_REQUIRE_VIRTUALENV", "0");
-    let status = command.stdout(io::stderr()).status();
-    let status = status.map_err(Error::not_started(python.name()))?;
+    let status = process::status(command.stdout(io::stderr()))?;
     if status.success() {
         return Ok(());
     }
@@ -143,13 +143,8 @@ fn assemble(component: &Component, unpacked: &Path, ready: &Path) -> Result<()> 
     for (link, target) in component.links {
         symlink(target, ready.join(link))?;
     }
-    let is_missing = |file: &&&str| !ready.join(file).is_file();
-    let missing: Vec<_> = component
-        .required
-        .iter()
-        .filter(is_missing)
-        .copied()
-        .collect();
+    let mut missing = component.required.to_vec();
+    missing.retain(|file| !ready.join(file).is_file());
     let unusable = |why| {
         let name = component.name;
         Error::Failed(format!(

@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 
 use super::OWN_TOOLCHAIN;
 use crate::error::{Error, Result};
+use crate::process;
 
 /// A Python, by the name of its program.
 #[derive(Debug)]
@@ -74,9 +75,7 @@ impl Python {
 
     fn runs(&self, code: &str) -> bool {
         let mut command = self.command();
-        command.args(["-c", code]);
-        command.stdout(Stdio::null()).stderr(Stdio::null());
-        command.status().is_ok_and(|status| status.success())
+        process::succeeds(command.args(["-c", code]).stderr(Stdio::null()))
     }
 }
 

@@ -13,6 +13,7 @@ use crate::device::{Asked, Wanted};
 use crate::error::{Error, Result};
 use crate::harness::Counts;
 use crate::place;
+use crate::process;
 use steps::{Step, TESTS, steps};
 
 #[derive(Debug, Default, clap::Args)]
@@ -143,8 +144,7 @@ impl Background {
             .unwrap_or(0);
         let counts = Counts {
             passed,
-            failed: usize::from(failure.is_some()),
-            skipped: 0,
+            ..Counts::of_one(failure.is_some())
         };
         Ok(Done::new(BACKGROUND, began, failure, Some(counts)))
     }
@@ -155,8 +155,7 @@ const BACKGROUND: &str = "background";
 
 fn execute(name: &'static str, command: &mut Command) -> Result<Done> {
     let began = (Instant::now(), cpu_seconds());
-    let status = command.status();
-    let status = status.map_err(Error::not_started(command.get_program()))?;
+    let status = process::status(command)?;
     let failure = (!status.success()).then(|| status.to_string());
     Ok(Done::new(name, began, failure, None))
 }
@@ -213,11 +212,8 @@ fn cpu_seconds() -> f64 {
 
 fn succeeds(shell: &str, root: &Path) -> bool {
     let mut command = Command::new("sh");
-    command
-        .args(["-c", shell])
-        .current_dir(root)
-        .stdin(Stdio::null());
-    command.output().is_ok_and(|output| output.status.success())
+    command.args(["-c", shell]).current_dir(root);
+    process::succeeds(command.stderr(Stdio::null()))
 }
 
 /// Keeps the steps that were asked for, and refuses names that no step has. A list also has the steps that
@@ -246,30 +242,18 @@ fn summarise(steps: &[Step], done: &[Done]) -> Result<()> {
     println!();
     for step in done {
         let word = step.failure.as_ref().map_or("passed", |_| "FAILED");
-        let counts = step
-            .counts
-            .map(|counts| format!("  {counts}"))
-            .unwrap_or_default();
+        let counts = step.counts.map(|counts| format!("  {counts}"));
+        let counts = counts.unwrap_or_default();
         let Done {
             name, seconds, cpu, ..
         } = step;
         println!("{name:<18} {word} {seconds:>7.1} s {cpu:>7.1} s CPU{counts}");
-        all += step.counts.unwrap_or(Counts {
-            passed: usize::from(step.failure.is_none()),
-            failed: usize::from(step.failure.is_some()),
-            skipped: 0,
-        });
+        let one = || Counts::of_one(step.failure.is_some());
+        all += step.counts.unwrap_or_else(one);
     }
     let ran = |step: &&Step| {
-        let names = [
-            step.name,
-            if step.background {
-                BACKGROUND
-            } else {
-                step.name
-            },
-        ];
-        done.iter().any(|done| names.contains(&done.name))
+        let is_it = |name| name == step.name || (step.background && name == BACKGROUND);
+        done.iter().any(|done| is_it(done.name))
     };
     for step in steps.iter().filter(|step| !ran(step)) {
         println!("{:<18} not run", step.name);
