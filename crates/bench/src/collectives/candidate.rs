@@ -32,7 +32,9 @@ type Communicator<C> = Result<C, String>;
 
 /// By what rows call.
 pub struct Libraries<'a, B: NcclBackend> {
-    session: &'a Session<B>,
+    pub(super) session: &'a Session<B>,
+    /// The names of rows, or none for all.
+    pub(super) wanted: Vec<String>,
     pub(super) ours: Collectives<B>,
     /// Of plain memory, and of windows.
     nccl: [Communicator<B::Group>; 2],
@@ -63,6 +65,7 @@ impl<'a, B: NcclBackend> Libraries<'a, B> {
                 communicator(Method::NcclWindow)?,
             ],
             session,
+            wanted: wanted.to_vec(),
             ours,
         })
     }

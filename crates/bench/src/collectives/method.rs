@@ -1,7 +1,7 @@
 //! The rows: variants of ours, NCCL, and what is chosen.
 
 use warpweave_comm::collective::{Operation, Variant};
-use warpweave_report::SELECT;
+use warpweave_report::{Kind, SELECT};
 
 /// An implementation of a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +21,14 @@ impl Method {
             Method::Nccl => "nccl",
             Method::NcclWindow => "nccl-window",
             Method::Ours(variant) => variant.name(),
+        }
+    }
+
+    /// Whose it is.
+    pub const fn kind(self) -> Kind {
+        match self {
+            Method::Nccl | Method::NcclWindow => Kind::Nccl,
+            Method::Ours(_) => Kind::Ours,
         }
     }
 

@@ -2,10 +2,12 @@
 
 use std::rc::Rc;
 
-use warpweave_comm::collective::Call as Collective;
-use warpweave_report::{Bytes, Kind, Limit, Operands, Outcome, Report, Row, SELECT};
+use warpweave_comm::collective::{Call as Collective, CollectiveOptions, Variant};
+use warpweave_gemm::Gemm;
+use warpweave_report::{Bytes, Limit, Operands, Outcome, Report, Row, SELECT};
 
 use super::candidate::{Libraries, Row as Entry, bytes_of, call_of};
+use super::decode;
 use super::memory::{Arena, SETS};
 use super::method::{Method, wants};
 use super::nccl::NcclBackend;
@@ -33,44 +35,80 @@ fn calls(output_bytes: usize) -> Batch {
     }
 }
 
-/// Adds the results of all sizes to `report`, by operation. Collective.
+/// Rows that compute the same.
+pub(super) struct Table<'a> {
+    /// Its place in the report among those of all sizes.
+    pub place: usize,
+    pub name: &'static str,
+    pub entrants: Vec<Entrant<'a>>,
+    /// The variant that the library chooses.
+    pub selected: Option<Variant>,
+    /// Whether it computes nothing but the call, so that links limit it.
+    pub is_call_alone: bool,
+}
+
+/// Adds the results of all sizes to `report`, by the places of their tables. Collective.
 pub(crate) fn measure<B: NcclBackend>(
     run: &Run<'_, B>,
     report: &mut Report,
     each: &mut dyn FnMut(&Report) -> Result<()>,
 ) -> Result<()> {
-    let peers = run.settings.peers.as_ref();
-    report.peers = peers.map(|peers| peers.by.clone());
-    measure_sizes(run, 0, report, each, of_size)
-}
-
-/// Adds the results of all sizes to `report`, by the places that `of_size` gives them. Ours have staging
-/// memory for messages of at least so many bytes. Collective.
-pub(super) fn measure_sizes<'a, B: NcclBackend>(
-    run: &'a Run<'_, B>,
-    least_staging: usize,
-    report: &mut Report,
-    each: &mut dyn FnMut(&Report) -> Result<()>,
-    of_size: impl Fn(&Rc<Libraries<'a, B>>, Stage<'a, B>, Bytes) -> Result<Vec<(usize, Outcome)>>,
-) -> Result<()> {
     let Run {
         session, settings, ..
     } = run;
+    let (dtype, world) = (settings.message_dtype(), session.world());
+    report.peers = settings.peers.as_ref().map(|peers| peers.by.clone());
+    // The suite `decode` has GEMMs and, as an engine does, collectives with the default options on plain memory.
+    let (gemm, staging) = match settings.suite.is_of_decode() {
+        true => {
+            let staging = CollectiveOptions::default().staging_bytes;
+            (Some(Rc::new(Gemm::new(&session.backend)?)), staging)
+        }
+        false => (None, 0),
+    };
     let largest = settings.sizes.last().map_or(0, |size| size.0);
-    let largest = largest.max(least_staging);
     run.progress.at(0, 1, "NCCL");
-    let libraries = Libraries::new(session, largest, &settings.implementations)?;
+    let libraries = Libraries::new(session, largest.max(staging), &settings.implementations)?;
     let libraries = Rc::new(libraries);
     let mut results = Vec::new();
     for (i, &size) in settings.sizes.iter().enumerate() {
         let span = tracing::info_span!("bench.size", size = %size);
         let _entered = span.enter();
-        let stage = Stage {
+        let mut stage = Stage {
             run,
             place: (i, settings.sizes.len()),
             label: size.to_string(),
         };
-        results.extend(of_size(&libraries, stage, size)?);
+        stage.at("inputs");
+        let calls = match gemm.is_some() {
+            true => vec![decode::call(dtype, size, world)],
+            false => {
+                let all = settings.operations.iter();
+                all.map(|&operation| call_of(operation, dtype, size.0, world))
+                    .collect()
+            }
+        };
+        let all = calls.iter().map(|call| bytes_of(call, world));
+        let most = all.fold([1, 1], |[a, b], [c, d]| [a.max(c), b.max(d)]);
+        let arena = Rc::new(libraries.arena(most, dtype, gemm.is_some())?);
+        let mut verifier = Verifier::default();
+        for call in calls {
+            let tables = match &gemm {
+                Some(gemm) => decode::tables(&libraries, &arena, gemm, call)?,
+                None => vec![table(&libraries, &arena, call)?],
+            };
+            for table in tables {
+                stage.label = format!("{size}: {}", table.name);
+                let place = table.place;
+                results.push((
+                    place,
+                    outcome_of(&stage, table, (call, size), &mut verifier)?,
+                ));
+            }
+        }
+        if let Some(arena) = Rc::into_inner(arena) {
+            arena.close(session)?;
+        }
         // Sizes come in order, and the sort is stable.
         results.sort_by_key(|(place, _)| *place);
         let outcomes = results.iter().map(|(_, outcome)| outcome.clone());
@@ -83,105 +121,72 @@ pub(super) fn measure_sizes<'a, B: NcclBackend>(
     }
 }
 
-/// Measures every operation at a size. Collective.
-fn of_size<'a, B: NcclBackend>(
-    libraries: &Rc<Libraries<'a, B>>,
-    stage: Stage<'a, B>,
-    size: Bytes,
-) -> Result<Vec<(usize, Outcome)>> {
-    let (session, settings) = (stage.run.session, stage.run.settings);
-    stage.at("inputs");
-    let (dtype, world) = (settings.message_dtype(), session.world());
-    let operations = settings.operations.iter();
-    let calls = operations.map(|&operation| call_of(operation, dtype, size.0, world));
-    let calls: Vec<_> = calls.collect();
-    let all = calls.iter().map(|call| bytes_of(call, world));
-    let most = all.fold([1, 1], |[a, b], [c, d]| [a.max(c), b.max(d)]);
-    let arena = Rc::new(libraries.arena(most, dtype, false)?);
-    let mut verifier = Verifier::default();
-    let mut outcomes = Vec::new();
-    for call in calls {
-        let stage = Stage {
-            label: format!("{size}: {}", call.operation),
-            ..stage
-        };
-        let outcome = of_call(&stage, libraries, &arena, (call, size), &mut verifier)?;
-        outcomes.push((place(call.operation), outcome));
-    }
-    if let Some(arena) = Rc::into_inner(arena) {
-        arena.close(session)?;
-    }
-    Ok(outcomes)
-}
-
-/// One operation at a size.
-fn of_call<'a, B: NcclBackend>(
-    stage: &Stage<'a, B>,
+/// The methods of one operation.
+fn table<'a, B: NcclBackend>(
     libraries: &Rc<Libraries<'a, B>>,
     arena: &Rc<Arena<B>>,
-    (call, size): (Collective, Bytes),
-    verifier: &mut Verifier<B>,
-) -> Result<Outcome> {
-    let (settings, world) = (stage.run.settings, stage.run.session.world());
-    let operation = call.operation;
-    let selected = match wants(&settings.implementations, SELECT) {
+    call: Collective,
+) -> Result<Table<'a>> {
+    let (operation, wanted) = (call.operation, &libraries.wanted);
+    let selected = match wants(wanted, SELECT) {
         true => arena.select(&libraries.ours, call)?,
         false => None,
     };
-    let mut methods = Method::of(operation, &settings.implementations);
+    let mut methods = Method::of(operation, wanted);
     // A choice has a row, also where only the choice was asked for.
     let chosen = selected.map(Method::Ours);
     methods.extend(chosen.filter(|method| !methods.contains(method)));
-    let mut entrants = Vec::new();
-    for method in methods {
-        let kind = match method {
-            Method::Nccl | Method::NcclWindow => Kind::Nccl,
-            Method::Ours(_) => Kind::Ours,
-        };
+    let entrant = |method: Method| {
         let made = Entry::new(libraries, arena, method, call, None)?;
-        entrants.push(Entrant::new(method.name(), kind, made));
-    }
-    let mut outcome = outcome_of(stage, entrants, (operation.name(), call, size), verifier)?;
-    if let Some(peers) = &settings.peers {
-        let figures = peers.of_size(operation.name(), size, world, call.dtype.name());
-        let figures = figures.map(|(name, ms)| Row::of_peer(name, ms));
-        outcome.rows.extend(figures);
-    }
-    outcome.selected = selected.map(|variant| variant.name().into());
-    Ok(outcome.compared())
+        Ok(Entrant::new(method.name(), method.kind(), made))
+    };
+    Ok(Table {
+        place: place(operation),
+        name: operation.name(),
+        entrants: methods.into_iter().map(entrant).collect::<Result<_>>()?,
+        selected,
+        is_call_alone: true,
+    })
 }
 
-/// Measures `entrants`, which compute `name` by calls like this one. The limit is that of its links.
-/// Collective.
-pub(super) fn outcome_of<B: NcclBackend>(
+/// Measures the rows of a table, which make `call`. Collective.
+fn outcome_of<B: NcclBackend>(
     stage: &Stage<'_, B>,
-    mut entrants: Vec<Entrant<'_>>,
-    (name, call, size): (&str, Collective, Bytes),
+    mut table: Table<'_>,
+    (call, size): (Collective, Bytes),
     verifier: &mut Verifier<B>,
 ) -> Result<Outcome> {
     let world = stage.run.session.world();
     let bytes = bytes_of(&call, world);
-    let all: Vec<_> = (0..entrants.len()).collect();
+    let all: Vec<_> = (0..table.entrants.len()).collect();
     let verified = [calls(bytes[1])];
     let again = match bytes[1] <= VERIFIED_TWICE {
         true => &verified[..],
         false => &[],
     };
-    let times = stage.measure(&mut entrants, &all, verifier, [&verified, again])?;
-    let rows = entrants.iter().zip(&times);
+    let times = stage.measure(&mut table.entrants, &all, verifier, [&verified, again])?;
+    let rows = table.entrants.iter().zip(&times);
+    let rows = rows.map(|(one, times)| one.row(times.as_ref()));
     let on = Operands::Message {
         size,
         input_bytes: bytes[0],
         output_bytes: bytes[1],
     };
     let least = least_bytes(call.operation, bytes[0], world);
-    let links = stage.run.links.as_ref().filter(|_| least > 0);
-    let dtype = call.dtype.name().into();
-    Ok(Outcome {
+    let links = stage.run.links.as_ref();
+    let links = links.filter(|_| least > 0 && table.is_call_alone);
+    let dtype = call.dtype.name();
+    let peers = stage.run.settings.peers.iter();
+    let peers = peers.flat_map(|peers| peers.of_size(table.name, size, world, dtype));
+    let outcome = Outcome {
         limit: links.map(|links| Limit::of_transfer(least, links.bandwidth_gb_s)),
-        rows: rows.map(|(one, times)| one.row(times.as_ref())).collect(),
-        ..Outcome::new(Some(name.to_owned()), on, dtype, world)
-    })
+        rows: rows
+            .chain(peers.map(|(name, ms)| Row::of_peer(name, ms)))
+            .collect(),
+        selected: table.selected.map(|variant| variant.name().into()),
+        ..Outcome::new(Some(table.name.into()), on, dtype.into(), world)
+    };
+    Ok(outcome.compared())
 }
 
 #[cfg(test)]

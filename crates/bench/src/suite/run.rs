@@ -178,7 +178,6 @@ pub fn run<B: NcclBackend>(
         notes: host_note(kind).into_iter().collect(),
     };
     match is_of_collectives {
-        true if suite.is_of_decode() => decode::measure(&run, &mut report, &mut each)?,
         true => collectives::measure(&run, &mut report, &mut each)?,
         false => {
             let has = |case: &Case, (shape, _): Sizes| match case.operation {

@@ -245,7 +245,11 @@ fn ranks_with_different_sizes_tell_both() {
 #[test]
 fn wrong_options_are_refused_with_what_there_is() {
     for (line, part) in [
-        ("collectives --op all-scatter", "reduce-scatter"),
+        (
+            "collectives --op all-scatter",
+            "no operation `all-scatter` to measure; known are all-gather, reduce-scatter, all-reduce, \
+             broadcast, all-to-all",
+        ),
         ("collectives --sizes 4X", "4K"),
         ("collectives --impl fastest", "packets-two-shot"),
         ("collectives --shape 1x2x3", "--shape says nothing"),

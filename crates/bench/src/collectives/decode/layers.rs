@@ -80,10 +80,10 @@ impl Work {
         }
     }
 
-    pub(super) fn kind(&self) -> Kind {
+    pub(super) const fn kind(&self) -> Kind {
         match self.reduce {
-            Reduce::By(Method::Nccl | Method::NcclWindow) => Kind::Nccl,
-            _ => Kind::Ours,
+            Reduce::By(method) => method.kind(),
+            Reduce::Selected | Reduce::Nothing => Kind::Ours,
         }
     }
 }

@@ -7,10 +7,10 @@ mod layers;
 
 use std::rc::Rc;
 
-use warpweave_comm::collective::{Call as Collective, CollectiveOptions, Operation, Variant};
+use warpweave_comm::collective::{Call as Collective, Operation, Variant};
 use warpweave_gemm::Gemm;
-use warpweave_report::{Bytes, Outcome, Report};
-use warpweave_symm_mem::BackendKind;
+use warpweave_report::Bytes;
+use warpweave_symm_mem::{BackendKind, DType};
 
 pub(super) use self::layers::Layers;
 use self::layers::{Local, Matrix, Norm, Reduce, Work};
@@ -18,11 +18,9 @@ use super::candidate::{Libraries, Row, call_of};
 use super::memory::{Arena, Place};
 use super::method::{Method, wants};
 use super::nccl::NcclBackend;
-use super::run::{measure_sizes, outcome_of};
+use super::run::Table;
 use crate::candidate::Entrant;
 use crate::error::Result;
-use crate::suite::{Run, Stage};
-use crate::verification::Verifier;
 
 /// Elements of a row.
 const HIDDEN: usize = 8192;
@@ -113,67 +111,56 @@ pub fn sizes(kind: BackendKind) -> Vec<Bytes> {
     logs.iter().map(|&log| Bytes(1 << log)).collect()
 }
 
-/// Adds the results of all sizes to `report`, by what is computed. Collective.
-pub(crate) fn measure<B: NcclBackend>(
-    run: &Run<'_, B>,
-    report: &mut Report,
-    each: &mut dyn FnMut(&Report) -> Result<()>,
-) -> Result<()> {
-    let gemm = Rc::new(Gemm::new(&run.session.backend)?);
-    // An engine makes its collectives with the default options.
-    let staging = CollectiveOptions::default().staging_bytes;
-    measure_sizes(run, staging, report, each, |libraries, stage, size| {
-        of_size(libraries, &gemm, stage, size)
-    })
+/// The call of a size.
+pub(super) fn call(dtype: DType, size: Bytes, world: usize) -> Collective {
+    call_of(
+        Operation::AllReduce,
+        dtype,
+        Matrix::of(dtype, size).bytes(),
+        world,
+    )
 }
 
-/// Measures everything at a size. Collective.
-fn of_size<'a, B: NcclBackend>(
+/// What is computed around `call`. Collective.
+pub(super) fn tables<'a, B: NcclBackend>(
     libraries: &Rc<Libraries<'a, B>>,
+    arena: &Rc<Arena<B>>,
     gemm: &Rc<Gemm<B>>,
-    stage: Stage<'a, B>,
-    size: Bytes,
-) -> Result<Vec<(usize, Outcome)>> {
-    let (session, settings) = (stage.run.session, stage.run.settings);
-    stage.at("inputs");
-    let matrix = Matrix::of(settings.message_dtype(), size);
-    let (dtype, bytes) = (matrix.dtype, matrix.bytes());
-    let call = call_of(Operation::AllReduce, dtype, bytes, session.world());
-    let arena = Rc::new(libraries.arena([bytes; 2], dtype, true)?);
+    call: Collective,
+) -> Result<Vec<Table<'a>>> {
+    let (session, bytes) = (libraries.session, call.count * call.dtype.size());
+    let matrix = Matrix::of(call.dtype, Bytes(bytes));
     let prepared = session.if_all_can("GEMM of a layer", Ok(matrix.prepare(gemm)))?;
     let local = Local::new(session, (gemm, prepared), matrix);
     let local = Rc::new(session.on_all("memory of a layer", local)?);
-    let mut verifier = Verifier::default();
-    let mut outcomes = Vec::new();
-    for (place, (name, works)) in WORKS.iter().enumerate() {
-        let stage = Stage {
-            label: format!("{size}: {name}"),
-            ..stage
+    let entrant = |work: &Work| {
+        let made = match &local.prepared {
+            Err(reason) if work.has_gemms => Err(reason.clone()),
+            _ => {
+                let (work, local) = (*work, local.clone());
+                row(libraries, arena, Layers { work, local }, call)?
+            }
         };
-        let mut entrants = Vec::new();
-        let wanted = |work: &&Work| wants(&settings.implementations, work.name);
-        for &work in works.iter().filter(wanted) {
-            let made = match &local.prepared {
-                Err(reason) if work.has_gemms => Err(reason.clone()),
-                _ => {
-                    let local = local.clone();
-                    row(libraries, &arena, Layers { work, local }, call)?
-                }
-            };
-            entrants.push(Entrant::new(work.name, work.kind(), made));
-        }
-        if entrants.is_empty() {
-            continue;
-        }
-        let mut outcome = outcome_of(&stage, entrants, (name, call, size), &mut verifier)?;
-        // The limit is of one message and no GEMM.
-        outcome.limit = outcome.limit.filter(|_| !works[0].has_gemms);
-        outcomes.push((place, outcome.compared()));
-    }
-    if let Some(arena) = Rc::into_inner(arena) {
-        arena.close(session)?;
-    }
-    Ok(outcomes)
+        Ok(Entrant::new(work.name, work.kind(), made))
+    };
+    let wanted = |work: &&Work| wants(&libraries.wanted, work.name);
+    let table = |(place, &(name, works)): (usize, &(&'static str, &[Work]))| {
+        let entrants = works.iter().filter(wanted).map(entrant);
+        Ok(Table {
+            place,
+            name,
+            entrants: entrants.collect::<Result<_>>()?,
+            selected: None,
+            is_call_alone: !works[0].has_gemms,
+        })
+    };
+    let mut tables = WORKS
+        .iter()
+        .enumerate()
+        .map(table)
+        .collect::<Result<Vec<_>>>()?;
+    tables.retain(|table| !table.entrants.is_empty());
+    Ok(tables)
 }
 
 /// The row of `layers` around `call`. `Err` says why it cannot run here, the same on all ranks.
@@ -220,7 +207,6 @@ fn row<'a, B: NcclBackend>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use warpweave_symm_mem::DType;
 
     #[test]
     fn the_baseline_comes_first_and_the_catalogue_has_every_row_and_no_other() {
