@@ -10,7 +10,7 @@ use warpweave_comm::collective::{Costs, Operation};
 use warpweave_overlap::Machine;
 use warpweave_overlap::algorithms;
 use warpweave_overlap::plan::{Plan, Problem};
-use warpweave_report::{Bytes, Metric, Operands, Outcome, Shape};
+use warpweave_report::{Bytes, Metric, Operands, Shape};
 use warpweave_symm_mem::{BackendKind, DType};
 
 use crate::candidate::Candidate;
@@ -295,10 +295,9 @@ impl Found {
             if let Some(time) = time {
                 let launch = self.machine.gemm.launch_us;
                 let us = time.median * 1e3 - self.clock;
-                let us = if us > 2.0 * launch {
-                    us - launch
-                } else {
-                    us.max(LEAST)
+                let us = match us > 2.0 * launch {
+                    true => us - launch,
+                    false => us.max(LEAST),
                 };
                 let (predicted, _) = self.machine.gemm_time((shape.m, shape.n, shape.k), dtype);
                 factors.entry(dtype).or_default().push(predicted / us);
@@ -341,20 +340,16 @@ impl Found {
         let report = suite::run(session, &settings, |_| Ok(()))?;
         let world = session.world();
         let (mut nccl, mut ours) = (BTreeMap::new(), BTreeMap::new());
-        let modelled = |outcome: &&Outcome| {
-            MODELLED
-                .iter()
-                .any(|operation| outcome.operation.as_deref() == Some(operation.name()))
-        };
-        for outcome in report.results.iter().filter(modelled) {
+        for outcome in &report.results {
+            let is_of = |name: &&str| outcome.operation.as_deref() == Some(name);
+            let operation = MODELLED.map(Operation::name).into_iter().find(is_of);
+            let (Operands::Message { input_bytes, .. }, Some(operation)) = (outcome.on, operation)
+            else {
+                continue;
+            };
             let time = |name: &str| {
                 let ms = outcome.row(name)?.ms()?;
                 Some((ms * 1e3 - self.clock).max(LEAST))
-            };
-            let (Operands::Message { input_bytes, .. }, Some(operation)) =
-                (outcome.on, outcome.operation.as_deref())
-            else {
-                continue;
             };
             let bytes = input_bytes as f64;
             let note = |times: &mut BTreeMap<String, Vec<(f64, f64)>>, us: Option<f64>| {

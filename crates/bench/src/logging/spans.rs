@@ -12,7 +12,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use serde::Serialize;
 use serde_json::{Map, Value, json};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -40,21 +39,6 @@ pub(super) fn path_of(path: &Path, rank: Option<usize>) -> PathBuf {
             path.with_extension(format!("rank{rank}.{}", extension.to_string_lossy()))
         }
     }
-}
-
-/// An entry of the file.
-#[derive(Serialize)]
-struct Entry<'a> {
-    name: &'a str,
-    cat: &'a str,
-    ph: &'static str,
-    pid: usize,
-    tid: usize,
-    /// µs since 1970.
-    ts: f64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    s: Option<&'static str>,
-    args: Value,
 }
 
 impl Spans {
@@ -89,19 +73,22 @@ impl Spans {
 
     fn write(&self, ph: &'static str, name: &str, metadata: &Metadata<'_>, args: Value) {
         let (instant, since) = self.began;
-        let entry = Entry {
-            name,
-            cat: metadata.target(),
-            ph,
-            pid: self.rank,
-            tid: thread(),
-            ts: (since + instant.elapsed()).as_nanos() as f64 / 1e3,
-            s: (ph == "i").then_some("t"),
-            args,
-        };
+        let mut entry = json!({
+            "name": name,
+            "cat": metadata.target(),
+            "ph": ph,
+            "pid": self.rank,
+            "tid": thread(),
+            // µs since 1970.
+            "ts": (since + instant.elapsed()).as_nanos() as f64 / 1e3,
+            "args": args,
+        });
+        if ph == "i" {
+            entry["s"] = "t".into();
+        }
         let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
-        if let (Some(out), Ok(line)) = (out.as_mut(), serde_json::to_string(&entry)) {
-            let _ = write!(out, ",\n{line}");
+        if let Some(out) = out.as_mut() {
+            let _ = write!(out, ",\n{entry}");
         }
     }
 }
@@ -111,9 +98,8 @@ fn thread() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local!(static OWN: Cell<Option<usize>> = const { Cell::new(None) });
     OWN.with(|own| {
-        let number = own
-            .get()
-            .unwrap_or_else(|| NEXT.fetch_add(1, Ordering::Relaxed));
+        let next = || NEXT.fetch_add(1, Ordering::Relaxed);
+        let number = own.get().unwrap_or_else(next);
         own.set(Some(number));
         number
     })
@@ -127,26 +113,31 @@ pub struct SpansLayer(&'static Spans);
 #[derive(Clone, Default)]
 struct Fields(Map<String, Value>);
 
+impl Fields {
+    fn add(&mut self, field: &Field, value: impl Into<Value>) {
+        self.0.insert(field.name().into(), value.into());
+    }
+}
+
 impl Visit for Fields {
     fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
-        self.0
-            .insert(field.name().into(), format!("{value:?}").into());
+        self.add(field, format!("{value:?}"));
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.0.insert(field.name().into(), value.into());
+        self.add(field, value);
     }
 
     fn record_u64(&mut self, field: &Field, value: u64) {
-        self.0.insert(field.name().into(), value.into());
+        self.add(field, value);
     }
 
     fn record_i64(&mut self, field: &Field, value: i64) {
-        self.0.insert(field.name().into(), value.into());
+        self.add(field, value);
     }
 
     fn record_f64(&mut self, field: &Field, value: f64) {
-        self.0.insert(field.name().into(), value.into());
+        self.add(field, value);
     }
 }
 
@@ -169,20 +160,16 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for SpansLayer {
 
     fn on_enter(&self, id: &Id, context: Context<'_, S>) {
         if let Some(span) = context.span(id) {
-            let fields = span
-                .extensions()
-                .get::<Fields>()
-                .cloned()
-                .unwrap_or_default();
-            self.0
-                .write("B", span.name(), span.metadata(), fields.0.into());
+            let fields = span.extensions().get::<Fields>().cloned();
+            let args = fields.unwrap_or_default().0.into();
+            self.0.write("B", span.name(), span.metadata(), args);
         }
     }
 
     fn on_exit(&self, id: &Id, context: Context<'_, S>) {
         if let Some(span) = context.span(id) {
-            self.0
-                .write("E", span.name(), span.metadata(), Map::new().into());
+            let (name, metadata) = (span.name(), span.metadata());
+            self.0.write("E", name, metadata, Map::new().into());
         }
     }
 
