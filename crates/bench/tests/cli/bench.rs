@@ -146,7 +146,10 @@ fn the_list_names_every_implementation() {
 fn wrong_arguments_are_refused_with_what_there_is() {
     for (line, part) in [
         ("--impl fastest", "threadloadGatherThenCutlass"),
-        ("--suite cooking", "fused-matmul"),
+        (
+            "--suite cooking",
+            "no suite `cooking`; known are fused-matmul, recipes",
+        ),
         ("--shape 12x13", "MxNxK"),
         ("--dtype f8", "bf16"),
         ("--iterations 0", "1..=100000"),

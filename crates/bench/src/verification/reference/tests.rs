@@ -6,18 +6,30 @@ use warpweave_symm_mem::host::{encode, rounded};
 
 /// The bytes of `part` of `matrix`, which has `cols` columns, element by element.
 fn stored(matrix: &[f32], cols: usize, part: &Operand, dtype: DType) -> Vec<u8> {
-    let (rows, columns) = (rows_of(part), part.cols.clone());
-    let at = |row: usize, col: usize| matrix[row * cols + col];
-    let values: Vec<f32> = match part.transposed {
-        false => rows
-            .iter()
-            .flat_map(|&row| columns.clone().map(move |col| at(row, col)))
-            .collect(),
-        true => columns
-            .flat_map(|col| rows.iter().map(move |&row| at(row, col)))
-            .collect(),
+    let (lines, length) = part.stored();
+    let (rows, first) = (rows_of(part), part.cols.start);
+    let at = |line: usize, place: usize| match part.transposed {
+        false => matrix[rows[line] * cols + first + place],
+        true => matrix[rows[place] * cols + first + line],
     };
-    encode(dtype, &values)
+    let each = (0..lines).flat_map(|line| (0..length).map(move |place| (line, place)));
+    encode(
+        dtype,
+        &each
+            .map(|(line, place)| at(line, place))
+            .collect::<Vec<_>>(),
+    )
+}
+
+/// The reference of a rank alone.
+fn alone(of: ReferenceOf) -> Reference {
+    let exchange: Arc<dyn Exchange> = Arc::new(ThreadExchange::group(1).remove(0));
+    Reference::compute(&exchange, of, 1).unwrap()
+}
+
+/// A row of a matrix that goes in.
+fn row(of: &ReferenceOf, matrix: Matrix, row: usize, cols: usize) -> Vec<f32> {
+    of.source(matrix).row(row, 0..cols)
 }
 
 /// C by the definition, in f64, from the elements that go in.
@@ -32,20 +44,12 @@ fn by_definition(of: &ReferenceOf) -> Vec<f32> {
 /// The new residual and the normalized rows.
 fn norm_by_definition(of: &ReferenceOf, gemm: &[f32]) -> [Vec<f32>; 2] {
     let Problem { n, dtype, .. } = of.matrices.problem;
-    let row = |matrix, row| {
-        of.matrices
-            .source(matrix, of.numbers, of.set)
-            .row(row, 0..n)
-    };
-    let weight = row(Matrix::NormWeight, 0);
+    let weight = row(of, Matrix::NormWeight, 0, n);
     let (mut sums, mut normalized) = (Vec::new(), Vec::new());
     for (i, gemm) in gemm.chunks(n).enumerate() {
         let add = |(x, residual): (&f32, &f32)| rounded(dtype, rounded(dtype, *x) + residual);
-        let r: Vec<f32> = gemm
-            .iter()
-            .zip(&row(Matrix::Residual, i))
-            .map(add)
-            .collect();
+        let residual = row(of, Matrix::Residual, i, n);
+        let r: Vec<f32> = gemm.iter().zip(&residual).map(add).collect();
         let squares: f64 = r.iter().map(|r| f64::from(*r).powi(2)).sum();
         let root = (squares / n as f64 + f64::from(Operation::EPSILON)).sqrt();
         let norm = |(r, weight): (&f32, &f32)| (f64::from(*r) / root * f64::from(*weight)) as f32;
@@ -57,25 +61,20 @@ fn norm_by_definition(of: &ReferenceOf, gemm: &[f32]) -> [Vec<f32>; 2] {
 
 fn gemm_by_definition(of: &ReferenceOf) -> Vec<f32> {
     let Problem { m, n, k, .. } = of.matrices.problem;
-    let rows = |matrix, count, cols| -> Vec<Vec<f32>> {
-        let source = of.matrices.source(matrix, of.numbers, of.set);
-        (0..count).map(|row| source.row(row, 0..cols)).collect()
+    let b: Vec<_> = (0..k).map(|term| row(of, Matrix::B, term, n)).collect();
+    let bias = match of.matrices.biased {
+        true => row(of, Matrix::Bias, 0, n),
+        false => vec![0.0; n],
     };
-    let (a, b) = (rows(Matrix::A, m, k), rows(Matrix::B, k, n));
-    let bias = rows(Matrix::Bias, 1, n);
     let mut c = Vec::new();
-    for row in &a {
-        for col in 0..n {
-            let products = row
+    for i in 0..m {
+        let a = row(of, Matrix::A, i, k);
+        for (col, bias) in bias.iter().enumerate() {
+            let products = a
                 .iter()
                 .zip(&b)
                 .map(|(x, b)| f64::from(*x) * f64::from(b[col]));
-            let bias = if of.matrices.biased {
-                bias[0][col]
-            } else {
-                0.0
-            };
-            c.push((products.sum::<f64>() + f64::from(bias)) as f32);
+            c.push((products.sum::<f64>() + f64::from(*bias)) as f32);
         }
     }
     c
@@ -87,26 +86,23 @@ fn on_ranks(
     part: impl Fn(usize) -> Operand + Sync,
     wrong: (usize, usize),
 ) -> Vec<(Comparison, Comparison)> {
-    let n = of.matrices.problem.n;
-    let dtype = of.matrices.problem.dtype;
+    let Problem { n, dtype, .. } = of.matrices.problem;
     let part = &part;
     std::thread::scope(|scope| {
-        let ranks: Vec<_> = ThreadExchange::group(3)
-            .into_iter()
-            .map(|exchange| {
-                scope.spawn(move || {
-                    let part = part(exchange.rank());
-                    let exchange: Arc<dyn Exchange> = Arc::new(exchange);
-                    let reference = Reference::compute(&exchange, of, 2).unwrap();
-                    let mut c = by_definition(&of);
-                    let right = reference.compare(&part, &stored(&c, n, &part, dtype), 2);
-                    c[wrong.0 * n + wrong.1] += 100.0;
-                    let wrong = reference.compare(&part, &stored(&c, n, &part, dtype), 3);
-                    exchange.barrier("end").unwrap();
-                    (right, wrong)
-                })
+        let rank = |exchange: ThreadExchange| {
+            scope.spawn(move || {
+                let part = part(exchange.rank());
+                let exchange: Arc<dyn Exchange> = Arc::new(exchange);
+                let reference = Reference::compute(&exchange, of, 2).unwrap();
+                let mut c = by_definition(&of);
+                let right = reference.compare(&part, &stored(&c, n, &part, dtype), 2);
+                c[wrong.0 * n + wrong.1] += 100.0;
+                let wrong = reference.compare(&part, &stored(&c, n, &part, dtype), 3);
+                exchange.barrier("end").unwrap();
+                (right, wrong)
             })
-            .collect();
+        };
+        let ranks: Vec<_> = ThreadExchange::group(3).into_iter().map(rank).collect();
         ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
     })
 }
@@ -184,9 +180,7 @@ fn rows_in_any_order_and_transposed_boxes_are_compared_where_they_belong() {
             rows: vec![0..1, 5..7, 3..4],
             ..part.clone()
         };
-        let exchange = ThreadExchange::group(1).remove(0);
-        let exchange: Arc<dyn Exchange> = Arc::new(exchange);
-        let reference = Reference::compute(&exchange, of, 1).unwrap();
+        let reference = alone(of);
         let swapped = stored(&by_definition(&of), 5, &other, DType::F16);
         assert!(reference.compare(&part, &swapped, 1).wrong > 0);
         let short = &swapped[..swapped.len() - 1];
@@ -201,22 +195,13 @@ fn the_bias_is_part_of_c() {
         DType::F32,
         Numbers::Integers,
     );
-    let without = ReferenceOf {
-        matrices: Matrices {
-            biased: false,
-            ..of.matrices
-        },
-        ..of
-    };
-    let exchange: Arc<dyn Exchange> = Arc::new(ThreadExchange::group(1).remove(0));
-    let reference = Reference::compute(&exchange, of, 1).unwrap();
+    let mut without = of;
+    without.matrices.biased = false;
+    let reference = alone(of);
     let part = rows_from(Matrix::C, 0..7, 5);
     let bytes = |of| stored(&by_definition(of), 5, &part, DType::F32);
     assert_eq!(reference.compare(&part, &bytes(&of), 1).wrong, 0);
-    let bias = of
-        .matrices
-        .source(Matrix::Bias, Numbers::Integers, 2)
-        .row(0, 0..5);
+    let bias = row(&of, Matrix::Bias, 0, 5);
     let nonzero = bias.iter().filter(|bias| **bias != 0.0).count() as u64;
     assert!(nonzero > 0, "{bias:?}");
     let missing = reference.compare(&part, &bytes(&without), 1);
@@ -231,8 +216,7 @@ fn the_new_residual_and_the_norm_are_compared_with_all_that_they_are_made_of() {
         (DType::F32, Numbers::Reals),
     ] {
         let of = reference_of(Operation::RowParallelLinearNorm, dtype, numbers);
-        let exchange: Arc<dyn Exchange> = Arc::new(ThreadExchange::group(1).remove(0));
-        let reference = Reference::compute(&exchange, of, 1).unwrap();
+        let reference = alone(of);
         let gemm = gemm_by_definition(&of);
         let [sums, normalized] = norm_by_definition(&of, &gemm);
         let compare = |matrix, rows: &[f32]| {
@@ -251,15 +235,9 @@ fn the_new_residual_and_the_norm_are_compared_with_all_that_they_are_made_of() {
         }
         // The residual, the norm or the weight left out.
         let plain = norm_by_definition(&of, &sums)[1].clone();
-        let weight = of
-            .matrices
-            .source(Matrix::NormWeight, numbers, of.set)
-            .row(0, 0..5);
-        let without_norm: Vec<f32> = sums
-            .iter()
-            .zip(weight.iter().cycle())
-            .map(|(r, w)| r * w)
-            .collect();
+        let weight = row(&of, Matrix::NormWeight, 0, 5);
+        let scaled = sums.iter().zip(weight.iter().cycle());
+        let without_norm: Vec<f32> = scaled.map(|(r, w)| r * w).collect();
         for (matrix, rows) in [
             (Matrix::ResidualOut, &gemm),
             (Matrix::C, &sums),
@@ -281,8 +259,7 @@ fn y_is_x_to_the_bit() {
         numbers: Numbers::Reals,
         set: 1,
     };
-    let exchange: Arc<dyn Exchange> = Arc::new(ThreadExchange::group(1).remove(0));
-    let reference = Reference::compute(&exchange, of, 1).unwrap();
+    let reference = alone(of);
     let x = of.matrices.source(Matrix::X, Numbers::Reals, 1);
     let mut gathered = x.bytes(&rows_from(Matrix::X, 0..9, 4), 1);
     let y = rows_from(Matrix::Y, 0..9, 4);
@@ -304,16 +281,13 @@ fn a_sparse_gemm_is_that_of_the_definition() {
         (Operation::AllGatherMatmul, 1),
     ] {
         let problem = Problem::new(7, 5, 300, DType::Bf16);
-        let matrices = Matrices::of(Some(operation), 3, &problem);
-        assert_eq!(matrices.summands, summands);
-        let of = ReferenceOf {
-            matrices: Matrices {
-                summands: 3,
-                ..matrices
-            },
+        let mut of = ReferenceOf {
+            matrices: Matrices::of(Some(operation), 3, &problem),
             numbers: Numbers::Integers,
             set: 1,
         };
+        assert_eq!(of.matrices.summands, summands);
+        of.matrices.summands = 3;
         assert!(of.matrices.source(Matrix::A, Numbers::Integers, 1).stride > 1);
         let wanted = by_definition(&of);
         assert!(wanted.iter().any(|c| *c != 0.0));
@@ -327,8 +301,7 @@ fn a_sparse_gemm_is_that_of_the_definition() {
 #[test]
 fn rows_that_are_equal_bytes_are_right_and_no_others() {
     let of = reference_of(Operation::AllGatherMatmul, DType::Bf16, Numbers::Integers);
-    let exchange: Arc<dyn Exchange> = Arc::new(ThreadExchange::group(1).remove(0));
-    let reference = Reference::compute(&exchange, of, 1).unwrap();
+    let reference = alone(of);
     let part = rows_from(Matrix::C, 0..7, 5);
     let bytes = stored(&by_definition(&of), 5, &part, DType::Bf16);
     for place in 0..bytes.len() / 2 {
