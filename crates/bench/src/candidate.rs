@@ -102,9 +102,6 @@ pub trait Candidate {
     /// Times in µs that so many calls take the host to enqueue, each on an idle stream: at the candidate's M,
     /// and at an M that changes from call to call among some that it knows. What it does not have is empty.
     /// All ranks make the same calls.
-    ///
-    /// # Errors
-    /// What the calls report.
     fn enqueue_us(&self, _calls: usize) -> Result<[Vec<f64>; 2]> {
         Ok([Vec::new(), Vec::new()])
     }

@@ -29,9 +29,6 @@ pub struct Clock<B: Backend> {
 
 impl<B: ExecuteBackend> Clock<B> {
     /// A clock for up to `calls` timed calls between two readings. Collective.
-    ///
-    /// # Errors
-    /// What the backend reports.
     pub fn new(session: &Session<B>, calls: usize) -> Result<Self> {
         let backend = &session.backend;
         let marks = (0..calls).map(|_| Ok((backend.event()?, backend.event()?)));
@@ -49,9 +46,6 @@ impl<B: ExecuteBackend> Clock<B> {
 
     /// Enqueues a timed `call`, the `index`-th since the last reading, with `lead` to hide the cost of
     /// enqueuing it.
-    ///
-    /// # Errors
-    /// What the backend and `call` report.
     pub fn time(
         &self,
         session: &Session<B>,
@@ -74,9 +68,6 @@ impl<B: ExecuteBackend> Clock<B> {
     }
 
     /// What the clock itself costs: the times of nothing, the slowest rank's each. Collective.
-    ///
-    /// # Errors
-    /// What the backend reports.
     pub fn cost(&self, session: &Session<B>) -> Result<Option<Spread>> {
         let mut samples = Vec::new();
         for _ in 0..EMPTY_CALLS.div_ceil(self.capacity().max(1)) {

@@ -25,6 +25,9 @@
 //!   trait, by which they are called, loaded, verified and timed.
 //! - **The breakdown** of one implementation times its parts as plans of their own, in the same rounds.
 //!
+//! A function passes on what the layers below it report; its documentation names errors where it has others,
+//! or where they mean something to its caller.
+//!
 //! What is found is a [`Report`](warpweave_report::Report): that crate writes, reads, compares and draws it.
 
 mod alone;

@@ -26,9 +26,6 @@ fn piece(kind: BackendKind) -> usize {
 
 /// The speed of all-gather traffic by copy-engine pushes; `None` for a rank alone, and for ranks in several
 /// nodes, where no copy engine reaches all. Collective.
-///
-/// # Errors
-/// What binding and running report.
 pub fn push_bandwidth<B: ExecuteBackend>(
     session: &Session<B>,
     clock: &Clock<B>,

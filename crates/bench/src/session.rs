@@ -91,9 +91,6 @@ impl<B: ExecuteBackend> Session<B> {
     }
 
     /// Comes before each call that is timed or verified: what a test does to this rank.
-    ///
-    /// # Errors
-    /// What an injected fault reports; what the backend reports.
     pub fn before_call(&self) -> Result<()> {
         if let Some(delay) = self.injection.delay() {
             self.backend.delay(&self.stream, delay)?;
@@ -122,18 +119,12 @@ impl<B: ExecuteBackend> Session<B> {
     }
 
     /// What this rank made, once every rank has made its own.
-    ///
-    /// # Errors
-    /// As [`Session::agree`].
     pub fn on_all<T>(&self, step: &str, mine: Result<T>) -> Result<T> {
         let (mine, _) = self.exchanged(step, mine, |_| Vec::new())??;
         Ok(mine)
     }
 
     /// The same where a rank may be unable to make it: the first reason why some rank is.
-    ///
-    /// # Errors
-    /// As [`Session::agree`].
     pub fn if_all_can<T>(
         &self,
         step: &str,
@@ -194,9 +185,6 @@ impl<B: ExecuteBackend> Session<B> {
     }
 
     /// As [`Session::agree`], for times and other numbers.
-    ///
-    /// # Errors
-    /// As [`Session::agree`].
     pub fn agree_numbers(&self, step: &str, mine: Result<Vec<f64>>) -> Result<Vec<Vec<f64>>> {
         let mine = mine.map(|numbers| numbers.iter().flat_map(|n| n.to_le_bytes()).collect());
         let decode = |bytes: Vec<u8>| {
@@ -225,9 +213,6 @@ impl<B: ExecuteBackend> Session<B> {
     }
 
     /// Local memory that holds `bytes`, uploaded on the session's stream.
-    ///
-    /// # Errors
-    /// What the backend reports.
     pub fn upload(&self, bytes: &[u8]) -> Result<B::Memory> {
         let memory = self.backend.allocate(bytes.len())?;
         // SAFETY: the memory was just allocated with this length and nothing else knows it.

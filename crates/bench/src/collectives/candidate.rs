@@ -42,9 +42,6 @@ pub struct Libraries<'a, B: NcclBackend> {
 
 impl<'a, B: NcclBackend> Libraries<'a, B> {
     /// For `wanted` rows of messages of up to `largest` bytes. Collective.
-    ///
-    /// # Errors
-    /// What makes them reports.
     pub fn new(session: &'a Session<B>, largest: usize, wanted: &[String]) -> Result<Self> {
         let options = CollectiveOptions {
             // A rank's share of the largest message, rounded up, for each rank.
@@ -72,9 +69,6 @@ impl<'a, B: NcclBackend> Libraries<'a, B> {
 
     /// Inputs and outputs of up to these many bytes, for every kind of row; `ours_is_local` says that ours
     /// take plain memory too. Collective.
-    ///
-    /// # Errors
-    /// What allocating reports.
     pub(super) fn arena(
         &self,
         bytes: [usize; 2],
@@ -313,9 +307,6 @@ pub(super) fn bytes_of(call: &Collective, world: usize) -> [usize; 2] {
 
 /// The row of a message in bf16 with memory of its own: by NCCL, or by the variant that the library selects.
 /// `Err` says why it cannot run here. Collective.
-///
-/// # Errors
-/// What makes it reports.
 pub fn alone<'a, B: NcclBackend>(
     session: &'a Session<B>,
     operation: Operation,

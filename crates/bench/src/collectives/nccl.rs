@@ -28,9 +28,6 @@ pub trait NcclBackend: ExecuteBackend + CollectiveKernels + TransferBackend {
     }
 
     /// Lets transfers of `ends` go by NCCL, with a communicator of their own. Collective.
-    ///
-    /// # Errors
-    /// As [`NcclBackend::nccl`].
     fn attach_nccl(&self, _ends: &PointToPoint<Self>, _exchange: &dyn Exchange) -> Result<()> {
         no_gpus()
     }
@@ -52,17 +49,11 @@ pub trait NcclBackend: ExecuteBackend + CollectiveKernels + TransferBackend {
     fn window_address(window: &Self::Window) -> DevicePtr;
 
     /// Lets go of it once no rank's work uses it. Collective.
-    ///
-    /// # Errors
-    /// What NCCL reports.
     fn close_window(&self, _window: Self::Window, _exchange: &dyn Exchange) -> Result<()> {
         no_gpus()
     }
 
     /// Enqueues `call` by NCCL; may be captured in a graph.
-    ///
-    /// # Errors
-    /// What NCCL reports.
     ///
     /// # Safety
     /// As [`Collectives::enqueue`](warpweave_comm::Collectives::enqueue); operands that lie in a window do so

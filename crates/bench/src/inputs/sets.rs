@@ -48,9 +48,6 @@ impl<B: ExecuteBackend> InputSets<B> {
     }
 
     /// The part that `operand` takes, made where it is not there yet.
-    ///
-    /// # Errors
-    /// What the backend reports.
     pub fn of(
         &mut self,
         session: &Session<B>,

@@ -252,9 +252,6 @@ impl<'a, B: ExecuteBackend> PlanCandidate<'a, B> {
 
     /// Binds a plan that is not proved, as [`PlanCandidate::of_plans`] does. Collective.
     ///
-    /// # Errors
-    /// What binding reports.
-    ///
     /// # Safety
     /// As for [`Executor::bind_unchecked`].
     pub unsafe fn of_unproved(session: &'a Session<B>, plan: Plan) -> Result<Self> {
@@ -290,18 +287,12 @@ impl<'a, B: ExecuteBackend> PlanCandidate<'a, B> {
     }
 
     /// Enqueues a call that no injected fault concerns.
-    ///
-    /// # Errors
-    /// What the executor reports.
     pub fn run(&self) -> Result<()> {
         self.runs.run(self.m)
     }
 
     /// Takes the inputs of its operands out of `inputs`, which makes those that it lacks. What has no output
     /// is timed, with reals, and not verified.
-    ///
-    /// # Errors
-    /// What the backend reports.
     pub fn take(&mut self, inputs: &mut InputSets<B>) -> Result<()> {
         let is_verified = with_role(&self.operands, Role::Output).next().is_some();
         for operand in self.operands.iter().filter(|o| o.role() != Role::Output) {
@@ -326,9 +317,6 @@ impl<'a, B: ExecuteBackend> PlanCandidate<'a, B> {
     }
 
     /// Makes the first call and lets the plan choose its algorithms. Collective.
-    ///
-    /// # Errors
-    /// What the executor reports.
     pub fn tune(&mut self) -> Result<()> {
         self.prepare(Numbers::Reals)?;
         self.load(Set {

@@ -33,9 +33,6 @@ pub struct References(BTreeMap<(Numbers, usize), Reference>);
 
 impl References {
     /// Computes those of so many sets of each kind. Collective.
-    ///
-    /// # Errors
-    /// What the exchange and the host's memory report.
     pub fn compute<B: ExecuteBackend>(
         session: &Session<B>,
         matrices: Matrices,
