@@ -36,6 +36,14 @@ pub struct Set {
     pub index: usize,
 }
 
+impl Set {
+    /// A set of what candidates are timed with.
+    pub const fn reals(index: usize) -> Self {
+        let numbers = Numbers::Reals;
+        Self { numbers, index }
+    }
+}
+
 /// Elements that a call writes on this rank.
 #[derive(Clone, Copy, Debug)]
 pub struct Output {

@@ -113,23 +113,19 @@ impl Injection {
             self.calls_left.set(left);
             return Ok(());
         }
-        match fault {
+        let what = match fault {
             Fault::Stall => {
                 std::thread::sleep(self.patience);
-                Err(BenchError::Injected {
-                    rank: self.rank,
-                    what: "stalled",
-                })
+                "stalled"
             }
             _ => {
                 let own = rustix::process::getpid();
                 let _ = rustix::process::kill_process(own, rustix::process::Signal::KILL);
-                Err(BenchError::Injected {
-                    rank: self.rank,
-                    what: "could not kill itself",
-                })
+                "could not kill itself"
             }
-        }
+        };
+        let rank = self.rank;
+        Err(BenchError::Injected { rank, what })
     }
 }
 
@@ -139,25 +135,12 @@ mod tests {
 
     #[test]
     fn faults_are_read_from_text() {
-        let fault: InjectedFault = "stall:3".parse().unwrap();
-        assert_eq!(
-            fault,
-            InjectedFault {
-                fault: Fault::Stall,
-                rank: 3
-            }
-        );
+        let stall: InjectedFault = "stall:3".parse().unwrap();
+        assert_eq!((stall.fault, stall.rank), (Fault::Stall, 3));
         let slow: InjectedFault = "slow5-70:0".parse().unwrap();
         let (least, most) = (5, 70);
         assert_eq!(slow.fault, Fault::Slow { least, most });
-        for wrong in [
-            "stall",
-            "stall:",
-            "freeze:1",
-            "kill:-1",
-            "slow:1",
-            "slow9-8:1",
-        ] {
+        for wrong in "stall stall: freeze:1 kill:-1 slow:1 slow9-8:1".split(' ') {
             assert!(wrong.parse::<InjectedFault>().unwrap_err().contains(wrong));
         }
     }

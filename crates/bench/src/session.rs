@@ -118,7 +118,7 @@ impl<B: ExecuteBackend> Session<B> {
         Ok(all.map(|(_, words)| words))
     }
 
-    /// What this rank made, once every rank has made its own.
+    /// As [`Session::agree`], of what each rank makes: this rank's.
     pub fn on_all<T>(&self, step: &str, mine: Result<T>) -> Result<T> {
         let (mine, _) = self.exchanged(step, mine, |_| Vec::new())??;
         Ok(mine)

@@ -104,12 +104,6 @@ impl Schedule {
     }
 }
 
-/// What candidates are timed with.
-fn reals(index: usize) -> Set {
-    let numbers = Numbers::Reals;
-    Set { numbers, index }
-}
-
 /// Takes the times of candidates.
 pub struct Timing<'a, B: ExecuteBackend> {
     /// This rank.
@@ -194,7 +188,7 @@ impl<B: ExecuteBackend> Timing<'_, B> {
         how: Call,
     ) -> Result<Vec<f64>> {
         for i in 0..calls {
-            candidate.load(reals(first + i))?;
+            candidate.load(Set::reals(first + i))?;
             self.clock
                 .time(self.session, i, schedule.lead, || candidate.call(how))?;
         }
@@ -210,7 +204,7 @@ impl<B: ExecuteBackend> Timing<'_, B> {
         how: Call,
     ) -> Result<f64> {
         let calls = schedule.back_to_back;
-        candidate.load(reals(round))?;
+        candidate.load(Set::reals(round))?;
         let lead = (schedule.lead * calls as u32).min(Duration::from_millis(20));
         self.clock.time(self.session, 0, lead, || {
             (0..calls).try_for_each(|_| candidate.call(how))
@@ -229,7 +223,7 @@ impl<B: ExecuteBackend> Timing<'_, B> {
         let mine = || {
             let mut enqueuing = Duration::ZERO;
             for i in 0..PROBES {
-                candidate.load(reals(i))?;
+                candidate.load(Set::reals(i))?;
                 let start = Instant::now();
                 self.clock
                     .time(self.session, i, Duration::from_millis(1), || {

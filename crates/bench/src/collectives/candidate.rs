@@ -17,7 +17,6 @@ use super::nccl::NcclBackend;
 use super::operation::count;
 use crate::candidate::{Call, Candidate, Output, Set};
 use crate::error::{BenchError, Result, if_available};
-use crate::inputs::Numbers;
 use crate::session::Session;
 use crate::verification::comparison::Comparison;
 
@@ -189,10 +188,7 @@ impl<B: NcclBackend> Candidate for Row<'_, B> {
     }
 
     fn first_call(&mut self) -> Result<Option<String>> {
-        self.load(Set {
-            numbers: Numbers::Integers,
-            index: 0,
-        })?;
+        self.load(Set::reals(0))?;
         self.enqueue()?;
         self.synchronize()?;
         let session = self.session();

@@ -33,13 +33,13 @@ fn output(
         source,
         first,
     };
+    let of_peers = |first| {
+        let of_peer = |peer| part(peer * count, Some(peer), first);
+        (0..world).map(of_peer).collect()
+    };
     match operation {
-        Operation::AllGather => (0..world)
-            .map(|peer| part(peer * count, Some(peer), 0))
-            .collect(),
-        Operation::AllToAll => (0..world)
-            .map(|peer| part(peer * count, Some(peer), rank * count))
-            .collect(),
+        Operation::AllGather => of_peers(0),
+        Operation::AllToAll => of_peers(rank * count),
         Operation::ReduceScatter => vec![part(0, None, rank * count)],
         Operation::AllReduce => vec![part(0, None, 0)],
         Operation::Broadcast => vec![part(0, Some(root), 0)],
@@ -86,7 +86,7 @@ impl Expected {
                 let wanted = &mut wanted[..(to - at).min(BLOCK)];
                 self.block(part, at, wanted);
                 let got = &got[(at - first) * size..][..wanted.len() * size];
-                let found = self.expectation.compare((0, at), got, (wanted, &[]));
+                let found = self.expectation.compare((0, at), got, wanted, |_| 0.0);
                 comparison = comparison.and(found);
             }
         }
@@ -123,18 +123,15 @@ impl Expected {
 mod tests {
     use super::*;
     use crate::collectives::DEFAULT_OPERATIONS;
-    use warpweave_comm::collective::Operand;
-    use warpweave_symm_mem::{DType, DevicePtr};
+    use crate::collectives::candidate::call_of;
+    use warpweave_symm_mem::DType;
+    use warpweave_symm_mem::host::decode;
 
     fn call(operation: Operation, count: usize, root: usize) -> Call {
-        let nothing = Operand::local(DevicePtr::NULL);
         Call {
-            operation,
-            dtype: DType::F32,
             count,
             root,
-            input: nothing,
-            output: nothing,
+            ..call_of(operation, DType::F32, 0, 1)
         }
     }
 
@@ -143,10 +140,7 @@ mod tests {
         let input = |from: usize| {
             let (elements, _) = operation.elements(count, world);
             let bytes = Stream::new(from, 1, world).bytes(DType::F32, elements, 1);
-            let floats = bytes
-                .chunks_exact(4)
-                .map(|b| f32::from_ne_bytes(b.try_into().unwrap()));
-            floats.collect::<Vec<_>>()
+            decode(DType::F32, &bytes)
         };
         let all: Vec<_> = (0..world).map(input).collect();
         let sum = |i: usize| all.iter().map(|input| input[i]).sum();
@@ -167,17 +161,11 @@ mod tests {
         // Longer than a block, and no multiple of anything.
         let (count, world, rank) = (BLOCK + 901, 3, 1);
         for operation in DEFAULT_OPERATIONS {
-            let mut out: Vec<u8> = by_definition(operation, rank, world, count)
-                .iter()
-                .flat_map(|v| v.to_ne_bytes())
-                .collect();
+            let mut out = encode(DType::F32, &by_definition(operation, rank, world, count));
             let expected = Expected::of(&call(operation, count, 2), (rank, world), 1);
             let right = expected.compare(0, &out, 4);
-            assert_eq!(
-                (right.elements, right.wrong),
-                (out.len() as u64 / 4, 0),
-                "{operation}"
-            );
+            let found = (right.elements, right.wrong);
+            assert_eq!(found, (out.len() as u64 / 4, 0), "{operation}");
             // In pieces, as large outputs come.
             let at = 1237;
             let rest = expected.compare(at, &out[at * 4..], 2);
@@ -185,11 +173,8 @@ mod tests {
             let place = out.len() / 4 - 3;
             out[place * 4..][..4].copy_from_slice(&f32::NAN.to_ne_bytes());
             let wrong = expected.compare(0, &out, 4);
-            assert_eq!(
-                (wrong.wrong, wrong.first.unwrap().col),
-                (1, place),
-                "{operation}"
-            );
+            let found = (wrong.wrong, wrong.first.unwrap().col);
+            assert_eq!(found, (1, place), "{operation}");
         }
     }
 
@@ -197,10 +182,8 @@ mod tests {
     fn both_zeros_are_right() {
         let expected = Expected::of(&call(Operation::AllReduce, 4000, 0), (0, 1), 0);
         let mut out = Stream::new(0, 0, 1).bytes(DType::F32, 4000, 1);
-        let zero = out
-            .chunks_exact(4)
-            .position(|b| b == 0f32.to_ne_bytes())
-            .unwrap();
+        let is_zero = |bytes: &[u8]| bytes == 0f32.to_ne_bytes();
+        let zero = out.chunks_exact(4).position(is_zero).unwrap();
         out[zero * 4..][..4].copy_from_slice(&(-0f32).to_ne_bytes());
         assert_eq!(expected.compare(0, &out, 1).wrong, 0);
     }

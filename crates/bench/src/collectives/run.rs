@@ -53,9 +53,7 @@ pub(crate) fn measure<B: NcclBackend>(
     report: &mut Report,
     each: &mut dyn FnMut(&Report) -> Result<()>,
 ) -> Result<()> {
-    let Run {
-        session, settings, ..
-    } = run;
+    let (session, settings) = (run.session, run.settings);
     let (dtype, world) = (settings.message_dtype(), session.world());
     report.peers = settings.peers.as_ref().map(|peers| peers.by.clone());
     // The suite `decode` has GEMMs and, as an engine does, collectives with the default options on plain memory.

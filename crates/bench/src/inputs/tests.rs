@@ -1,16 +1,10 @@
 use super::*;
 use warpweave_symm_mem::DType;
+use warpweave_symm_mem::host::decode;
 
 /// Whole rows of a matrix.
 pub(crate) fn rows_from(matrix: Matrix, rows: Range<usize>, cols: usize) -> Operand {
     part("", matrix, rows, 0..cols)
-}
-
-fn floats(bytes: &[u8]) -> Vec<f32> {
-    bytes
-        .chunks_exact(4)
-        .map(|b| f32::from_ne_bytes(b.try_into().unwrap()))
-        .collect()
 }
 
 fn matrices(operation: Operation, world: usize, problem: Problem) -> Matrices {
@@ -20,7 +14,7 @@ fn matrices(operation: Operation, world: usize, problem: Problem) -> Matrices {
 fn of_f32(matrix: Matrix, numbers: Numbers, set: usize) -> Vec<f32> {
     let problem = Problem::new(64, 64, 64, DType::F32);
     let source = Matrices::of(None, 1, &problem).source(matrix, numbers, set);
-    floats(&source.bytes(&rows_from(matrix, 0..64, 64), 2))
+    decode(DType::F32, &source.bytes(&rows_from(matrix, 0..64, 64), 2))
 }
 
 #[test]
@@ -37,7 +31,10 @@ fn a_rank_makes_the_same_elements_as_any_other() {
 fn every_box_is_cut_out_of_the_same_matrix() {
     let problem = Problem::new(9, 1, 13, DType::F32);
     let source = Matrices::of(None, 1, &problem).source(Matrix::A, Numbers::Reals, 0);
-    let whole = floats(&source.bytes(&rows_from(Matrix::A, 0..9, 13), 1));
+    let whole = decode(
+        DType::F32,
+        &source.bytes(&rows_from(Matrix::A, 0..9, 13), 1),
+    );
     let cyclic = Operand {
         rows: vec![7..9, 0..1, 4..5],
         cols: 3..8,
@@ -48,15 +45,16 @@ fn every_box_is_cut_out_of_the_same_matrix() {
         ..cyclic.clone()
     };
     let rows = [7, 8, 0, 4];
-    let as_is: Vec<f32> = rows
+    let at = |row: usize, col: usize| whole[row * 13 + col];
+    let as_is = rows
         .iter()
-        .flat_map(|row| whole[row * 13 + 3..row * 13 + 8].to_vec())
+        .flat_map(|&row| (3..8).map(move |col| at(row, col)));
+    let as_is: Vec<_> = as_is.collect();
+    let turned: Vec<_> = (3..8)
+        .flat_map(|col| rows.map(|row| at(row, col)))
         .collect();
-    let turned: Vec<f32> = (3..8)
-        .flat_map(|col| rows.map(|row| whole[row * 13 + col]))
-        .collect();
-    assert_eq!(floats(&source.bytes(&cyclic, 2)), as_is);
-    assert_eq!(floats(&source.bytes(&transposed, 2)), turned);
+    assert_eq!(decode(DType::F32, &source.bytes(&cyclic, 2)), as_is);
+    assert_eq!(decode(DType::F32, &source.bytes(&transposed, 2)), turned);
     assert_eq!((cyclic.stored(), transposed.stored()), ((4, 5), (5, 4)));
     assert_eq!(source.row(8, 3..8), whole[8 * 13 + 3..8 * 13 + 8]);
 }

@@ -319,10 +319,7 @@ impl<'a, B: ExecuteBackend> PlanCandidate<'a, B> {
     /// Makes the first call and lets the plan choose its algorithms. Collective.
     pub fn tune(&mut self) -> Result<()> {
         self.prepare(Numbers::Reals)?;
-        self.load(Set {
-            numbers: Numbers::Reals,
-            index: 0,
-        })?;
+        self.load(Set::reals(0))?;
         self.run()?;
         self.synchronize()?;
         self.runs.tune(&self.session.executor)
@@ -368,9 +365,7 @@ impl<'a, B: ExecuteBackend> PlanCandidate<'a, B> {
                 return Err(self.wrong(operand, "no input was made for it".into()));
             };
             let (from, bytes) = (stored.set(set.index).address(), stored.bytes());
-            let Session {
-                backend, stream, ..
-            } = self.session;
+            let (backend, stream) = (&self.session.backend, &self.session.stream);
             // SAFETY: both ranges are as long as `address` has checked and outlive the stream's work, as
             // memory waits for it when dropped. The plan's own work on the buffer is ordered by the stream,
             // and its proof covers this write between calls.

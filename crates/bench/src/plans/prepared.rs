@@ -267,9 +267,7 @@ impl<B: ExecuteBackend> Runs<B> for Calls<'_, B> {
 
     fn capture(&mut self) -> Result<()> {
         self.graph = None;
-        let Session {
-            backend, stream, ..
-        } = self.session;
+        let (backend, stream) = (&self.session.backend, &self.session.stream);
         self.graph = Some(backend.capture(stream, || self.run(self.m))?);
         Ok(())
     }
@@ -282,9 +280,7 @@ impl<B: ExecuteBackend> Runs<B> for Calls<'_, B> {
         }
         let graph = self.graph.as_ref();
         let graph = graph.ok_or_else(|| ExecuteError::NotCaptured { plan: plan() })?;
-        let Session {
-            backend, stream, ..
-        } = self.session;
+        let (backend, stream) = (&self.session.backend, &self.session.stream);
         // SAFETY: this device captured the graph, which holds one call. Its operands and its schedule are
         // fields of this candidate, and the operands are dropped first, which waits for the launch; the
         // executor, which the session has, keeps the arena of captured calls. All ranks launch theirs in the

@@ -116,13 +116,9 @@ impl Case {
     /// The same in a job of so many nodes: what can span nodes spans these.
     pub fn over_nodes(&mut self, nodes: usize) {
         let all = std::mem::take(&mut self.implementations).into_iter();
-        for implementation in all.map(|one| one.over_nodes(nodes)) {
-            if !self
-                .implementations
-                .iter()
-                .any(|own| own.name == implementation.name)
-            {
-                self.implementations.push(implementation);
+        for one in all.map(|one| one.over_nodes(nodes)) {
+            if self.implementations.iter().all(|own| own.name != one.name) {
+                self.implementations.push(one);
             }
         }
     }
@@ -203,13 +199,11 @@ impl Suite {
                 }
             }
         }
-        match cases.is_empty() {
-            true => Err(BenchError::Usage(format!(
-                "there is no algorithm yet for the suite {}",
-                self.name
-            ))),
-            false => Ok(cases),
+        if cases.is_empty() {
+            let why = format!("there is no algorithm yet for the suite {}", self.name);
+            return Err(BenchError::Usage(why));
         }
+        Ok(cases)
     }
 
     fn chosen(&self, table: &[Entry], names: &[String]) -> Result<Vec<Entry>> {

@@ -152,12 +152,13 @@ impl<'a, B: ExecuteBackend> Bench<'a, B> {
         let Ok(candidate) = &entrant.candidate else {
             return Ok([None; 2]);
         };
-        self.stage.at(&format!("enqueuing {}", entrant.name));
-        let calls = match B::KIND {
-            BackendKind::Cuda => 100,
-            BackendKind::Host => 10,
+        let calls = if B::KIND == BackendKind::Cuda {
+            100
+        } else {
+            10
         };
         let step = format!("enqueuing {}", entrant.name);
+        self.stage.at(&step);
         let mine = candidate.enqueue_us(calls).map(|times| times.concat());
         let ranks = self.stage.run.session.agree_numbers(&step, mine)?;
         let spread = |from: usize| {
@@ -205,10 +206,8 @@ impl<'a, B: ExecuteBackend> Bench<'a, B> {
         let single = |place: Option<usize>| times.get(place?)?.as_ref()?.spread(Metric::Single);
         let limit = match (alone.map(|place| &entrants[place]), self.case.operation) {
             (Some(entrant), Some(operation)) if entrant.candidate.is_ok() => {
-                let gemm = (
-                    single(alone),
-                    entrant.row(Some(&Times::default())).algorithms,
-                );
+                let algorithms = entrant.row(Some(&Times::default())).algorithms;
+                let gemm = (single(alone), algorithms);
                 let links = self.stage.run.links.as_ref();
                 Some(limit((operation, &self.problem), world, gemm, links)?)
             }

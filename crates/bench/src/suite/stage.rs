@@ -72,7 +72,8 @@ impl<B: ExecuteBackend> Stage<'_, B> {
         let Ok(candidate) = &mut entrant.candidate else {
             return Ok(());
         };
-        self.at(&format!("first call of {}", entrant.name));
+        let step = format!("first call of {}", entrant.name);
+        self.at(&step);
         // Nothing, or why there is no call, or why there is no graph.
         let mine = match candidate.first_call() {
             Ok(None) => Ok(String::new()),
@@ -80,7 +81,6 @@ impl<B: ExecuteBackend> Stage<'_, B> {
             Err(error) if error.is_unavailable() => Ok(format!("call: {error}")),
             Err(error) => Err(error),
         };
-        let step = format!("first call of {}", entrant.name);
         let all = match self.run.session.attempt(&step, mine.map(String::into))? {
             Ok(all) => all,
             Err(error) => return self.survive(entrant, error),

@@ -171,20 +171,34 @@ impl Expectation {
         (f64::from(wanted.abs()) + partial) * self.unit() * 1.001 + sums
     }
 
-    /// How far off each sum may be.
+    /// How far off each sum may be. `magnitudes` belongs to each of them, where partial results are rounded, and
+    /// is empty where none are.
     pub(super) fn slacks(&self, wanted: &[f32], magnitudes: &[f32]) -> impl Fn(usize) -> f64 {
         move |i| self.slack(wanted[i], magnitudes.get(i).copied().unwrap_or(0.0))
     }
 
-    fn compare_each(
+    /// Compares elements of a row of the matrix from column `at.1` on: `got`, as they are stored, with
+    /// `wanted`, which is f32 that is exact for integers. Where each element has one right value, all of them
+    /// are compared at once; else the i-th may be as far off as `slack` says of i.
+    pub fn compare(
         &self,
         at: (usize, usize),
-        got: impl Iterator<Item = f32>,
+        got: &[u8],
         wanted: &[f32],
         slack: impl Fn(usize) -> f64,
     ) -> Comparison {
+        let size = self.dtype.size();
+        if self.is_exact() {
+            let mut right = vec![0; wanted.len() * size];
+            right.copy_from_slice(&encode(self.dtype, wanted));
+            if got == right {
+                return Comparison::right(wanted.len() as u64);
+            }
+        }
+        let got = got.chunks_exact(size);
+        let got = got.flat_map(|bytes| decode(self.dtype, bytes));
         let mut result = Comparison::default();
-        for (i, got) in got.into_iter().take(wanted.len()).enumerate() {
+        for (i, got) in got.take(wanted.len()).enumerate() {
             let wanted = match self.numbers {
                 Numbers::Integers => rounded(self.dtype, wanted[i]),
                 Numbers::Reals => wanted[i],
@@ -218,41 +232,6 @@ impl Expectation {
         }
         result
     }
-
-    /// Compares elements of a row of the matrix from column `at.1` on: `got`, as they are stored, with
-    /// `wanted`, which is f32 that is exact for integers. `magnitudes` belongs to each of them, where partial
-    /// results are rounded, and is empty where none are. Where each element has one right value, all of them
-    /// are compared at once.
-    pub fn compare(
-        &self,
-        at: (usize, usize),
-        got: &[u8],
-        (wanted, magnitudes): (&[f32], &[f32]),
-    ) -> Comparison {
-        self.compare_within(at, got, wanted, self.slacks(wanted, magnitudes))
-    }
-
-    /// The same for what is computed from sums: where inputs are reals, the i-th may be as far off as `slack`
-    /// says of i.
-    pub fn compare_within(
-        &self,
-        at: (usize, usize),
-        got: &[u8],
-        wanted: &[f32],
-        slack: impl Fn(usize) -> f64,
-    ) -> Comparison {
-        let size = self.dtype.size();
-        if self.is_exact() {
-            let mut right = vec![0; wanted.len() * size];
-            right.copy_from_slice(&encode(self.dtype, wanted));
-            if got == right {
-                return Comparison::right(wanted.len() as u64);
-            }
-        }
-        let got = got.chunks_exact(size);
-        let got = got.flat_map(|bytes| decode(self.dtype, bytes));
-        self.compare_each(at, got, wanted, slack)
-    }
 }
 
 #[cfg(test)]
@@ -262,16 +241,26 @@ mod tests {
     fn expect(numbers: Numbers, summands: usize) -> Expectation {
         Expectation {
             numbers,
-            dtype: DType::Bf16,
-            narrow: false,
             terms: 64,
             summands,
-            further: 0,
+            ..Expectation::exact(DType::Bf16)
+        }
+    }
+
+    fn copied() -> Expectation {
+        Expectation {
+            terms: 0,
+            ..expect(Numbers::Reals, 1)
         }
     }
 
     fn compare(expect: Expectation, got: &[f32], wanted: &[f32]) -> Comparison {
-        expect.compare((11, 4), &encode(expect.dtype, got), (wanted, &[]))
+        expect.compare(
+            (11, 4),
+            &encode(expect.dtype, got),
+            wanted,
+            expect.slacks(wanted, &[]),
+        )
     }
 
     #[test]
@@ -283,23 +272,14 @@ mod tests {
         assert_eq!((all.elements, all.wrong, all.relative_error()), (4, 0, 0.0));
         let off = compare(expect, &out, &[3.0, 257.0, -7.0, 13.0]);
         let first = off.first.unwrap();
-        assert_eq!(
-            (off.wrong, first.row, first.col, first.wanted),
-            (1, 11, 7, 13.0)
-        );
+        let found = (off.wrong, first.row, first.col, first.wanted);
+        assert_eq!(found, (1, 11, 7, 13.0));
     }
 
     #[test]
     fn poison_is_wrong_whatever_is_expected() {
-        let copied = Expectation {
-            terms: 0,
-            ..expect(Numbers::Reals, 1)
-        };
-        for expect in [
-            expect(Numbers::Integers, 1),
-            expect(Numbers::Reals, 8),
-            copied,
-        ] {
+        let integers = expect(Numbers::Integers, 1);
+        for expect in [integers, expect(Numbers::Reals, 8), copied()] {
             let poison = compare(expect, &[f32::NAN; 2], &[0.0, 1.0]);
             assert_eq!(poison.wrong, 2, "{expect:?}");
             assert_eq!(poison.relative_error(), f64::INFINITY);
@@ -321,10 +301,7 @@ mod tests {
 
     #[test]
     fn copies_are_equal_or_wrong() {
-        let copied = Expectation {
-            terms: 0,
-            ..expect(Numbers::Reals, 1)
-        };
+        let copied = copied();
         assert_eq!(compare(copied, &[0.5], &[0.5]).wrong, 0);
         let wrong = compare(copied, &[0.503_906_25], &[0.5]);
         assert_eq!((wrong.wrong, copied.tolerance()), (1, 0.0));
@@ -346,7 +323,7 @@ mod tests {
             let magnitude: f32 = parts.iter().map(|p| p.abs()).sum();
             let compare = |sum: f32| {
                 let got = encode(DType::Bf16, &[sum]);
-                expect.compare((0, 0), &got, (&[wanted], &[magnitude]))
+                expect.compare((0, 0), &got, &[wanted], |_| expect.slack(wanted, magnitude))
             };
             for order in [[0, 1, 2, 3], [3, 1, 0, 2], [2, 3, 1, 0]] {
                 let add = |sum: f32, rank: usize| {

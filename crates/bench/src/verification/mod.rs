@@ -116,9 +116,7 @@ impl<B: ExecuteBackend> Verifier<B> {
         (candidate, outputs): (&dyn Candidate, &[Output]),
         calls: &[(Call, Set)],
     ) -> Result<()> {
-        let Session {
-            backend, stream, ..
-        } = session;
+        let (backend, stream) = (&session.backend, &session.stream);
         let each: usize = outputs.iter().map(|output| output.bytes).sum();
         let mut to = self.room(session, calls.len() * each)?;
         for (i, &(how, set)) in calls.iter().enumerate() {

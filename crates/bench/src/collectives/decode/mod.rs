@@ -14,7 +14,7 @@ use warpweave_symm_mem::{BackendKind, DType};
 
 pub(super) use self::layers::Layers;
 use self::layers::{Local, Matrix, Norm, Reduce, Work};
-use super::candidate::{Libraries, Row, call_of};
+use super::candidate::{Libraries, Row, bytes_of, call_of};
 use super::memory::{Arena, Place};
 use super::method::{Method, wants};
 use super::nccl::NcclBackend;
@@ -175,16 +175,11 @@ fn row<'a, B: NcclBackend>(
         Reduce::By(method) => method,
         // A row without an all-reduce has one that it does not call.
         Reduce::Selected | Reduce::Nothing => {
-            let bytes = [call.count * call.dtype.size(); 2];
-            let (input, output) = match arena.operands(Place::Plain, bytes)? {
-                Ok([input, output]) => (input, output),
+            let mut call = call;
+            match arena.operands(Place::Plain, bytes_of(&call, libraries.session.world()))? {
+                Ok([input, output]) => (call.input, call.output) = (input, output),
                 Err(reason) => return Ok(Err(reason)),
-            };
-            let call = Collective {
-                input,
-                output,
-                ..call
-            };
+            }
             let ours = &libraries.ours;
             Method::Ours(match is_fused {
                 true => ours.select_norm(&layers.norm(&call, &call.input))?,
@@ -192,14 +187,15 @@ fn row<'a, B: NcclBackend>(
             })
         }
     };
-    match method {
-        Method::Ours(Variant::Packets | Variant::PacketsTwoShot) => {}
-        _ if is_fused => {
-            let by = method.name();
-            let why = format!("at this size it takes two launches, the first by {by}");
-            return Ok(Err(why));
-        }
-        _ => {}
+    let takes_norm = matches!(
+        method,
+        Method::Ours(Variant::Packets | Variant::PacketsTwoShot)
+    );
+    if is_fused && !takes_norm {
+        let by = method.name();
+        return Ok(Err(format!(
+            "at this size it takes two launches, the first by {by}"
+        )));
     }
     Row::new(libraries, arena, method, call, Some(layers))
 }

@@ -4,7 +4,6 @@
 mod norm;
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -29,7 +28,7 @@ const BY_DEFINITION: usize = 1 << 24;
 
 /// What the outputs of each set must be.
 #[derive(Debug)]
-pub struct References(BTreeMap<(Numbers, usize), Reference>);
+pub struct References(Vec<Reference>);
 
 impl References {
     /// Computes those of so many sets of each kind. Collective.
@@ -38,23 +37,22 @@ impl References {
         matrices: Matrices,
         sets: &[(Numbers, usize)],
     ) -> Result<Rc<Self>> {
-        let all = sets.iter();
-        let all = all.flat_map(|&(numbers, sets)| (0..sets).map(move |set| (numbers, set)));
-        let each = all.map(|(numbers, set)| {
-            let of = ReferenceOf {
+        let of = |&(numbers, sets): &(Numbers, usize)| {
+            (0..sets).map(move |set| ReferenceOf {
                 matrices,
                 numbers,
                 set,
-            };
-            let reference = Reference::compute(&session.node, of, session.threads())?;
-            Ok(((numbers, set), reference))
-        });
+            })
+        };
+        let each = sets.iter().flat_map(of);
+        let each = each.map(|of| Reference::compute(&session.node, of, session.threads()));
         Ok(Rc::new(Self(each.collect::<Result<_>>()?)))
     }
 
     /// That of a set.
     pub fn of(&self, set: Set) -> Option<&Reference> {
-        self.0.get(&(set.numbers, set.index))
+        let is_it = |of: &ReferenceOf| (of.numbers, of.set) == (set.numbers, set.index);
+        self.0.iter().find(|reference| is_it(&reference.of))
     }
 }
 
@@ -236,18 +234,13 @@ impl Reference {
 
     /// Compares `part` of an output, as stored, in the element type.
     pub fn compare(&self, part: &Operand, out: &[u8], threads: usize) -> Comparison {
-        let rows = rows_of(part);
+        let (rows, dtype) = (rows_of(part), self.of.expectation(part.matrix).dtype);
         let share = rows.len().div_ceil(threads.max(1)).max(1);
         let shares = rows.chunks(share).enumerate();
         let compared = on_threads(shares, |(i, some)| {
             let each = some.iter().zip(i * share..);
             let each = each.map(|(&row, place)| {
-                let got = stored_row(
-                    part,
-                    (place, rows.len()),
-                    out,
-                    self.of.expectation(part.matrix).dtype,
-                );
+                let got = stored_row(part, (place, rows.len()), out, dtype);
                 self.compare_row(part, row, &got)
             });
             each.sum::<Comparison>()
@@ -261,21 +254,21 @@ impl Reference {
         let expectation = self.of.expectation(part.matrix);
         if !matches!(part.matrix, Matrix::C | Matrix::ResidualOut) {
             let wanted = self.of.source(part.matrix).row(row, cols);
-            return expectation.compare(at, got, (&wanted, &[]));
+            return expectation.compare(at, got, &wanted, |_| 0.0);
         }
         let (c, magnitudes) = self.row_of_gemm(row);
         match c.get(cols.clone()) {
             Some(_) if self.of.matrices.normalized => {
                 let norm::Row { wanted, slack } = self.normalized(part.matrix, row);
                 let slack = |i: usize| slack.get(cols.start + i).copied().unwrap_or(0.0);
-                expectation.compare_within(at, got, &wanted[cols.clone()], slack)
+                expectation.compare(at, got, &wanted[cols.clone()], slack)
             }
             Some(wanted) => {
                 let magnitudes = magnitudes.get(cols).unwrap_or_default();
-                expectation.compare(at, got, (wanted, magnitudes))
+                expectation.compare(at, got, wanted, expectation.slacks(wanted, magnitudes))
             }
             // Nothing is right outside of C.
-            None => expectation.compare(at, &[], (&vec![0.0; cols.len()], &[])),
+            None => expectation.compare(at, &[], &vec![0.0; cols.len()], |_| 0.0),
         }
     }
 
