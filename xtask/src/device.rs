@@ -170,13 +170,8 @@ mod tests {
         }
     }
 
-    fn chosen(
-        device: Wanted,
-        ranks: Option<usize>,
-        gpus: &Gpus,
-        by_default: bool,
-    ) -> Result<Chosen> {
-        choose(Asked { device, ranks }, gpus, by_default)
+    fn chosen(device: Wanted, ranks: Option<usize>, gpus: &Gpus) -> Result<Chosen> {
+        choose(Asked { device, ranks }, gpus, true)
     }
 
     #[test]
@@ -190,7 +185,11 @@ mod tests {
             (Host, Some(7), 8, true, host(7)),
             (Cuda, None, 2, false, cuda(2)),
         ] {
-            let chosen = chosen(wanted, ranks, &gpus(on), by_default).unwrap();
+            let asked = Asked {
+                device: wanted,
+                ranks,
+            };
+            let chosen = choose(asked, &gpus(on), by_default).unwrap();
             assert_eq!(chosen, expected, "{wanted:?} {ranks:?} of {on}");
         }
     }
@@ -213,9 +212,8 @@ mod tests {
             ),
             (Wanted::Host, Some(1000), 0, "1000 ranks asked for"),
         ] {
-            let message = chosen(wanted, ranks, &gpus(on), true)
-                .unwrap_err()
-                .to_string();
+            let refused = chosen(wanted, ranks, &gpus(on)).unwrap_err();
+            let message = refused.to_string();
             assert!(message.contains(expected), "{message}");
         }
     }
@@ -226,7 +224,7 @@ mod tests {
             shared: true,
             ..gpus(1)
         };
-        let chosen = |ranks, gpus| chosen(Wanted::Cuda, ranks, gpus, true);
+        let chosen = |ranks, gpus| chosen(Wanted::Cuda, ranks, gpus);
         assert_eq!(chosen(Some(4), &shared).unwrap(), cuda(4));
         assert_eq!(chosen(None, &shared).unwrap(), cuda(1));
         let message = chosen(Some(4), &gpus(1)).unwrap_err().to_string();

@@ -46,18 +46,15 @@ pub struct Options {
     pub more: Vec<OsString>,
 }
 
-/// Suites without communication, which measure one device.
-const OF_ONE_RANK: [&str; 1] = ["gemm"];
+/// The suite without communication, which measures one device.
+const OF_ONE_RANK: &str = "gemm";
 
 impl Options {
     /// Where to run, as the options or the suite ask.
     fn asked(&self) -> Asked {
-        let suite = self.suite.as_deref();
-        let one = suite
-            .is_some_and(|suite| OF_ONE_RANK.contains(&suite))
-            .then_some(1);
+        let is_of_one = self.suite.as_deref() == Some(OF_ONE_RANK);
         Asked {
-            ranks: self.asked.ranks.or(one),
+            ranks: self.asked.ranks.or(is_of_one.then_some(1)),
             ..self.asked
         }
     }
@@ -135,11 +132,11 @@ pub fn suite(options: &Options, place: &Place) -> Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use std::time::Duration;
 
-    fn parsed(line: &str) -> std::result::Result<Options, clap::Error> {
+    pub(in super::super) fn parsed(line: &str) -> std::result::Result<Options, clap::Error> {
         #[derive(clap::Parser)]
         #[command(name = "xtask")]
         enum Line {

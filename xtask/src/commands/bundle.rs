@@ -178,27 +178,3 @@ fn size(path: &Path) -> String {
         .sum();
     format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_an_empty_folder_or_a_bundle_is_filled() {
-        let root = tempfile::tempdir().unwrap();
-        let folder = root.path().join("bundle");
-        clear(&folder).unwrap();
-        fs::write(folder.join("thesis.tex"), "years of work").unwrap();
-        let error = clear(&folder).unwrap_err();
-        assert!(matches!(error, Error::Usage(_)), "{error}");
-        assert!(folder.join("thesis.tex").is_file());
-
-        fs::create_dir_all(folder.join("bin/tests")).unwrap();
-        Manifest::new(Vec::new(), Vec::new())
-            .write(&folder)
-            .unwrap();
-        clear(&folder).unwrap();
-        assert!(folder.join("thesis.tex").is_file());
-        assert!(!folder.join("bin").exists() && !folder.join(MANIFEST).exists());
-    }
-}

@@ -113,15 +113,8 @@ esac"#,
         let root = tempfile::tempdir().unwrap();
         let place = bundle(root.path(), broken);
         let folder = root.path().join("all");
-        let line = [
-            "xtask", "bench", "-n1", "--device", "host", "--grace", "1", "--all",
-        ];
-        let line = line.map(std::ffi::OsString::from).into_iter();
-        #[derive(clap::Parser)]
-        enum Line {
-            Bench(Box<Options>),
-        }
-        let Line::Bench(mut options) = crate::parsed(line.chain([folder.clone().into()])).unwrap();
+        let line = format!("-n1 --device host --grace 1 --all {}", folder.display());
+        let mut options = bench::tests::parsed(&line).unwrap();
         options.job.logs = Some(root.path().join("logs"));
         let end = run(&options, &place, &folder);
         let asked = fs::read_to_string(root.path().join("asked")).unwrap();

@@ -186,21 +186,4 @@ mod tests {
             "nothing was looked at"
         );
     }
-
-    #[test]
-    fn the_advice_is_below_its_finding() {
-        let text = report(missing("not found", "install the driver")).to_string();
-        let lines: Vec<&str> = text.lines().collect();
-        let at = lines
-            .iter()
-            .position(|line| line.contains("libcuda"))
-            .unwrap();
-        assert!(lines[at].starts_with("MISSING  GPUs "), "{text}");
-        assert!(
-            lines[at + 1].ends_with("    -> install the driver"),
-            "{text}"
-        );
-        assert!(text.contains("Device code can be built:    yes"), "{text}");
-        assert!(text.contains("Jobs run on GPUs:            no"), "{text}");
-    }
 }

@@ -84,11 +84,4 @@ mod tests {
         let is_cut = |line: &String| !line.starts_with("line ");
         assert!(!tail(&path, usize::MAX).unwrap().iter().any(is_cut));
     }
-
-    #[test]
-    fn a_log_folder_that_cannot_be_made_is_named() {
-        let base = Path::new("/proc/no-such-folder");
-        let message = LogFolder::create(base, "bench").err().unwrap().to_string();
-        assert!(message.contains("/proc/no-such-folder/bench-"), "{message}");
-    }
 }

@@ -384,14 +384,15 @@ fn what_cannot_start_says_why() {
         assert!(!job.file("started").exists());
     }
     let logs = Job::new(1, "").file("logs").display().to_string();
-    let line = [
-        "launch",
-        "-n",
-        "2",
-        "--logs",
-        &logs,
-        "--",
-        "/no/such/program",
-    ];
-    Ended::of(crate::xtask(&line)).failed(1, &["cannot run /no/such/program"]);
+    for (logs, program, message) in [
+        (&*logs, "/no/such/program", "cannot run /no/such/program"),
+        (
+            "/proc/no-such-folder",
+            "true",
+            "/proc/no-such-folder/launch-",
+        ),
+    ] {
+        let line = ["launch", "-n", "2", "--logs", logs, "--", program];
+        Ended::of(crate::xtask(&line)).failed(1, &[message]);
+    }
 }

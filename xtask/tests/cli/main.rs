@@ -72,8 +72,9 @@ fn doctor_reports_a_machine_that_runs_these_tests_and_how_to_get_what_is_missing
             ended.out
         );
     }
-    for name in ["CUTLASS", "NCCL"] {
-        let is_missing = |line: &&str| line.starts_with("MISSING") && line.contains(name);
+    for (needed_for, name) in [("device code", "CUTLASS"), ("GPUs", "NCCL")] {
+        let begin = format!("MISSING  {needed_for:12}  {name} ");
+        let is_missing = |line: &&str| line.starts_with(&begin);
         assert!(lines.iter().any(is_missing), "{name}: {}", ended.out);
     }
     for pair in lines

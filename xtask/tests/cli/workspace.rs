@@ -268,12 +268,14 @@ fn a_bundle_runs_without_cargo() {
     run(&program, "test --device host", &no_cargo).failed(2, &[]);
 
     // A bundle may be made anew in its place, and nothing else is overwritten.
+    let thesis = bundle.join("thesis.tex");
+    fs::write(&thesis, "years of work").unwrap();
     xtask(&format!(
         "bundle --no-tests --features= {}",
         bundle.display()
     ))
     .succeeded();
-    assert!(!bundle.join("bin/tests").exists());
+    assert!(!bundle.join("bin/tests").exists() && thesis.is_file());
     xtask("bundle crates").failed(2, &[]);
     assert!(workspace().join("crates/gemm/src/lib.rs").is_file());
 }
