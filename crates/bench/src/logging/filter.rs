@@ -87,12 +87,4 @@ mod tests {
         assert_eq!(of_all.words_of(7), "warpweave_comm::store=trace");
         assert_eq!("".parse::<LogFilter>().unwrap().words_of(0), "error");
     }
-
-    #[test]
-    fn what_is_no_filter_is_refused() {
-        for wrong in ["warpweave=loud", "0:warpweave=loud", "warn;1:a=b=c"] {
-            let error = wrong.parse::<LogFilter>().unwrap_err();
-            assert!(error.contains("is no filter"), "{wrong}: {error}");
-        }
-    }
 }

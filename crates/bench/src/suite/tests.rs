@@ -60,15 +60,6 @@ fn names_choose_implementations_in_the_order_of_the_table() {
 }
 
 #[test]
-fn configurations_of_other_operations_are_refused_and_of_an_unknown_parameter_explained() {
-    let error = |suite, name| rows(suite, &[name]).unwrap_err().to_string();
-    let other = error(&suites::ROW_PARALLEL, "ringGet");
-    assert!(other.contains("computes all-gather-matmul"), "{other}");
-    let option = error(&suites::RECIPES, "pushChunks:chunk=4");
-    assert!(option.contains("it takes chunks="), "{option}");
-}
-
-#[test]
 fn a_suite_has_all_of_its_operation_or_says_that_there_is_nothing() {
     for suite in ALL {
         if suite.is_of_collectives() {

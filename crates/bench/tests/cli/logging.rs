@@ -79,6 +79,8 @@ fn what_cannot_be_done_is_refused_before_anything_runs() {
     let nowhere = folder.path().join("none/spans.json");
     for (more, status, why) in [
         ("--log warpweave=loud".to_owned(), 2, "is no filter"),
+        ("--log 0:warpweave=loud".to_owned(), 2, "is no filter"),
+        ("--log warn;1:a=b=c".to_owned(), 2, "is no filter"),
         (format!("--spans {}", nowhere.display()), 1, "spans.json"),
     ] {
         let line = format!("plan check ringGet --world 2 {more}");

@@ -104,8 +104,20 @@ fn ranges_are_the_spans_of_each_rank() {
 
 #[test]
 fn a_missing_library_is_an_error_before_anything_runs() {
-    let Said { code, out, err } = job::say("bench --list --nvtx=/nonexistent/libnvtx.so");
-    assert_eq!((code, out.as_str()), (Some(1), ""), "{err}");
-    has(&err, &["/nonexistent/libnvtx.so", "libnvtx3interop.so.1"]);
-    has(&err, &["LD_LIBRARY_PATH"]);
+    for (file, why) in [
+        ("/nonexistent/libnvtx.so", "/nonexistent/libnvtx.so"),
+        ("libc.so.6", "nvtxRangePushA"),
+    ] {
+        let Said { code, out, err } = job::say(&format!("bench --list --nvtx={file}"));
+        assert_eq!((code, out.as_str()), (Some(1), ""), "{err}");
+        has(
+            &err,
+            &[
+                why,
+                "libnvtx3interop.so.1",
+                "LD_LIBRARY_PATH",
+                "--nvtx=FILE",
+            ],
+        );
+    }
 }
