@@ -63,9 +63,8 @@ pub fn gemm_alone(name: &str, provider: Provider, operation: Option<Operation>) 
         let mut plan = PlanBuilder::new(&plan_name, rank, world);
         let regions = local(&mut plan, &operands, problem);
         let region = |matrix| {
-            let place = operands
-                .iter()
-                .position(|operand| operand.matrix == matrix)?;
+            let is_it = |operand: &Operand| operand.matrix == matrix;
+            let place = operands.iter().position(is_it)?;
             regions.get(place).cloned()
         };
         if let [a, b, c, ..] = regions.as_slice() {
@@ -146,14 +145,8 @@ pub fn gather_alone() -> Implementation {
         let mut plan = PlanBuilder::new(name, rank, world);
         let regions = local(&mut plan, &operands(rank, world, problem), problem);
         if let [x, y] = regions.as_slice() {
-            let gather = Collective::AllGather;
-            plan.collective(
-                StreamId::MAIN,
-                gather,
-                x.clone(),
-                y.clone(),
-                Transport::Nccl,
-            );
+            let (gather, by) = (Collective::AllGather, Transport::Nccl);
+            plan.collective(StreamId::MAIN, gather, x.clone(), y.clone(), by);
         }
         plan.finish()
     })
@@ -258,11 +251,10 @@ mod tests {
         let problem = Problem::new(10, 6, 9, DType::F16);
         let part = |operation| {
             let alone = gemm_alone("GEMM", Provider::CublasLt, Some(operation));
-            let stored: Vec<_> = (alone.operands)(0, 4, &problem)
-                .iter()
+            let operands = (alone.operands)(0, 4, &problem).into_iter();
+            operands
                 .map(|operand| (operand.buffer, operand.stored()))
-                .collect();
-            stored
+                .collect::<Vec<_>>()
         };
         assert_eq!(
             part(Operation::RowParallelLinear),
@@ -294,16 +286,12 @@ mod tests {
     #[test]
     fn the_gather_is_that_of_the_whole() {
         let problem = Problem::new(10, 6, 24, DType::F16);
-        let whole = algorithms::find(WHOLE)
-            .unwrap()
-            .plan(1, 4, &problem)
-            .unwrap();
+        let whole = algorithms::find(WHOLE).unwrap();
+        let whole = whole.plan(1, 4, &problem).unwrap();
         let alone = gather_plan(1, 4, &problem).unwrap();
         let kernel_of = |plan: &Plan| {
             let named = plan.ops.iter().find_map(|op| match &op.kind {
-                warpweave_overlap::plan::OpKind::Kernel { kernel, .. } => {
-                    Some((kernel.name(), kernel.shape()))
-                }
+                OpKind::Kernel { kernel, .. } => Some((kernel.name(), kernel.shape())),
                 _ => None,
             });
             named.unwrap()

@@ -36,30 +36,31 @@ impl Effort {
             BackendKind::Cuda => (50, 10, Duration::from_millis(5), Duration::from_millis(100)),
             BackendKind::Host => (9, 3, Duration::from_millis(50), Duration::MAX),
         };
-        let asked = iterations.is_some();
-        let iterations = iterations.map_or(default, |n| n as usize).max(1);
+        let effort = Self::new(iterations, default, rounds, block);
         Self {
-            iterations,
-            rounds: rounds.min(iterations),
-            least: if asked { iterations } else { default.min(20) },
-            block,
+            least: iterations.map_or(default.min(20), |_| effort.iterations),
             singles,
+            ..effort
         }
     }
 
     /// As [`Effort::of`], for calls that are many and short.
     pub fn of_collectives(kind: BackendKind, iterations: Option<u32>) -> Self {
-        let (default, rounds, block) = match kind {
-            BackendKind::Cuda => (40, 8, Duration::from_millis(6)),
-            BackendKind::Host => (6, 2, Duration::from_millis(10)),
-        };
-        let iterations = iterations.map_or(default, |n| n as usize).max(1);
+        match kind {
+            BackendKind::Cuda => Self::new(iterations, 40, 8, Duration::from_millis(6)),
+            BackendKind::Host => Self::new(iterations, 6, 2, Duration::from_millis(10)),
+        }
+    }
+
+    /// What does not fit in a block is called once a round.
+    fn new(asked: Option<u32>, default: usize, rounds: usize, block: Duration) -> Self {
+        let iterations = asked.map_or(default, |n| n as usize).max(1);
+        let rounds = rounds.min(iterations);
         Self {
             iterations,
-            rounds: rounds.min(iterations),
-            least: rounds.min(iterations),
+            rounds,
+            least: rounds,
             block,
-            // What does not fit in a block is called once a round.
             singles: block * iterations as u32,
         }
     }

@@ -38,24 +38,17 @@ pub(super) fn peer_problems(args: &BenchArgs, world: usize, out: &mut impl Write
     let settings = settings(args)?;
     let kind = BackendKind::Cuda;
     if settings.suite.is_of_collectives() {
+        let dtype = torch_name(settings.message_dtype().name());
         for size in settings.sizes_on(kind) {
-            writeln!(
-                out,
-                "collectives {size} {}",
-                torch_name(settings.message_dtype().name())
-            )?;
+            writeln!(out, "collectives {size} {dtype}")?;
         }
         return Ok(true);
     }
     let cases = settings.suite.cases(&settings.implementations)?;
     for operation in cases.iter().filter_map(|case| case.operation) {
         for (shape, dtype) in settings.problems_on(kind, world) {
-            writeln!(
-                out,
-                "{} {shape} {}",
-                operation.name(),
-                torch_name(dtype.name())
-            )?;
+            let dtype = torch_name(dtype.name());
+            writeln!(out, "{} {shape} {dtype}", operation.name())?;
         }
     }
     Ok(true)
@@ -91,20 +84,17 @@ fn settings(args: &BenchArgs) -> Result<Settings> {
     let of_operations = of_collectives && !suite.is_of_decode();
     let has_peers = of_operations || !suite.operations.is_empty();
     let peers = args.peers.is_some() || args.peer_problems.is_some();
+    let Settings {
+        sizes,
+        operations,
+        scales,
+        ..
+    } = &args.settings;
     for (option, is_foreign) in [
         ("--shape", of_collectives && !args.shapes.is_empty()),
-        (
-            "--sizes",
-            !of_collectives && !args.settings.sizes.is_empty(),
-        ),
-        (
-            "--op",
-            !of_operations && !args.settings.operations.is_empty(),
-        ),
-        (
-            "--scales",
-            args.settings.scales.is_some() && dtype != DType::E4m3,
-        ),
+        ("--sizes", !of_collectives && !sizes.is_empty()),
+        ("--op", !of_operations && !operations.is_empty()),
+        ("--scales", scales.is_some() && dtype != DType::E4m3),
         ("--plot", !of_collectives && args.plot.is_some()),
         ("--costs", !of_operations && args.costs.is_some()),
         ("--peers", !has_peers && peers),
@@ -116,10 +106,8 @@ fn settings(args: &BenchArgs) -> Result<Settings> {
     }
     let scaling = args.settings.scaling(dtype);
     if peers && !matches!(scaling, Scaling::None | Scaling::Row) {
-        let why = format!(
-            "--peers has figures of scales by row, none by {}",
-            scaling.name()
-        );
+        let by = scaling.name();
+        let why = format!("--peers has figures of scales by row, none by {by}");
         return Err(BenchError::Usage(why));
     }
     // Some algorithm of each operation.

@@ -41,7 +41,7 @@ impl Part for Measure<'_> {
             None => std::io::stdout().write_all(found.machine.as_bytes())?,
         }
         if let Some(kept) = kept {
-            keep_machine(&kept, &found.machine)?;
+            log(&kept.write(Figures::Machine, &found.machine)?);
             keep_costs(&kept, found.costs)?;
         }
         Ok(true)
@@ -62,12 +62,6 @@ pub(super) fn keep_costs(measured: &Measured, costs: Costs) -> Result<()> {
         .unwrap_or_default();
     kept.replace(costs);
     log(&measured.write(Figures::Costs, &kept.to_string())?);
-    Ok(())
-}
-
-/// Keeps the description of a machine.
-fn keep_machine(measured: &Measured, text: &str) -> Result<()> {
-    log(&measured.write(Figures::Machine, text)?);
     Ok(())
 }
 

@@ -2,12 +2,10 @@
 //! engine calls.
 
 use warpweave_overlap::Operation;
-use warpweave_overlap::algorithms::{self, Configuration};
 use warpweave_report::Shape;
 use warpweave_symm_mem::{BackendKind, DType};
 
 use super::{Entry, Sizes, Suite};
-use crate::plans::{Implementation, Scheduled};
 
 pub(super) const LAYERS: Suite = Suite {
     name: "layers",
@@ -57,29 +55,19 @@ const ROW: Rows = Rows {
 
 /// None where the registry lacks an algorithm.
 fn entries(rows: &Rows) -> Vec<Entry> {
-    let find = |name: &&str| algorithms::find(name).ok();
     let in_two_ways = [rows.baseline, rows.fused];
-    let in_two_ways: Vec<_> = in_two_ways.iter().filter_map(find).collect();
-    let others: Vec<_> = rows.others.iter().filter_map(find).collect();
-    let local = |invariant| {
-        let all = in_two_ways.iter().chain(&others).cloned();
-        all.map(move |configuration| {
-            let scheduled = Scheduled {
-                local: true,
-                invariant,
-                ..Scheduled::new(configuration)
-            };
-            Entry::called(scheduled.configuration.algorithm(), scheduled)
-        })
+    let all = [&in_two_ways[..], &rows.others].concat();
+    let names = [
+        (&in_two_ways[..], ""),
+        (&in_two_ways, "/bound"),
+        (&all, "/local"),
+        (&all, "/local/invariant"),
+    ];
+    let named = |(names, suffix): (&[&str], &str)| {
+        let entry = |name: &&str| Entry::named(&format!("{name}{suffix}")).ok();
+        names.iter().filter_map(entry).collect::<Vec<_>>()
     };
-    let symmetric = in_two_ways.iter().cloned().map(Entry::configured);
-    let bound = |c: Configuration| Entry::called(c.algorithm(), Implementation::bound(c));
-    let bound = in_two_ways.iter().cloned().map(bound);
-    let all = symmetric
-        .chain(bound)
-        .chain(local(false))
-        .chain(local(true));
-    all.collect()
+    names.into_iter().flat_map(named).collect()
 }
 
 /// The sizes of a model: hidden, of the queries, keys and values together, and intermediate.
@@ -167,16 +155,16 @@ mod tests {
         let entries = (LAYERS.entries)();
         let names: Vec<_> = entries.iter().map(Entry::name).collect();
         for rows in [&COLUMN, &ROW] {
-            for name in [rows.baseline, rows.fused] {
-                let bound = format!("{name}/bound");
-                assert!(
-                    names.contains(&name) && names.contains(&bound.as_str()),
-                    "{name}"
-                );
-            }
-            for name in [rows.baseline, rows.fused].into_iter().chain(rows.others) {
-                for end in ["local", "local/invariant"] {
-                    let name = format!("{name}/{end}");
+            let in_two_ways = [rows.baseline, rows.fused];
+            let local = ["/local", "/local/invariant"];
+            let two = in_two_ways.map(|name| (name, ["", "/bound"]));
+            let all = in_two_ways
+                .into_iter()
+                .chain(rows.others)
+                .map(|name| (name, local));
+            for (name, ends) in all.chain(two) {
+                for end in ends {
+                    let name = format!("{name}{end}");
                     assert!(names.contains(&name.as_str()), "{name}");
                 }
             }

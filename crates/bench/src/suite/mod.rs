@@ -88,6 +88,17 @@ impl Entry {
         }
     }
 
+    /// Any configuration, called as the part of the name after the first `/` says; or why there is none.
+    fn named(name: &str) -> Result<Self, String> {
+        let mut parts = name.splitn(2, '/');
+        let (configuration, suffix) = (parts.next().unwrap_or_default(), parts.next());
+        let found = algorithms::find(configuration).map_err(|error| format!("; {error}"))?;
+        let algorithm = found.algorithm();
+        let known = "; what may follow a name is [/local][/invariant], or /bound";
+        let implementation = Implementation::parse(found, suffix).ok_or(known)?;
+        Ok(Self::called(algorithm, implementation))
+    }
+
     /// A GEMM without communication.
     fn gemm(told: (&'static str, &str), provider: Provider, operation: Option<Operation>) -> Self {
         Self {
@@ -209,27 +220,18 @@ impl Suite {
     fn chosen(&self, table: &[Entry], names: &[String]) -> Result<Vec<Entry>> {
         let one = |name: &String| {
             let own = table.iter().find(|entry| entry.name() == name);
-            if let Some(entry) = own {
-                return Ok(entry.clone());
-            }
-            let unknown = |why: &str| Err(self.unknown(name, why));
-            if self.operations.is_empty() {
-                return unknown("");
-            }
-            let mut parts = name.splitn(2, '/');
-            let (configuration, suffix) = (parts.next().unwrap_or_default(), parts.next());
-            match algorithms::find(configuration) {
-                Ok(found) if self.operations.contains(&found.operation()) => {
-                    let algorithm = found.algorithm();
-                    let known = "; what may follow a name is [/local][/invariant], or /bound";
-                    match Implementation::parse(found, suffix) {
-                        Some(implementation) => Ok(Entry::called(algorithm, implementation)),
-                        None => unknown(known),
+            let why = match (own, Entry::named(name)) {
+                (Some(own), _) => return Ok(own.clone()),
+                _ if self.operations.is_empty() => String::new(),
+                (_, Err(why)) => why,
+                (_, Ok(other)) => match other.operation {
+                    Some(of) if !self.operations.contains(&of) => {
+                        format!(", and `{name}` computes {of}")
                     }
-                }
-                Ok(found) => unknown(&format!(", and `{name}` computes {}", found.operation())),
-                Err(error) => unknown(&format!("; {error}")),
-            }
+                    _ => return Ok(other),
+                },
+            };
+            Err(self.unknown(name, &why))
         };
         names.iter().map(one).collect()
     }

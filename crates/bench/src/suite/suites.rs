@@ -43,11 +43,8 @@ pub(super) const FUSED_MATMUL: Suite = Suite {
         all.map(Entry::configured).collect()
     },
     problems: |kind, _| {
-        let large = bf16(8192, 3584, 8192);
-        on_gpus(
-            kind,
-            &[CUBE, large, (Shape::new(4 * 257, 1160, 1032), DType::F16)],
-        )
+        let ragged = (Shape::new(4 * 257, 1160, 1032), DType::F16);
+        on_gpus(kind, &[CUBE, bf16(8192, 3584, 8192), ragged])
     },
     // The two baselines were timed by another clock there than the kernels; part of their gap is the clock.
     figures: || {
@@ -74,13 +71,10 @@ pub(super) const RECIPES: Suite = Suite {
     problems: |kind, _| on_gpus(kind, &PUBLISHED.map(|(problem, ..)| problem)),
     figures: || {
         let of_shape = |&(problem, alone, separate, fused): &(Sizes, f64, f64, f64)| {
+            let baseline = Against::Row("baselineNcclAllgatherMatmul");
             let three = [
                 ("cuBLAS alone", alone / 1e3, Against::Gemm),
-                (
-                    "NCCL, then cuBLAS",
-                    separate / 1e3,
-                    Against::Row("baselineNcclAllgatherMatmul"),
-                ),
+                ("NCCL, then cuBLAS", separate / 1e3, baseline),
                 ("fused Triton", fused / 1e3, Against::Nothing),
             ];
             Figure::all(problem, "8×H100 HBM2e, symm-mem-recipes", three)
@@ -114,19 +108,11 @@ pub(super) const PIPELINE: Suite = Suite {
     figures: || {
         let Shape { m, n, k } = LARGE.0;
         // A rate is to a time what a time is to a rate.
-        let ms = |rate| tflops((m, n, k), rate);
+        let figure = |what, rate| (what, tflops((m, n, k), rate), Against::Nothing);
         let three = [
-            ("ring by p2p, 678 TFLOP/s", ms(678.0), Against::Nothing),
-            (
-                "Transformer Engine, 660 TFLOP/s",
-                ms(660.0),
-                Against::Nothing,
-            ),
-            (
-                "pipeline over NCCL, 560 TFLOP/s",
-                ms(560.0),
-                Against::Nothing,
-            ),
+            figure("ring by p2p, 678 TFLOP/s", 678.0),
+            figure("Transformer Engine, 660 TFLOP/s", 660.0),
+            figure("pipeline over NCCL, 560 TFLOP/s", 560.0),
         ];
         Figure::all(LARGE, "8×H100, nvFuser", three).into()
     },
@@ -141,24 +127,22 @@ pub(super) const ROW_PARALLEL: Suite = Suite {
                  nvFuser, 2 GPUs, h=t=8192 bf16",
     operations: &[Operation::RowParallelLinear],
     entries: || all_of(Operation::RowParallelLinear),
-    problems: |kind, world| match world {
-        2 => on_gpus(kind, &[LAYER]),
-        _ => on_gpus(kind, &[bf16(8192, 8192, 8192)]),
+    problems: |kind, world| {
+        let problem = if world == 2 {
+            LAYER
+        } else {
+            bf16(8192, 8192, 8192)
+        };
+        on_gpus(kind, &[problem])
     },
     // The last has its output in a window of NCCL's; `output=symmetric` registers none.
     figures: || {
+        let own = Against::Row("rowParallelLinear");
+        let symmetric = "the same, output in NCCL symmetric memory";
         let three = [
             ("2 chunks", 3.31, Against::Nothing),
-            (
-                "4 chunks on 2 streams",
-                3.09,
-                Against::Row("rowParallelLinear"),
-            ),
-            (
-                "the same, output in NCCL symmetric memory",
-                3.07,
-                Against::Nothing,
-            ),
+            ("4 chunks on 2 streams", 3.09, own),
+            (symmetric, 3.07, Against::Nothing),
         ];
         Figure::all(LAYER, "2 GPUs, nvFuser", three).into()
     },
@@ -177,14 +161,12 @@ pub(super) const ROW_PARALLEL_NORM: Suite = Suite {
         all
     },
     problems: |kind, _| {
-        on_gpus(
-            kind,
-            &[
-                bf16(8, 8192, 8192),
-                bf16(64, 8192, 28672),
-                bf16(2048, 8192, 28672),
-            ],
-        )
+        let of_llama = [
+            bf16(8, 8192, 8192),
+            bf16(64, 8192, 28672),
+            bf16(2048, 8192, 28672),
+        ];
+        on_gpus(kind, &of_llama)
     },
     figures: Vec::new,
 };

@@ -57,10 +57,8 @@ pub fn batch(how: Call, numbers: Numbers, sets: usize) -> Batch {
 
 /// The calls of a batch that a candidate with or without a graph can make.
 pub(crate) fn possible(batch: &[(Call, Set)], has_graph: bool) -> Batch {
-    let calls = batch.iter().copied();
-    calls
-        .filter(|(how, _)| *how == Call::Run || has_graph)
-        .collect()
+    let can = |(how, _): &&(Call, Set)| *how == Call::Run || has_graph;
+    batch.iter().filter(can).copied().collect()
 }
 
 /// Verifies candidates, one after the other.

@@ -93,6 +93,11 @@ impl ReferenceOf {
         }
     }
 
+    /// Elements that are kept of each of the GEMM: itself, and its magnitude.
+    fn planes(&self) -> usize {
+        if self.has_magnitudes() { 2 } else { 1 }
+    }
+
     /// Whether the absolute values of partial results are needed.
     fn has_magnitudes(&self) -> bool {
         self.numbers == Numbers::Reals && self.matrices.summands > 1
@@ -116,9 +121,8 @@ impl ReferenceOf {
                     continue;
                 }
                 self.gemm((rows.clone(), terms), threads, &mut partial)?;
-                for ((sum, magnitude), part) in
-                    out.iter_mut().zip(magnitudes.iter_mut()).zip(&partial)
-                {
+                let sums = out.iter_mut().zip(magnitudes.iter_mut());
+                for ((sum, magnitude), part) in sums.zip(&partial) {
                     *sum += part;
                     *magnitude += part.abs();
                 }
@@ -158,6 +162,10 @@ impl ReferenceOf {
 
     /// Multiplies the elements of a part of A or B, row after row, by their scales.
     fn scale(&self, part: &Operand, values: &mut [f32]) {
+        let scaling = self.matrices.problem.scaling;
+        if scaling == Scaling::None {
+            return;
+        }
         let is_a = part.matrix == Matrix::A;
         let (matrix, which) = match is_a {
             true => (Matrix::ScalesA, 0),
@@ -166,33 +174,28 @@ impl ReferenceOf {
         let (rows, cols) = self.matrices.scales()[which];
         let source = self.source(matrix);
         let scales: Vec<_> = (0..rows).map(|row| source.row(row, 0..cols)).collect();
-        let scaling = self.matrices.problem.scaling;
         // Where partial results are summed, each rank has terms and scales of its own.
         let summands = self.matrices.summands;
-        let ranks: Vec<_> = (0..summands)
-            .map(|rank| {
-                let columns = Scales::columns_of(rank, summands, &self.matrices.problem);
-                (self.matrices.terms(rank), columns[which].start)
-            })
-            .collect();
-        // The first column of the scales of term k, and the number of the term among those of its rank.
-        let place = |k: usize| {
-            let rank = ranks.iter().find(|(terms, _)| terms.contains(&k));
-            rank.map_or((0, k), |(terms, column)| (*column, k - terms.start))
+        let of_rank = |rank| {
+            let columns = Scales::columns_of(rank, summands, &self.matrices.problem);
+            (self.matrices.terms(rank), columns[which].start)
         };
+        let ranks: Vec<_> = (0..summands).map(of_rank).collect();
         // Of the element (i, k) of A or (k, j) of B.
-        let of = |line: usize, k: usize| match (scaling, place(k)) {
-            (Scaling::None, _) => 1.0,
-            (Scaling::Tensor, (column, _)) => scales[0][column],
-            (Scaling::Row, (column, _)) => scales[line][column],
-            (Scaling::Block, (column, term)) => {
-                let line = if is_a { line } else { line / SCALE_BLOCK };
-                scales[line][column + term / SCALE_BLOCK]
+        let of = |line: usize, k: usize| {
+            // The first column of the scales of term k, and the number of the term among those of its rank.
+            let rank = ranks.iter().find(|(terms, _)| terms.contains(&k));
+            let (column, term) = rank.map_or((0, k), |(terms, column)| (*column, k - terms.start));
+            match scaling {
+                Scaling::None => 1.0,
+                Scaling::Tensor => scales[0][column],
+                Scaling::Row => scales[line][column],
+                Scaling::Block => {
+                    let line = if is_a { line } else { line / SCALE_BLOCK };
+                    scales[line][column + term / SCALE_BLOCK]
+                }
             }
         };
-        if scaling == Scaling::None {
-            return;
-        }
         let lines = values.chunks_exact_mut(part.cols.len());
         for (row, line) in rows_of(part).into_iter().zip(lines) {
             for (col, value) in part.cols.clone().zip(line) {
@@ -211,7 +214,7 @@ impl Reference {
     pub fn compute(exchange: &Arc<dyn Exchange>, of: ReferenceOf, threads: usize) -> Result<Self> {
         let problem = of.matrices.problem;
         let world = exchange.world();
-        let planes = if of.has_magnitudes() { 2 } else { 1 };
+        let planes = of.planes();
         let bytes = problem.max_shard(world) * problem.n * planes * size_of::<f32>();
         let parts = SymmetricBuffer::new(&Host::new(), exchange, "reference", bytes)?;
         let rows = problem.shard(exchange.rank(), world);
@@ -309,16 +312,14 @@ impl Reference {
             return (&[], &[]);
         };
         let rows = shard(problem.m, rank, world);
-        let planes = if self.of.has_magnitudes() { 2 } else { 1 };
+        let elements = rows.len() * problem.n;
         // SAFETY: the part of that rank holds its rows in each plane, and nobody writes it since the barrier
         // of `compute`.
         let held = unsafe {
-            std::slice::from_raw_parts(
-                self.parts.peer(rank).as_host::<f32>().cast_const(),
-                rows.len() * problem.n * planes,
-            )
+            let held = self.parts.peer(rank).as_host::<f32>().cast_const();
+            std::slice::from_raw_parts(held, elements * self.of.planes())
         };
-        let (c, magnitudes) = held.split_at(rows.len() * problem.n);
+        let (c, magnitudes) = held.split_at(elements);
         let at = (row - rows.start) * problem.n..(row - rows.start + 1) * problem.n;
         (&c[at.clone()], magnitudes.get(at).unwrap_or_default())
     }

@@ -27,16 +27,10 @@ pub(super) fn bounded(
 ) -> [Row; 2] {
     let unit = dtype.epsilon() / 2.0 * 1.001;
     let hidden = x.len() as f64;
-    let r: Vec<f64> = x
-        .iter()
-        .zip(residual)
-        .map(|(x, residual)| f64::from(*x) + f64::from(*residual))
-        .collect();
-    let delta: Vec<f64> = r
-        .iter()
-        .zip(slack)
-        .map(|(r, slack)| slack + (r.abs() + slack) * unit)
-        .collect();
+    let add = |(x, residual): (&f32, &f32)| f64::from(*x) + f64::from(*residual);
+    let r: Vec<f64> = x.iter().zip(residual).map(add).collect();
+    let off = |(r, slack): (&f64, &f64)| slack + (r.abs() + slack) * unit;
+    let delta: Vec<f64> = r.iter().zip(slack).map(off).collect();
     let squares = |values: &[f64]| values.iter().map(|v| v * v).sum::<f64>();
     let norm = 1.0 / (squares(&r) / hidden + f64::from(epsilon)).sqrt();
     let rho = (squares(&delta) / squares(&r)).sqrt();
@@ -44,21 +38,18 @@ pub(super) fn bounded(
     let unit_elements = 48.0 / dtype.size() as f64;
     let chain = unit_elements + 5.0 + (hidden / (32.0 * unit_elements)).ceil();
     let own = unit + (chain / 2.0 + 6.0) * f64::from(f32::EPSILON);
-    let normalized = r
-        .iter()
-        .zip(&delta)
-        .zip(weight)
-        .map(|((r, delta), weight)| {
-            let weight = f64::from(*weight);
-            let y = r * norm * weight;
-            let of_r = match rho < 1.0 {
-                true => (weight.abs() * norm * delta + y.abs() * rho) / (1.0 - rho),
-                false => f64::INFINITY,
-            };
-            let most = hidden.sqrt() * weight.abs();
-            let slack = of_r.min(y.abs() + most);
-            (y as f32, slack + (y.abs() + slack) * own + SMALLEST)
-        });
+    let each = r.iter().zip(&delta).zip(weight);
+    let normalized = each.map(|((r, delta), weight)| {
+        let weight = f64::from(*weight);
+        let y = r * norm * weight;
+        let of_r = match rho < 1.0 {
+            true => (weight.abs() * norm * delta + y.abs() * rho) / (1.0 - rho),
+            false => f64::INFINITY,
+        };
+        let most = hidden.sqrt() * weight.abs();
+        let slack = of_r.min(y.abs() + most);
+        (y as f32, slack + (y.abs() + slack) * own + SMALLEST)
+    });
     let (wanted, slack) = normalized.unzip();
     // The reference is rounded to f32 itself.
     let rounding = |r: &f64| r.abs() * f64::from(f32::EPSILON) / 2.0;
@@ -97,24 +88,19 @@ mod tests {
                     let (x, residual, weight) = (row(4.0), row(1.0), row(1.0));
                     let [residual, weight] = [residual, weight]
                         .map(|row| Vec::from_iter(row.iter().map(|v| rounded(dtype, *v))));
-                    let slack: Vec<f64> = x
-                        .iter()
-                        .map(|x| f64::from(x.abs()) * dtype.epsilon() * 2.0)
-                        .collect();
+                    let slack = x.iter().map(|x| f64::from(x.abs()) * dtype.epsilon() * 2.0);
+                    let slack: Vec<f64> = slack.collect();
                     let off = row(1.0);
-                    let near: Vec<f32> = x
-                        .iter()
-                        .zip(&slack)
-                        .zip(off)
-                        // Rounded to the element type after that, by as much again as is left.
-                        .map(|((x, slack), off)| rounded(dtype, x + (0.7 * slack) as f32 * off))
-                        .collect();
+                    // Rounded to the element type after that, by as much again as is left.
+                    let near = |((x, slack), off): ((&f32, &f64), f32)| {
+                        rounded(dtype, x + (0.7 * slack) as f32 * off)
+                    };
+                    let near: Vec<f32> = x.iter().zip(&slack).zip(off).map(near).collect();
                     let wanted = bounded(dtype, (&x, &slack), [&residual, &weight], 1e-5);
                     let got = add_rms_norm(dtype, [&near, &residual, &weight], 1e-5);
                     for (which, (wanted, got)) in wanted.iter().zip(&got).enumerate() {
-                        for ((wanted, slack), got) in
-                            wanted.wanted.iter().zip(&wanted.slack).zip(got)
-                        {
+                        let each = wanted.wanted.iter().zip(&wanted.slack).zip(got);
+                        for ((wanted, slack), got) in each {
                             let used = f64::from((got - wanted).abs()) / slack;
                             assert!(used <= 1.0, "{dtype} {hidden} {which}: {got} for {wanted}");
                             worst[which] = worst[which].max(used);
