@@ -20,7 +20,11 @@ use crate::inputs::{Matrices, part};
 use crate::plans::Implementation;
 
 /// Local buffers of `operands`, each as a whole.
-fn local(plan: &mut PlanBuilder, operands: &[Operand], problem: &Problem) -> Vec<Region> {
+pub(crate) fn local(
+    plan: &mut PlanBuilder,
+    operands: &[Operand],
+    problem: &Problem,
+) -> Vec<Region> {
     let whole = |operand: &Operand| {
         let (role, shape) = (operand.role(), operand.stored());
         let dtype = operand.matrix.dtype(problem);

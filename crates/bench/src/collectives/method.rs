@@ -113,7 +113,5 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), 3 + Variant::ALL.len());
-        let error = suite.cases(&["fastest".into()]).err().unwrap().to_string();
-        assert!(error.contains("packets-two-shot"), "{error}");
     }
 }

@@ -1,6 +1,7 @@
 //! Plans made by hand, on ranks that are threads: what the operations ask for, and plans that do almost that.
 
 use super::*;
+use crate::alone::local;
 use crate::candidate::Entrant;
 use crate::clock::Clock;
 use crate::inject::Injection;
@@ -16,7 +17,7 @@ use std::time::Duration;
 use warpweave_comm::Store;
 use warpweave_overlap::operation::{Matrix, Operand};
 use warpweave_overlap::plan::{
-    Collective, Placement, Plan, PlanBuilder, Provider, Role, StreamId, Transport,
+    Collective, Placement, PlanBuilder, Provider, Region, Role, StreamId, Transport,
 };
 use warpweave_overlap::{Operation, Problem};
 use warpweave_report::Kind;
@@ -94,93 +95,80 @@ fn whole(matrix: Matrix, buffer: &'static str, rows: usize, cols: usize) -> Oper
     crate::inputs::part(buffer, matrix, 0..rows, 0..cols)
 }
 
-/// Buffers for `operands`, and what `ops` does with them.
-fn plan(
-    place: (usize, usize),
-    operands: &[Operand],
-    ops: impl FnOnce(&mut PlanBuilder),
-) -> Result<Plan, warpweave_overlap::PlanError> {
-    let mut plan = PlanBuilder::new("by hand", place.0, place.1);
-    for operand in operands {
-        let (role, dtype) = (operand.role(), problem().dtype);
-        plan.buffer(
-            operand.buffer,
-            Placement::Local,
-            role,
-            dtype,
-            operand.stored(),
-        );
-    }
-    ops(&mut plan);
-    plan.finish()
+/// A, B and C.
+fn all_of(problem: &Problem) -> [Operand; 3] {
+    let Problem { m, n, k, .. } = *problem;
+    [
+        whole(Matrix::A, "a", m, k),
+        whole(Matrix::B, "b", k, n),
+        whole(Matrix::C, "c", m, n),
+    ]
 }
 
-fn multiply(plan: &mut PlanBuilder, names: [&str; 3]) {
-    let [a, b, c] = names.map(|name| {
-        let id = plan.draft().buffer_named(name).unwrap();
-        plan.whole(id)
-    });
-    plan.gemm(MAIN, Provider::CublasLt, a, b, c);
+/// A plan with buffers for `operands`, and what `ops` does with them.
+fn by_hand(
+    name: &'static str,
+    operands: impl Fn(usize, usize, &Problem) -> Vec<Operand> + Copy + 'static,
+    ops: impl Fn(&mut PlanBuilder, &[Region]) + 'static,
+) -> Implementation {
+    Implementation::of_plan(name, operands, move |rank, world, problem| {
+        let mut plan = PlanBuilder::new(name, rank, world);
+        let regions = local(&mut plan, &operands(rank, world, problem), problem);
+        ops(&mut plan, &regions);
+        plan.finish()
+    })
+}
+
+fn multiply(plan: &mut PlanBuilder, a: &Region, b: &Region, c: &Region) {
+    plan.gemm(MAIN, Provider::CublasLt, a.clone(), b.clone(), c.clone());
 }
 
 /// Cᵀ = Bᵀ · Aᵀ, all of them stored transposed, or said to be.
 fn turned(transposed: bool) -> Implementation {
-    let operands = move |_: usize, _: usize, problem: &Problem| {
-        let Problem { m, n, k, .. } = *problem;
-        let mut all = [
-            whole(Matrix::A, "a", m, k),
-            whole(Matrix::B, "b", k, n),
-            whole(Matrix::C, "c", m, n),
-        ];
+    by_hand("turned", turned_operands(transposed), |plan, all| {
+        multiply(plan, &all[1], &all[0], &all[2]);
+    })
+}
+
+fn turned_operands(
+    transposed: bool,
+) -> impl Fn(usize, usize, &Problem) -> Vec<Operand> + Copy + 'static {
+    move |_: usize, _: usize, problem: &Problem| {
+        let mut all = all_of(problem);
         for operand in &mut all {
             operand.transposed = true;
         }
         if !transposed {
             // The same buffer of N × M elements, as if the rows of C lay in it one after the other.
-            all[2] = whole(Matrix::C, "c", n, m);
+            all[2] = whole(Matrix::C, "c", problem.n, problem.m);
         }
-        all.to_vec()
-    };
-    Implementation::of_plan("turned", operands, move |rank, world, problem| {
-        let operands = operands(rank, world, problem);
-        plan((rank, world), &operands, |plan| {
-            multiply(plan, ["b", "a", "c"])
-        })
-    })
+        all.into()
+    }
 }
 
 /// All-gather + matmul of rows that are dealt out one by one; or put where contiguous rows would belong.
 fn cyclic(dealt: bool) -> Implementation {
     let operands = |rank: usize, world: usize, problem: &Problem| {
-        let Problem { m, n, k, .. } = *problem;
-        let mut all = vec![
-            whole(Matrix::A, "a", m, k),
-            whole(Matrix::B, "b", k, n),
-            whole(Matrix::C, "c", m, n),
-        ];
-        all[0].rows = (rank..m).step_by(world).map(|row| row..row + 1).collect();
-        all
+        let mut all = all_of(problem);
+        let rows = (rank..problem.m).step_by(world);
+        all[0].rows = rows.map(|row| row..row + 1).collect();
+        all.into()
     };
-    Implementation::of_plan("cyclic", operands, move |rank, world, problem| {
-        let Problem { m, n, k, dtype, .. } = *problem;
-        plan((rank, world), &operands(rank, world, problem), |plan| {
-            let local = Placement::Local;
-            let staging = plan.buffer("staging", local, Role::Staging, dtype, (m, k));
-            let id = |plan: &PlanBuilder, name| plan.draft().buffer_named(name).unwrap();
-            let [a, b, c] = ["a", "b", "c"].map(|name| id(plan, name));
-            let (src, dst) = (plan.whole(a), plan.whole(staging));
-            plan.collective(MAIN, Collective::AllGather, src, dst, Transport::Nccl);
-            for place in 0..m {
-                let each = m / world;
-                let row = match dealt {
-                    true => place % each * world + place / each,
-                    false => place,
-                };
-                let a = plan.own(staging, place..place + 1, 0..k);
-                let (b, c) = (plan.whole(b), plan.own(c, row..row + 1, 0..n));
-                plan.gemm(MAIN, Provider::CublasLt, a, b, c);
-            }
-        })
+    by_hand("cyclic", operands, move |plan, all| {
+        let Problem { m, n, k, dtype, .. } = problem();
+        let staging = plan.buffer("staging", Placement::Local, Role::Staging, dtype, (m, k));
+        let (src, dst) = (all[0].clone(), plan.whole(staging));
+        plan.collective(MAIN, Collective::AllGather, src, dst, Transport::Nccl);
+        for place in 0..m {
+            let each = m / WORLD;
+            let row = match dealt {
+                true => place % each * WORLD + place / each,
+                false => place,
+            };
+            let a = plan.own(staging, place..place + 1, 0..k);
+            let c = plan.own(all[2].buffer, row..row + 1, 0..n);
+            multiply(plan, &a, &all[1], &c);
+        }
     })
 }
 
@@ -189,22 +177,21 @@ fn with_all_gather(gathers: bool) -> Implementation {
     let operands = |rank, world, problem: &Problem| {
         Operation::MatmulOverlappingAllGather.operands((rank, world), problem, None)
     };
-    Implementation::of_plan("with all-gather", operands, move |rank, world, problem| {
-        plan((rank, world), &operands(rank, world, problem), |plan| {
-            multiply(plan, ["a", "b", "c"]);
-            let [x, y] = ["x", "y"].map(|name| plan.draft().buffer_named(name).unwrap());
-            let x = plan.whole(x);
-            if gathers {
-                let y = plan.whole(y);
-                plan.collective(MAIN, Collective::AllGather, x, y, Transport::Nccl);
-            } else {
-                for at in 0..world {
-                    let rows = at * x.rows.len()..(at + 1) * x.rows.len();
-                    let y = plan.own(y, rows, 0..problem.k);
-                    plan.copy(MAIN, x.clone(), y);
-                }
-            }
-        })
+    by_hand("with all-gather", operands, move |plan, all| {
+        let [a, b, x, c, y] = all else {
+            panic!("{all:?}");
+        };
+        multiply(plan, a, b, c);
+        if gathers {
+            let (x, y) = (x.clone(), y.clone());
+            plan.collective(MAIN, Collective::AllGather, x, y, Transport::Nccl);
+            return;
+        }
+        for at in 0..WORLD {
+            let rows = at * x.rows.len()..(at + 1) * x.rows.len();
+            let y = plan.own(y.buffer, rows, 0..problem().k);
+            plan.copy(MAIN, x.clone(), y);
+        }
     })
 }
 
@@ -255,40 +242,29 @@ fn a_buffer_of_another_shape_than_its_operand_is_an_error() {
         operands: Rc::new(|_, _, problem| vec![whole(Matrix::A, "a", problem.m, problem.k + 1)]),
         ..turned(true)
     };
-    let store = Store::threads(1).unwrap().remove(0);
-    let injection = Injection::new(None, 0, Duration::ZERO);
-    let session = Session::new(store, Host::new(), injection).unwrap();
-    let matrices = Matrices::of(None, 1, &problem());
-    let sets = [(Numbers::Integers, 1)];
-    let candidate = made(&session, (matrices, &sets), &wrong()).unwrap();
-    let numbers = Numbers::Integers;
-    let error = candidate.load(Set { numbers, index: 0 }).unwrap_err();
-    let text = error.to_string();
-    assert!(
-        text.contains("`a`") && text.contains("6x9") && text.contains("9x7"),
-        "{text}"
-    );
+    on_ranks(Duration::from_secs(20), None, |session| {
+        let matrices = Matrices::of(None, 1, &problem());
+        let sets = [(Numbers::Integers, 1)];
+        let candidate = made(session, (matrices, &sets), &wrong()).unwrap();
+        let numbers = Numbers::Integers;
+        let error = candidate.load(Set { numbers, index: 0 }).unwrap_err();
+        let text = error.to_string();
+        let parts = ["`a`", "6x9", "9x7"];
+        assert!(parts.iter().all(|part| text.contains(part)), "{text}");
+    });
 }
 
 /// Every rank waits for a signal that nobody sends.
 fn stuck() -> Implementation {
-    Implementation {
-        name: "stuck".into(),
-        scheduled: None,
-        plan: Rc::new(|rank, world, problem| {
-            let operands = turned(true).operands;
-            plan((rank, world), &operands(rank, world, problem), |plan| {
-                let (never, peers) = (plan.slot("never"), plan.peers());
-                if rank == 0 {
-                    plan.wait(MAIN, never, peers);
-                } else {
-                    plan.signal(MAIN, never, [0]).wait(MAIN, never, [0]);
-                }
-                multiply(plan, ["b", "a", "c"]);
-            })
-        }),
-        ..turned(true)
-    }
+    by_hand("stuck", turned_operands(true), |plan, all| {
+        let (never, peers) = (plan.slot("never"), plan.peers());
+        if plan.draft().rank == 0 {
+            plan.wait(MAIN, never, peers);
+        } else {
+            plan.signal(MAIN, never, [0]).wait(MAIN, never, [0]);
+        }
+        multiply(plan, &all[1], &all[0], &all[2]);
+    })
 }
 
 #[test]
