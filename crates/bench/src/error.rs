@@ -164,19 +164,21 @@ impl BenchError {
         match self {
             BenchError::Peers { .. } => true,
             BenchError::Step { cause, .. } => cause.blames_a_peer(),
-            BenchError::Execute(error) => match error {
-                // A wait is for a peer, and so is the one that stopped the device.
+            // A wait is for a peer, and so is the one that stopped the device.
+            BenchError::Execute(
                 ExecuteError::CollectiveTimeout { .. }
                 | ExecuteError::CollectiveAborted { .. }
-                | ExecuteError::Stopped { .. } => true,
-                ExecuteError::Memory(error) => memory_blames_a_peer(error),
-                ExecuteError::Comm(error) => comm_blames_a_peer(error),
-                ExecuteError::Exchange(error) => exchange_blames_a_peer(error),
-                _ => false,
-            },
-            BenchError::Memory(error) => memory_blames_a_peer(error),
-            BenchError::Comm(error) => comm_blames_a_peer(error),
-            BenchError::Exchange(error) => exchange_blames_a_peer(error),
+                | ExecuteError::Stopped { .. },
+            ) => true,
+            BenchError::Memory(error) | BenchError::Execute(ExecuteError::Memory(error)) => {
+                memory_blames_a_peer(error)
+            }
+            BenchError::Comm(error) | BenchError::Execute(ExecuteError::Comm(error)) => {
+                comm_blames_a_peer(error)
+            }
+            BenchError::Exchange(error) | BenchError::Execute(ExecuteError::Exchange(error)) => {
+                exchange_blames_a_peer(error)
+            }
             _ => false,
         }
     }

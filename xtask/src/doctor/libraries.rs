@@ -68,22 +68,16 @@ fn find(
         };
     }
     let in_package = |root: &PathBuf| {
-        library
-            .packages
-            .iter()
-            .map(|folder| root.join(folder))
-            .collect()
+        let folders = library.packages.iter();
+        folders.map(|folder| root.join(folder)).collect::<Vec<_>>()
     };
-    let packages: Vec<PathBuf> = packages.iter().flat_map::<Vec<_>, _>(in_package).collect();
-    let first = |folders: &[PathBuf]| {
-        library
-            .files
-            .iter()
-            .find_map(|file| in_folders(folders, file))
+    let packages: Vec<_> = packages.iter().flat_map(in_package).collect();
+    let first = |find: &dyn Fn(&str) -> Option<PathBuf>| {
+        let mut files = library.files.iter();
+        files.find_map(|file| find(file))
     };
-    let found = first(folders)
-        .or_else(|| library.files.iter().find_map(|file| by_loader(file)))
-        .or_else(|| first(&packages));
+    let found = first(&|file| in_folders(folders, file)).or_else(|| first(&by_loader));
+    let found = found.or_else(|| first(&|file| in_folders(&packages, file)));
     match found {
         Some(path) => present(path.display().to_string()),
         None => {
@@ -114,16 +108,15 @@ pub fn by_loader(file: &str) -> Option<PathBuf> {
         in_cache(&cache, file)
     };
     let triple = format!("{}-linux-gnu", std::env::consts::ARCH);
-    let standard = [format!("/usr/lib/{triple}"), format!("/lib/{triple}")].map(PathBuf::from);
-    in_folders(&folders, file)
-        .or_else(cached)
-        .or_else(|| in_folders(&standard, file))
-        .or_else(|| {
-            in_folders(
-                &["/usr/lib64", "/lib64", "/usr/lib"].map(PathBuf::from),
-                file,
-            )
-        })
+    let of_triple = [format!("/usr/lib/{triple}"), format!("/lib/{triple}")];
+    let others = ["/usr/lib64", "/lib64", "/usr/lib"].map(PathBuf::from);
+    let standard: Vec<_> = of_triple
+        .map(PathBuf::from)
+        .into_iter()
+        .chain(others)
+        .collect();
+    let found = in_folders(&folders, file).or_else(cached);
+    found.or_else(|| in_folders(&standard, file))
 }
 
 /// A file in what `ldconfig -p` prints.
@@ -138,15 +131,10 @@ fn in_cache(cache: &str, file: &str) -> Option<PathBuf> {
 
 fn site_packages() -> Vec<PathBuf> {
     let list = "import site, sys; print('\\n'.join(site.getsitepackages() + [site.getusersitepackages()]))";
-    let programs = ["python3", "python"];
-    let answer = programs
-        .iter()
-        .find_map(|program| process::answer(program, &["-c", list]));
-    answer
-        .unwrap_or_default()
-        .lines()
-        .map(PathBuf::from)
-        .collect()
+    let ask = |program| process::answer(program, &["-c", list]);
+    let answer = ["python3", "python"].into_iter().find_map(ask);
+    let answer = answer.unwrap_or_default();
+    answer.lines().map(PathBuf::from).collect()
 }
 
 #[cfg(test)]

@@ -215,8 +215,10 @@ impl<'a, B: ExecuteBackend> PlanCandidate<'a, B> {
         let world = session.world();
         let made = match &implementation.scheduled {
             Some(scheduled) => match schedules.of(session, scheduled, problem)? {
-                Ok(prepared) => Calls::new(session, prepared, problem.m)
-                    .map(|calls| Self::of_runs(session, Box::new(calls))),
+                Ok(prepared) => {
+                    let calls = Calls::new(session, prepared, problem.m);
+                    calls.map(|calls| Self::of_runs(session, calls))
+                }
                 Err(reason) => return Ok(Err(reason)),
             },
             None => {
@@ -228,7 +230,11 @@ impl<'a, B: ExecuteBackend> PlanCandidate<'a, B> {
     }
 
     /// The same under the name of `implementation`, with its operands.
-    fn with_operands_of(self, implementation: &Implementation, problem: &Problem) -> Self {
+    pub(crate) fn with_operands_of(
+        self,
+        implementation: &Implementation,
+        problem: &Problem,
+    ) -> Self {
         let (rank, world) = (self.session.rank(), self.session.world());
         Self {
             name: implementation.name.clone(),
@@ -247,7 +253,7 @@ impl<'a, B: ExecuteBackend> PlanCandidate<'a, B> {
     pub fn of_plans(session: &'a Session<B>, plans: Vec<Plan>) -> Result<Self> {
         let checked = Checked::prove(plans)?;
         let bound = session.executor.bind(&checked, &session.stream)?;
-        Ok(Self::of_runs(session, Box::new(bound)))
+        Ok(Self::of_runs(session, bound))
     }
 
     /// Binds a plan that is not proved, as [`PlanCandidate::of_plans`] does. Collective.
@@ -257,33 +263,20 @@ impl<'a, B: ExecuteBackend> PlanCandidate<'a, B> {
     pub unsafe fn of_unproved(session: &'a Session<B>, plan: Plan) -> Result<Self> {
         // SAFETY: the caller's obligation.
         let bound = unsafe { session.executor.bind_unchecked(plan, &session.stream)? };
-        Ok(Self::of_runs(session, Box::new(bound)))
+        Ok(Self::of_runs(session, bound))
     }
 
-    fn of_runs(session: &'a Session<B>, runs: Box<dyn Runs<B> + 'a>) -> Self {
+    fn of_runs(session: &'a Session<B>, runs: impl Runs<B> + 'a) -> Self {
         Self {
             session,
             name: runs.plan().name.clone(),
             operands: Vec::new(),
-            runs,
+            runs: Box::new(runs),
             m: 0,
             inputs: BTreeMap::new(),
             references: None,
             back_to_back: false,
         }
-    }
-
-    /// Binds `implementation` with no proof: for plans that fail.
-    #[cfg(test)]
-    pub fn bind_unproved(
-        session: &'a Session<B>,
-        implementation: &Implementation,
-        problem: &Problem,
-    ) -> Result<Self> {
-        let plan = (implementation.plan)(session.rank(), session.world(), problem)?;
-        // SAFETY: on the host backend waits that nobody signals end at their deadline.
-        let made = unsafe { Self::of_unproved(session, plan)? };
-        Ok(made.with_operands_of(implementation, problem))
     }
 
     /// Enqueues a call that no injected fault concerns.
