@@ -25,7 +25,7 @@ use crate::suite::{self, Settings};
 use crate::timing::{Effort, Timing};
 
 /// The machine whose figures stand for what was not measured.
-const DEFAULT: &str = "h200x4";
+pub const DEFAULT: &str = "h200x4";
 
 /// How much is measured: everything is small on the host, whose figures are for tests.
 struct Sizes {
@@ -106,8 +106,7 @@ impl Found {
     fn new<B: NcclBackend>(session: &Session<B>) -> Result<Self> {
         let device = session.backend.device();
         let mut machine = Machine::named(DEFAULT)?;
-        let name = device.name.split(" (device").next().unwrap_or_default();
-        machine.name = format!("{} × {name}", session.world());
+        machine.name = format!("{} × {}", session.world(), session.device_name());
         (machine.nodes, machine.gpus_per_node) = (1, session.world());
         machine.gpu.sms = (device.sms as usize).max(1);
         let mut found = Self {

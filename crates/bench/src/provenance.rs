@@ -11,9 +11,7 @@ use crate::session::{ExecuteBackend, Session};
 /// The provenance of this run. Collective.
 pub fn provenance<B: ExecuteBackend>(session: &Session<B>) -> Result<Provenance> {
     let info = session.backend.device();
-    // Each rank's device has a number; what counts is what they are.
-    let name = info.name.split(" (device").next().unwrap_or_default();
-    let names = session.agree("names of the devices", Ok(name.into()))?;
+    let names = session.agree("names of the devices", Ok(session.device_name().into()))?;
     let names = names
         .iter()
         .map(|name| String::from_utf8_lossy(name).into());

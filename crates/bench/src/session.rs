@@ -78,6 +78,12 @@ impl<B: ExecuteBackend> Session<B> {
         self.exchange.world()
     }
 
+    /// What this rank's device is, without its number.
+    pub fn device_name(&self) -> &str {
+        let mut parts = self.backend.device().name.split(" (device");
+        parts.next().unwrap_or_default()
+    }
+
     /// The other ranks of this rank's node, as the node numbers them.
     pub fn peers(&self) -> Vec<usize> {
         (0..self.node.world())

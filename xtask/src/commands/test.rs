@@ -207,14 +207,9 @@ fn on_gpus(
 mod tests {
     use super::*;
 
-    const CUDA: Chosen = Chosen {
-        cuda: true,
-        ranks: 4,
-    };
-    const HOST: Chosen = Chosen {
-        cuda: false,
-        ranks: 4,
-    };
+    const fn on(cuda: bool) -> Chosen {
+        Chosen { cuda, ranks: 4 }
+    }
 
     #[test]
     fn programs_run_at_once_and_are_counted_together() {
@@ -249,8 +244,8 @@ mod tests {
             ("CUDA_DEVICE_MAX_CONNECTIONS", "32"),
         ];
         let expected = expected.map(|(name, value)| (name, value.to_owned()));
-        assert_eq!(environment(CUDA, Some(4)), expected);
-        assert_eq!(environment(HOST, None).len(), 1);
+        assert_eq!(environment(on(true), Some(4)), expected);
+        assert_eq!(environment(on(false), None).len(), 1);
     }
 
     #[test]
@@ -280,14 +275,14 @@ mod tests {
         assert!(bundle.has_device_code());
         assert_eq!(bundle.warpweave(), folder.path().join("bin/warpweave"));
         let conditions = Conditions {
-            env: environment(CUDA, None),
+            env: environment(on(true), None),
             limit: LIMIT,
             out: || Box::new(io::sink()),
         };
-        let counts = bundled(&bundle, CUDA, &conditions).unwrap();
+        let counts = bundled(&bundle, on(true), &conditions).unwrap();
         assert_eq!((counts.passed, counts.failed, counts.skipped), (5, 1, 0));
         let args = fs::read_to_string(folder.path().join("good.args")).unwrap();
         assert_eq!(args, "--include-ignored --test-threads 1 cuda\n");
-        assert!(bundled(&bundle, HOST, &conditions).is_err());
+        assert!(bundled(&bundle, on(false), &conditions).is_err());
     }
 }

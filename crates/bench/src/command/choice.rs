@@ -127,35 +127,32 @@ impl Case {
 pub(super) fn compare(args: &CompareArgs, out: &mut impl Write) -> Result<()> {
     let machine = machine(&args.machine)?;
     let all = measured(&args.measured)?;
-    let case = |name: String, world, problem, measured, plans: &[Plan]| {
-        let simulated = simulate(plans, &machine, 1)?.total();
-        Ok::<_, BenchError>(Case {
-            name,
-            world,
-            problem,
-            measured,
-            simulated,
-        })
-    };
+    let simulated = |plans: &[Plan]| Ok::<_, BenchError>(simulate(plans, &machine, 1)?.total());
     let mut cases = Vec::new();
     for m in all.measurements.iter() {
-        let plans = m.configuration.plans(m.world, &m.problem)?;
-        let name = m.configuration.to_string();
-        cases.push(case(name, m.world, m.problem, m.us, &plans)?);
+        cases.push(Case {
+            name: m.configuration.to_string(),
+            world: m.world,
+            problem: m.problem,
+            measured: m.us,
+            simulated: simulated(&m.configuration.plans(m.world, &m.problem)?)?,
+        });
     }
-    for &(operation, world, problem, us) in &all.gemms {
+    for &(operation, world, problem, measured) in &all.gemms {
         // As the bench runs it.
         let alone = gemm_alone("GEMM alone", Provider::CublasLt, Some(operation));
         let plans = of_ranks(world, |rank| (alone.plan)(rank, world, &problem))?;
-        let name = format!("GEMM alone ({operation})");
-        cases.push(case(name, world, problem, us, &plans)?);
+        cases.push(Case {
+            name: format!("GEMM alone ({operation})"),
+            world,
+            problem,
+            measured,
+            simulated: simulated(&plans)?,
+        });
     }
     cases.sort_by(|a, b| b.error().total_cmp(&a.error()));
-    let Some(worst) = cases.first().map(Case::error) else {
-        return Err(BenchError::Usage(
-            "nothing was measured: see --measured".into(),
-        ));
-    };
+    let nothing = || BenchError::Usage("nothing was measured: see --measured".into());
+    let worst = cases.first().map(Case::error).ok_or_else(nothing)?;
     let headings = [
         "implementation",
         "ranks",

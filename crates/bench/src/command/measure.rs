@@ -9,7 +9,7 @@ use warpweave_comm::measured::Figures;
 use warpweave_comm::{Job, Measured};
 use warpweave_overlap::Machine;
 use warpweave_report::file::{self, check_place};
-use warpweave_symm_mem::{BackendKind, Cuda};
+use warpweave_symm_mem::{Backend, BackendKind, Cuda, Host};
 
 use super::plan::machine;
 use crate::cli::MeasureArgs;
@@ -48,9 +48,6 @@ impl Part for Measure<'_> {
     }
 }
 
-/// The machine of predictions where none is named and none was measured.
-const DEFAULT: &str = "h200x4";
-
 /// Keeps `costs`, by which collectives are selected from then on. Operations that they lack keep their
 /// figures.
 pub(super) fn keep_costs(measured: &Measured, costs: Costs) -> Result<()> {
@@ -77,13 +74,13 @@ pub(super) fn machine_or_measured(name: Option<&str>, world: usize) -> Result<Ma
     let (kind, devices) = match Cuda::installed() {
         Ok(devices) if !devices.is_empty() => (BackendKind::Cuda, devices),
         _ => {
-            let host = warpweave_symm_mem::Host::new();
-            let info = warpweave_symm_mem::Backend::device(&host);
+            let host = Host::new();
+            let info = host.device();
             let device = (info.name.clone(), info.driver.clone());
             (BackendKind::Host, vec![device; world])
         }
     };
     let devices = devices.get(..world).unwrap_or_default();
     let measured = Measured::of(kind, devices).and_then(|kept| Machine::measured(&kept));
-    measured.map_or_else(|| machine(DEFAULT), Ok)
+    measured.map_or_else(|| machine(measure::DEFAULT), Ok)
 }

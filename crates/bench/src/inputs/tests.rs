@@ -78,27 +78,22 @@ fn integers_have_five_values_and_reals_fill_their_range() {
 
 #[test]
 fn sets_and_matrices_differ_and_weights_stay() {
-    let all: Vec<_> = [
-        (Matrix::A, 0),
-        (Matrix::A, 1),
-        (Matrix::B, 0),
-        (Matrix::Bias, 0),
-        (Matrix::X, 0),
-        (Matrix::X, 1),
-        (Matrix::Residual, 0),
-        (Matrix::Residual, 1),
-        (Matrix::NormWeight, 0),
-    ]
-    .map(|(matrix, set)| of_f32(matrix, Numbers::Reals, set))
-    .into();
+    let reals = |matrix, set| of_f32(matrix, Numbers::Reals, set);
+    let weights = [Matrix::B, Matrix::Bias, Matrix::NormWeight];
+    let inputs = [Matrix::A, Matrix::X, Matrix::Residual];
+    let inputs = inputs
+        .into_iter()
+        .flat_map(|matrix| [0, 1].map(|set| reals(matrix, set)));
+    let all: Vec<_> = inputs
+        .chain(weights.map(|matrix| reals(matrix, 0)))
+        .collect();
     for (i, one) in all.iter().enumerate() {
         for two in &all[..i] {
             assert!(one.iter().zip(two).filter(|(x, y)| x == y).count() < 8);
         }
     }
-    for weight in [Matrix::B, Matrix::Bias, Matrix::NormWeight] {
-        let again = of_f32(weight, Numbers::Reals, 1);
-        assert_eq!(of_f32(weight, Numbers::Reals, 0), again);
+    for weight in weights {
+        assert_eq!(reals(weight, 0), reals(weight, 1));
     }
 }
 
