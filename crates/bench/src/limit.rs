@@ -10,7 +10,7 @@ use warpweave_symm_mem::BackendKind;
 use crate::alone::gemm_of;
 use crate::candidate::Candidate;
 use crate::clock::Clock;
-use crate::error::{BenchError, Result};
+use crate::error::Result;
 use crate::plans::{PlanCandidate, of_ranks};
 use crate::probes::{self, Probe};
 use crate::session::{ExecuteBackend, Session};
@@ -56,32 +56,26 @@ pub fn push_bandwidth<B: ExecuteBackend>(
 }
 
 /// The limit of a problem, from the GEMM's time and the links' bandwidth.
-///
-/// # Errors
-/// [`BenchError::Usage`] if the GEMM was not timed.
 pub fn limit(
     (operation, problem): (Operation, &Problem),
     world: usize,
-    (gemm, algorithms): (Option<Spread>, Vec<String>),
+    (gemm, algorithms): (Spread, Vec<String>),
     links: Option<&Links>,
-) -> Result<Limit> {
-    let gemm = gemm.ok_or_else(|| BenchError::Usage("the GEMM alone was not timed".into()))?;
+) -> Limit {
     let bytes = operation.bytes_in(world, problem).round();
     let bandwidth_gb_s = links.map(|links| links.bandwidth_gb_s);
     let transfer_ms = bandwidth_gb_s.map_or(0.0, |rate| bytes / rate / 1e6);
-    Ok(Limit {
+    let size = gemm_of(Some(operation), world, problem);
+    Limit {
         ms: gemm.median.max(transfer_ms),
-        gemm_tflops: Some(tflops(
-            gemm_of(Some(operation), world, problem),
-            gemm.median,
-        )),
+        gemm_tflops: Some(tflops(size, gemm.median)),
         gemm_ms: Some(gemm),
         gemm_algorithms: algorithms,
         bytes: bytes as usize,
         transport: links.map(|links| links.transport.clone()),
         bandwidth_gb_s,
         transfer_ms: Some(transfer_ms),
-    })
+    }
 }
 
 /// Two operations for multiply-add of a GEMM of this size, over a time.
@@ -97,22 +91,22 @@ mod tests {
     #[test]
     fn the_limit_is_the_larger_part() {
         let problem = Problem::new(1000, 1000, 1000, DType::F16);
-        let gemm = || (Spread::of(&[2.0]), vec![]);
+        let gemm = || (Spread::of(&[2.0]).unwrap(), vec![]);
         let slow = Links {
             bandwidth_gb_s: 0.5,
             transport: "host push".into(),
         };
         let of = |operation, world, links| limit((operation, &problem), world, gemm(), links);
-        let gather = of(Operation::AllGatherMatmul, 4, Some(&slow)).unwrap();
+        let gather = of(Operation::AllGatherMatmul, 4, Some(&slow));
         assert_eq!(
             (gather.bytes, gather.transfer_ms, gather.ms),
             (1_500_000, Some(3.0), 3.0)
         );
-        let reduce = of(Operation::MatmulAllReduce, 4, Some(&slow)).unwrap();
+        let reduce = of(Operation::MatmulAllReduce, 4, Some(&slow));
         assert_eq!((reduce.bytes, reduce.ms), (3_000_000, 6.0));
         // A quarter of the GEMM is each rank's.
         assert_eq!(reduce.gemm_tflops, Some(0.25));
-        let alone = of(Operation::AllGatherMatmul, 1, None).unwrap();
+        let alone = of(Operation::AllGatherMatmul, 1, None);
         assert_eq!(
             (alone.bytes, alone.ms, alone.gemm_tflops),
             (0, 2.0, Some(1.0))

@@ -28,7 +28,7 @@ use crate::place::Place;
 use job::Identity;
 use log::LogFolder;
 use rank::Rank;
-use supervisor::{Supervisor, Verdict};
+use supervisor::Supervisor;
 
 /// The exit status of a rank that ended because a peer did (sysexits' EX_PROTOCOL, otherwise unused).
 pub const PEER_LOST: i32 = 76;
@@ -97,14 +97,14 @@ impl Launch {
         let identity = Identity::new(first, self.job.port)?;
         let logs = LogFolder::create(&self.logs()?, self.label)?;
         // Before the first rank starts, so that no Ctrl-C is missed.
-        let mut supervisor = Supervisor::new(self.job.grace, self.job.timeout)?;
+        let mut supervisor = Supervisor::new(self.job.grace, self.job.timeout, &logs.0)?;
         for index in 0..self.ranks {
             // Ranks already started die with their `Rank` when this returns early.
             supervisor.watch(Rank::start(self, index, &identity, &logs)?);
         }
-        let verdict = supervisor.run();
+        let failures = supervisor.run();
         let stuck = supervisor.finish();
-        self.judge(verdict, stuck, &logs)
+        self.judge(&failures?, &stuck, &logs)
     }
 
     /// The folder for the job's folder of logs.
@@ -113,42 +113,30 @@ impl Launch {
         self.job.logs.clone().map_or_else(default, Ok)
     }
 
-    fn judge(&self, verdict: Verdict, stuck: Vec<usize>, logs: &LogFolder) -> Result<()> {
+    fn judge(&self, failures: &[(usize, End)], stuck: &[usize], logs: &LogFolder) -> Result<()> {
         let still_there = (!stuck.is_empty()).then(|| {
             format!(
                 "ranks {stuck:?} are still there after SIGKILL: the kernel holds them, most likely in a \
                  driver call"
             )
         });
-        match verdict {
-            Verdict::Ended(failures) => {
-                let Some(&(rank, end)) = failures.first() else {
-                    return still_there.map_or(Ok(()), |why| Err(Error::Failed(why)));
-                };
-                show_tail(rank, end, &logs.rank(rank), LINES_OF_CULPRIT);
-                for &(rank, end) in &failures[1..] {
-                    // Rank 0's output was passed through.
-                    if rank != 0 {
-                        show_tail(rank, end, &logs.rank(rank), LINES_OF_OTHERS);
-                    }
-                }
-                if let Some(why) = still_there {
-                    eprintln!("{why}");
-                }
-                Err(Error::RankFailed {
-                    rank,
-                    world: self.ranks,
-                    end,
-                    log: logs.rank(rank),
-                })
-            }
-            Verdict::Interrupted(signal) => Err(Error::Interrupted(signal)),
-            Verdict::TimedOut { limit, running } => Err(Error::JobTimeout {
-                limit,
-                running,
-                logs: logs.0.clone(),
-            }),
+        let Some((&(rank, end), others)) = failures.split_first() else {
+            return still_there.map_or(Ok(()), |why| Err(Error::Failed(why)));
+        };
+        show_tail(rank, end, &logs.rank(rank), LINES_OF_CULPRIT);
+        // Rank 0's output was passed through.
+        for &(rank, end) in others.iter().filter(|(rank, _)| *rank != 0) {
+            show_tail(rank, end, &logs.rank(rank), LINES_OF_OTHERS);
         }
+        if let Some(why) = still_there {
+            eprintln!("{why}");
+        }
+        Err(Error::RankFailed {
+            rank,
+            world: self.ranks,
+            end,
+            log: logs.rank(rank),
+        })
     }
 }
 

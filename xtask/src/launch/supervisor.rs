@@ -9,6 +9,7 @@
 //!
 //! In every state the job is over when the last rank has ended.
 
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -19,7 +20,7 @@ use signal_hook::iterator::Signals;
 
 use super::rank::Rank;
 use super::{PEER_LOST, Result};
-use crate::error::{End, SignalName};
+use crate::error::{End, Error, SignalName};
 
 /// After SIGTERM, before SIGKILL.
 const TERM: Duration = Duration::from_secs(3);
@@ -41,18 +42,6 @@ enum State {
     Killed,
 }
 
-/// How the job ended.
-#[derive(Debug)]
-pub(super) enum Verdict {
-    /// By itself, with the ranks that failed before they got a signal; the one to name comes first.
-    Ended(Vec<(usize, End)>),
-    Interrupted(i32),
-    TimedOut {
-        limit: Duration,
-        running: Vec<usize>,
-    },
-}
-
 pub(super) struct Supervisor {
     grace: Duration,
     /// For the whole job.
@@ -61,7 +50,9 @@ pub(super) struct Supervisor {
     /// Ranks that failed before they got a signal, in the order in which they did.
     failures: Vec<(usize, End)>,
     /// Why the job is being ended before its time, unless a rank has failed first.
-    reason: Option<Verdict>,
+    reason: Option<Error>,
+    /// The folder of the logs.
+    logs: PathBuf,
     state: State,
     /// When the next, harder state follows.
     until: Option<Instant>,
@@ -70,7 +61,7 @@ pub(super) struct Supervisor {
 }
 
 impl Supervisor {
-    pub fn new(grace: Duration, limit: Option<Duration>) -> Result<Self> {
+    pub fn new(grace: Duration, limit: Option<Duration>, logs: &Path) -> Result<Self> {
         let (sender, events) = channel();
         let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
         let to_me = sender.clone();
@@ -86,6 +77,7 @@ impl Supervisor {
             ranks: Vec::new(),
             failures: Vec::new(),
             reason: None,
+            logs: logs.to_owned(),
             state: State::Running,
             until: limit.map(|limit| Instant::now() + limit),
             sender,
@@ -100,8 +92,9 @@ impl Supervisor {
         self.ranks.push(rank);
     }
 
-    /// Runs the job to its end.
-    pub fn run(&mut self) -> Verdict {
+    /// Runs the job to its end: the ranks that failed before they got a signal, of which the one to name comes
+    /// first.
+    pub fn run(&mut self) -> Result<Vec<(usize, End)>> {
         while self.ranks.iter().any(|rank| rank.end().is_none()) {
             match self.next() {
                 Some(Event::Ended(index)) => self.ended(index),
@@ -111,8 +104,7 @@ impl Supervisor {
             }
         }
         let failures = std::mem::take(&mut self.failures);
-        let reason = self.reason.take();
-        reason.unwrap_or_else(|| Verdict::Ended(cause_first(failures)))
+        self.reason.take().map_or(Ok(cause_first(failures)), Err)
     }
 
     /// Passes on the last output and says which ranks are still there.
@@ -159,7 +151,7 @@ impl Supervisor {
         }
         let name = SignalName(signal);
         eprintln!("{name}: ending the ranks (once more to kill them)");
-        self.reason = Some(Verdict::Interrupted(signal));
+        self.reason = Some(Error::Interrupted(signal));
         let forwarded = match signal {
             SIGINT => Signal::INT,
             SIGHUP => Signal::HUP,
@@ -178,7 +170,11 @@ impl Supervisor {
         match self.limit.filter(|_| self.state == State::Running) {
             Some(limit) => {
                 eprintln!("the job has run for {limit:?}: ending ranks {running:?}");
-                self.reason = Some(Verdict::TimedOut { limit, running });
+                self.reason = Some(Error::JobTimeout {
+                    limit,
+                    running,
+                    logs: self.logs.clone(),
+                });
             }
             None => eprintln!("ranks {running:?} are still running: SIGTERM"),
         }
@@ -205,11 +201,8 @@ impl Supervisor {
     }
 
     fn running(&self) -> Vec<usize> {
-        self.ranks
-            .iter()
-            .filter(|rank| rank.end().is_none())
-            .map(|rank| rank.index)
-            .collect()
+        let running = self.ranks.iter().filter(|rank| rank.end().is_none());
+        running.map(|rank| rank.index).collect()
     }
 }
 

@@ -7,7 +7,7 @@ use warpweave_overlap::PlanError;
 use warpweave_overlap::operation::Matrix;
 use warpweave_overlap::plan::{Problem, Provider, Role};
 use warpweave_report::statistics::Spread;
-use warpweave_report::{Group, Kind, Metric, Operands, Outcome, Row, Times};
+use warpweave_report::{Group, Kind, Metric, Operands, Outcome, Row};
 use warpweave_symm_mem::BackendKind;
 
 use super::groups::{budget, divide};
@@ -204,15 +204,19 @@ impl<'a, B: ExecuteBackend> Bench<'a, B> {
         let verifier = &mut self.verifier;
         let times = self.stage.measure(entrants, &new, verifier, batches)?;
         let single = |place: Option<usize>| times.get(place?)?.as_ref()?.spread(Metric::Single);
-        let limit = match (alone.map(|place| &entrants[place]), self.case.operation) {
-            (Some(entrant), Some(operation)) if entrant.candidate.is_ok() => {
-                let algorithms = entrant.row(Some(&Times::default())).algorithms;
-                let gemm = (single(alone), algorithms);
-                let links = self.stage.run.links.as_ref();
-                Some(limit((operation, &self.problem), world, gemm, links)?)
-            }
-            _ => None,
-        };
+        let gemm = alone.map(|place| entrants[place].row(times[place].as_ref()));
+        let limit = gemm.and_then(|row| {
+            let (gemm, links) = (
+                (row.single_ms?, row.algorithms),
+                self.stage.run.links.as_ref(),
+            );
+            Some(limit(
+                (self.case.operation?, &self.problem),
+                world,
+                gemm,
+                links,
+            ))
+        });
         let group = Group {
             baseline_ms: single(baseline),
             gemm_ms: single(alone),

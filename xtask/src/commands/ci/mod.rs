@@ -67,10 +67,7 @@ pub fn run(options: &Options) -> Result<()> {
             println!("left out: {missing}");
             continue;
         }
-        let this = match step.line {
-            TESTS => tests(step.name)?,
-            _ => execute(step.name, &mut step.command(&root, &xtask))?,
-        };
+        let this = execute(step, &xtask, &root)?;
         let has_failed = this.failure.is_some();
         done.push(this);
         if has_failed || checks.as_mut().is_some_and(Background::has_failed) {
@@ -100,10 +97,8 @@ impl Background {
         let names = names.join(",");
         println!("\n==== in the background, see {}: {names}", log.display());
         let mut command = Command::new("nice");
-        command
-            .args(["-n", "19"])
-            .arg(xtask)
-            .args(["ci", "--only", &names]);
+        command.args(["-n", "19"]).arg(xtask);
+        command.args(["ci", "--only", &names]);
         command.current_dir(root).stdin(Stdio::null());
         let child = command.stdout(file.try_clone()?).stderr(file).spawn();
         Ok(Self {
@@ -135,13 +130,11 @@ impl Background {
         print!("{text}");
         let failure = (!status.success()).then(|| status.to_string());
         // Its last line counts what it did not leave out.
-        let last = text
-            .lines()
-            .last()
-            .and_then(|line| line.split_once(" passed"));
+        let last = text.lines().last().unwrap_or_default();
         let passed = last
-            .and_then(|(number, _)| number.parse().ok())
-            .unwrap_or(0);
+            .split_once(" passed")
+            .and_then(|(number, _)| number.parse().ok());
+        let passed = passed.unwrap_or(0);
         let counts = Counts {
             passed,
             ..Counts::of_one(failure.is_some())
@@ -153,16 +146,14 @@ impl Background {
 /// What the checks in the background are called together.
 const BACKGROUND: &str = "background";
 
-fn execute(name: &'static str, command: &mut Command) -> Result<Done> {
+/// Runs the command of a step; the tests of the workspace, on the host, are counted.
+fn execute(step: &Step, xtask: &Path, root: &Path) -> Result<Done> {
     let began = (Instant::now(), cpu_seconds());
-    let status = process::status(command)?;
-    let failure = (!status.success()).then(|| status.to_string());
-    Ok(Done::new(name, began, failure, None))
-}
-
-/// Runs the tests of the workspace on the host.
-fn tests(name: &'static str) -> Result<Done> {
-    let began = (Instant::now(), cpu_seconds());
+    if step.line != TESTS {
+        let status = process::status(&mut step.command(root, xtask))?;
+        let failure = (!status.success()).then(|| status.to_string());
+        return Ok(Done::new(step.name, began, failure, None));
+    }
     let asked = Asked {
         device: Wanted::Host,
         ranks: None,
@@ -172,7 +163,7 @@ fn tests(name: &'static str) -> Result<Done> {
         Ok(counts) => (Some(format!("{} failures", counts.failed)), Some(counts)),
         Err(error) => (Some(error.to_string()), None),
     };
-    Ok(Done::new(name, began, failure, counts))
+    Ok(Done::new(step.name, began, failure, counts))
 }
 
 struct Done {
@@ -221,11 +212,8 @@ fn succeeds(shell: &str, root: &Path) -> bool {
 fn chosen(steps: Vec<Step>, options: &Options) -> Result<Vec<Step>> {
     let Options { only, skip, list } = options;
     let known: Vec<_> = steps.iter().map(|step| step.name).collect();
-    if let Some(name) = only
-        .iter()
-        .chain(skip)
-        .find(|name| !known.contains(&name.as_str()))
-    {
+    let is_unknown = |name: &&String| !known.contains(&name.as_str());
+    if let Some(name) = only.iter().chain(skip).find(is_unknown) {
         let known = known.join(", ");
         return Err(Error::usage(format!("no step `{name}`; there are {known}")));
     }
@@ -258,10 +246,9 @@ fn summarise(steps: &[Step], done: &[Done]) -> Result<()> {
     for step in steps.iter().filter(|step| !ran(step)) {
         println!("{:<18} not run", step.name);
     }
-    let failure = done
-        .iter()
-        .find_map(|step| Some((step.name, step.failure.as_ref()?)));
-    if let Some((name, failure)) = failure {
+    let failed = |step: &Done| Some((step.name, step.failure.clone()?));
+    let failure = done.iter().find_map(failed);
+    if let Some((name, failure)) = &failure {
         println!("{name}: {failure}");
     }
     println!("{} passed, {} failed", all.passed, all.failed);
