@@ -92,7 +92,7 @@ impl Supervisor {
         self.ranks.push(rank);
     }
 
-    /// Runs the job to its end: the ranks that failed before they got a signal, of which the one to name comes
+    /// Runs the job to its end. Returns the ranks that failed before they got a signal; the one to name comes
     /// first.
     pub fn run(&mut self) -> Result<Vec<(usize, End)>> {
         while self.ranks.iter().any(|rank| rank.end().is_none()) {

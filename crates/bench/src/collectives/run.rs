@@ -56,7 +56,8 @@ pub(crate) fn measure<B: NcclBackend>(
     let (session, settings) = (run.session, run.settings);
     let (dtype, world) = (settings.message_dtype(), session.world());
     report.peers = settings.peers.as_ref().map(|peers| peers.by.clone());
-    // The suite `decode` has GEMMs and, as an engine does, collectives with the default options on plain memory.
+    // The suite `decode` has GEMMs, and, as an engine does, collectives with the default options on plain
+    // memory.
     let (gemm, staging) = match settings.suite.is_of_decode() {
         true => {
             let staging = CollectiveOptions::default().staging_bytes;

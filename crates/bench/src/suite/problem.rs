@@ -130,7 +130,7 @@ impl<'a, B: ExecuteBackend> Bench<'a, B> {
         Ok(())
     }
 
-    /// Binds an implementation. One that is part of the breakdown is not verified, and only single calls of it
+    /// Binds an implementation. What is a part of the breakdown is not verified, and only single calls of it
     /// are timed.
     fn bind(&mut self, implementation: &Implementation, is_part: bool) -> Result<Entrant<'a>> {
         let run = self.stage.run;

@@ -171,7 +171,7 @@ impl Expectation {
         (f64::from(wanted.abs()) + partial) * self.unit() * 1.001 + sums
     }
 
-    /// How far off each sum may be. `magnitudes` belongs to each of them, where partial results are rounded, and
+    /// How far off each sum may be. `magnitudes` is of each where partial results are rounded, and
     /// is empty where none are.
     pub(super) fn slacks(&self, wanted: &[f32], magnitudes: &[f32]) -> impl Fn(usize) -> f64 {
         move |i| self.slack(wanted[i], magnitudes.get(i).copied().unwrap_or(0.0))
