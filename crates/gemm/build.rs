@@ -8,6 +8,7 @@ fn main() {
         println!("cargo::rerun-if-changed=cuda/sm90");
         let device = warpweave_nvcc::Builder::new()?.device_headers()?;
         device.cubin("cuda/sm90/plain.cu", "sm_90a")?;
+        device.cubin("cuda/sm90/few_rows.cu", "sm_90a")?;
         device.cubin("cuda/sm90/all_gather.cu", "sm_90a")?;
         device.cubin("cuda/sm90/eager.cu", "sm_90a")?;
         device.cubin("cuda/sm90/reduction.cu", "sm_90a")?;

@@ -61,7 +61,8 @@ impl fmt::Display for Provider {
 /// A compiled shape of the hand-written SM90 kernel, with its run-time argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Tiling {
-    /// Index into [`sm90::CONFIGS`](crate::sm90::CONFIGS).
+    /// Index into [`sm90::CONFIGS`](crate::sm90::CONFIGS), or that of
+    /// [`sm90::FEW_ROWS_TILING`](crate::sm90::FEW_ROWS_TILING).
     pub config: usize,
     /// Swizzle width of the [`Raster`](crate::sm90::Raster), in rows of cluster tiles; at least 1.
     pub swizzle: u32,

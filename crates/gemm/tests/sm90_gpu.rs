@@ -7,7 +7,7 @@ use half::{bf16, f16};
 use warpweave_gemm::cuda::{Choice, CudaGemm, CudaPrepared};
 use warpweave_gemm::host::{Element, multiply_with_scales};
 use warpweave_gemm::matmul_reduce::ReduceOutput;
-use warpweave_gemm::sm90::{CONFIGS, Tiling};
+use warpweave_gemm::sm90::{CONFIGS, FEW_ROWS_TILING, Tiling};
 use warpweave_gemm::{
     GemmBackend, GemmOperands, GemmProblem, GemmReduceBackend, Layout, MatmulReduce, Provider,
     Scaling,
@@ -167,7 +167,7 @@ impl<T: Element, O: Element> Case<T, O> {
         let prepared = self.prepare(config, swizzle);
         self.poison();
         self.launch(&prepared);
-        self.check(CONFIGS[config].name);
+        self.check(&Tiling { config, swizzle }.to_string());
     }
 }
 
@@ -217,6 +217,33 @@ fn one_tile_is_exact() {
 fn blocks_alone_are_exact() {
     exact::<bf16>(Layout::Transposed, |name| name.ends_with("alone"));
     exact::<bf16>(Layout::RowMajor, |name| name.ends_with("alone"));
+}
+
+/// One block and many, rings that are turned and that are not filled, ragged edges.
+fn few_rows<T: Element>() {
+    let cuda = Cuda::new(0).unwrap();
+    for (seed, m) in (1..=16).enumerate() {
+        for (n, k) in [
+            (8, 8),
+            (72, 24),
+            (520, 1032),
+            (1536, 4096),
+            (4104, 1024),
+            (40_000, 200),
+        ] {
+            let mut problem = problem((m, n, k), T::DTYPE, Layout::Transposed, seed % 2 * 16);
+            problem.bias = seed % 3 == 0;
+            let Tiling { config, swizzle } = FEW_ROWS_TILING;
+            Case::<T>::new(&cuda, problem, seed).run(config, swizzle);
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs a Hopper GPU and the feature `nvcc`"]
+fn few_rows_are_exact() {
+    few_rows::<bf16>();
+    few_rows::<f16>();
 }
 
 #[test]

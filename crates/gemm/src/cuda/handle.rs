@@ -198,6 +198,10 @@ impl CudaGemm {
                 )?;
                 Ok(Kernel::Cutlass { prepared, tiling })
             }
+            Choice::Sm90(sm90::FEW_ROWS_TILING) => {
+                let prepared = sm90::PreparedFewRows::new(backend, problem)?;
+                Ok(Kernel::FewRows(Box::new(prepared)))
+            }
             Choice::Sm90(tiling) => {
                 let prepared = sm90::Prepared::new(backend, tiling, problem)?;
                 Ok(Kernel::Sm90(Box::new(prepared)))

@@ -43,6 +43,7 @@ pub(super) enum Kernel {
         tiling: Tiling,
     },
     Sm90(Box<sm90::Prepared>),
+    FewRows(Box<sm90::PreparedFewRows>),
 }
 
 impl CudaPrepared {
@@ -55,7 +56,7 @@ impl CudaPrepared {
         match &self.kernel {
             Kernel::CublasLt { algorithm, .. } => algorithm.workspace,
             Kernel::Cutlass { prepared, .. } => prepared.workspace(),
-            Kernel::Sm90(_) => 0,
+            Kernel::Sm90(_) | Kernel::FewRows(_) => 0,
         }
     }
 
@@ -65,6 +66,7 @@ impl CudaPrepared {
             Kernel::CublasLt { algorithm, .. } => Choice::CublasLt(*algorithm),
             Kernel::Cutlass { tiling, .. } => Choice::Cutlass(*tiling),
             Kernel::Sm90(prepared) => Choice::Sm90(prepared.tiling()),
+            Kernel::FewRows(_) => Choice::Sm90(sm90::FEW_ROWS_TILING),
         }
     }
 
@@ -133,6 +135,10 @@ impl CudaPrepared {
                 unsafe { prepared.launch(operands, workspace, raw(stream)) }
             }
             Kernel::Sm90(prepared) => {
+                // SAFETY: the caller vouches for the matrices.
+                unsafe { prepared.launch(cuda, stream, operands) }
+            }
+            Kernel::FewRows(prepared) => {
                 // SAFETY: the caller vouches for the matrices.
                 unsafe { prepared.launch(cuda, stream, operands) }
             }

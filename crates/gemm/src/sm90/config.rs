@@ -6,7 +6,7 @@ use std::ops::Range;
 use warpweave_symm_mem::DType;
 use warpweave_symm_mem::cuda::Image;
 
-use super::Raster;
+use super::{Raster, few_rows};
 use crate::cutlass::{self, Config, unsupported};
 use crate::{Error, GemmProblem, Layout, Provider, Scaling, Tiling};
 
@@ -110,14 +110,25 @@ const fn config(name: &'static str, tile_n: u32, cluster: [u32; 2]) -> Config {
 
 impl fmt::Display for Tiling {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if *self == few_rows::FEW_ROWS_TILING {
+            return f.write_str("few rows");
+        }
         let name = CONFIGS.get(self.config).map_or("unknown", |c| c.name);
         write!(f, "{name} swizzle {}", self.swizzle)
     }
 }
 
 /// The configuration that the model of tiles and waves expects to be fastest on a device of `sms` SMs, of
-/// those that these have room for.
+/// those that these have room for. Few rows have their own.
 pub fn select(problem: &GemmProblem, sms: u32) -> Option<Tiling> {
+    if few_rows::serves(problem) {
+        return Some(few_rows::FEW_ROWS_TILING);
+    }
+    select_tile(problem, sms)
+}
+
+/// The same of [`CONFIGS`].
+pub(super) fn select_tile(problem: &GemmProblem, sms: u32) -> Option<Tiling> {
     let seconds = |shape: &Config| cutlass::seconds(shape, problem, sms);
     let (config, shape) = CONFIGS
         .iter()
@@ -193,8 +204,9 @@ pub(super) fn small(
 /// Everything that is worth timing: each configuration, with groups that make a wave square, wide or high.
 /// The first is that of [`select`].
 pub fn tilings(problem: &GemmProblem, sms: u32) -> Vec<Tiling> {
-    let favourite = select(problem, sms);
-    let mut all: Vec<Tiling> = favourite.into_iter().collect();
+    let favourites = [select(problem, sms), select_tile(problem, sms)];
+    let mut all: Vec<Tiling> = favourites.into_iter().flatten().collect();
+    all.dedup();
     for (config, shape) in CONFIGS.iter().enumerate() {
         let square = square_swizzle(shape, sms);
         let rows = raster(shape, problem, 1).rows;
@@ -335,7 +347,7 @@ mod tests {
     use super::*;
 
     fn chosen(m: usize, n: usize, k: usize) -> &'static str {
-        CONFIGS[select(&GemmProblem::new(m, n, k, DType::Bf16), 132)
+        CONFIGS[select_tile(&GemmProblem::new(m, n, k, DType::Bf16), 132)
             .unwrap()
             .config]
             .name

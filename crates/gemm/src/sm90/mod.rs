@@ -2,11 +2,12 @@
 //!
 //! The kernel, `cuda/sm90/gemm.cuh`, is persistent: in each block one warpgroup loads tiles of A and B by TMA
 //! into a ring of stages, and two multiply them (wgmma). Blocks are single or in clusters of two that share
-//! one operand by multicast. The feature `nvcc` compiles the device code; the host code is always
+//! one operand by multicast. GEMMs of up to 16 rows have a kernel of their own, `cuda/sm90/few_rows.cu`. The feature `nvcc` compiles the device code; the host code is always
 //! compiled, and without the feature preparing a launch is a typed error.
 
 mod all_gather;
 mod config;
+mod few_rows;
 mod one_shot;
 mod prepared;
 mod raster;
@@ -19,6 +20,7 @@ mod tensor_map;
 pub use crate::Tiling;
 pub use all_gather::PreparedAllGather;
 pub use config::{CONFIGS, select, tilings};
+pub use few_rows::{FEW_ROWS_TILING, PreparedFewRows, serves as serves_few_rows};
 pub use one_shot::PreparedOneShot;
 pub use prepared::Prepared;
 pub use raster::Raster;

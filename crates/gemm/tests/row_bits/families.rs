@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use warpweave_gemm::host::Element;
 use warpweave_gemm::matmul_reduce::{ReduceOutput, Units};
-use warpweave_gemm::sm90::{CONFIGS, Tiling};
+use warpweave_gemm::sm90::{self, CONFIGS, Tiling};
 use warpweave_gemm::{
     AllGatherMatmul, AllGatherOperands, GatheredScales, GemmProblem, MatmulReduce, Peers, Protocol,
     ReduceOperands, Scaling,
@@ -201,6 +201,7 @@ impl<B: Kernels> Rank<B> {
         let family = FAMILIES[which];
         let m = match random.below(4) {
             0 => 1 + random.below(4),
+            1 => 1 + random.below(16),
             _ => 1 + random.below(most),
         };
         let start = random.below(rows - m + 1);
@@ -244,7 +245,12 @@ impl<B: Kernels> Rank<B> {
         let (wanted, got_rows, at) = match family {
             Family::Plain => {
                 let a = self.rows_of(&problem, self.at.first_a, start, 0);
-                self.plain(&problem, a, tilings[rank]);
+                let few_rows = sm90::serves_few_rows(&problem) && random.once_in(2);
+                let tiling = match few_rows {
+                    true => sm90::FEW_ROWS_TILING,
+                    false => tilings[rank],
+                };
+                self.plain(&problem, a, tiling);
                 (&matrix.gathered, 0..m, self.at.c)
             }
             Family::Pulled | Family::Eager => {

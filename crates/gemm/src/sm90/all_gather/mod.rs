@@ -160,7 +160,7 @@ fn favourite(gemm: &AllGatherMatmul, blocks: u32) -> Option<Tiling> {
                 || bytes > 0 && config::is_one_wave(problem, blocks)
             {
                 true => config::small(problem, &gemm.shards, blocks, gemm.chunk_rows),
-                false => select(problem, blocks),
+                false => config::select_tile(problem, blocks),
             }
         }
         // All rows come late.

@@ -1,0 +1,146 @@
+// The GEMM of few rows, as decode steps have: C[M, N] = A[M, K] · Bᵀ + bias for M ≤ 16, where B is stored
+// N×K. All it does is read B once; tiles of 64 columns would leave most SMs without one.
+//
+//   warp 0   one thread loads boxes of B and A by TMA into a ring of stages, a step of K each
+//   others   16 columns of C each. They are the rows of `mma.sync`, and rows of A its columns
+//
+// Each element has one accumulator, which takes K from 0 upwards in steps of 16, as in `multiply`
+// (mainloop.cuh): the bits are those of the other kernels.
+//
+// PTX ISA: "mma.sync.m16n8k16", "ldmatrix".
+
+#include "epilogue.cuh"
+#include "warpweave/dependent.cuh"
+
+namespace warpweave {
+
+// The parameters of a launch. `sm90/few_rows.rs` has the same layout.
+struct alignas(128) FewRowsParams {
+  TensorMap a;
+  TensorMap b;
+  void* c;
+  // Elements from a row of C to the next.
+  uint64_t stride;
+  uint32_t rows;
+  uint32_t columns;
+  // Steps of K, and stages of the ring.
+  uint32_t steps;
+  uint32_t stages;
+  Bias bias;
+};
+static_assert(sizeof(FewRowsParams) == 384, "as in Rust");
+
+// Columns of a warp, and rows of A that an instruction takes.
+constexpr uint32_t kColumns = 16;
+constexpr uint32_t kTileRows = 8;
+
+// c += a · b, 16×8 += 16×16 · 16×8.
+template <typename T>
+__device__ __forceinline__ void multiply_rows(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  if constexpr (std::is_same_v<T, __half>) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  } else {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
+}
+
+// Up to `kTiles` times eight rows.
+template <typename T, uint32_t kTiles>
+__device__ __forceinline__ void few_rows(const FewRowsParams& p) {
+  extern __shared__ char shared[];
+  const uint32_t beyond = shared_address(shared) % kSwizzleAlignment;
+  char* const ring = shared + (kSwizzleAlignment - beyond) % kSwizzleAlignment;
+  const uint32_t warps = blockDim.x / 32 - 1, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const uint32_t bytes_b = warps * kColumns * kSwizzledRow;
+  const uint32_t stage_bytes = bytes_b + kTiles * kTileRows * kSwizzledRow;
+  uint64_t* const full = reinterpret_cast<uint64_t*>(ring + p.stages * stage_bytes);
+  uint64_t* const empty = full + p.stages;
+  if (threadIdx.x == 0) {
+    prefetch_map(&p.a), prefetch_map(&p.b);
+    for (uint32_t stage = 0; stage < p.stages; ++stage) {
+      init_barrier(&full[stage], 1);
+      init_barrier(&empty[stage], warps);
+    }
+    publish_barriers();
+  }
+  __syncthreads();
+  wait_for_prerequisites();
+
+  uint32_t stage = 0, parity = 0;
+  const auto advance = [&] {
+    if (++stage == p.stages) stage = 0, parity ^= 1;
+  };
+  if (warp == 0) {
+    if (!elected()) return;
+    for (uint32_t step = 0; step < p.steps; ++step, advance()) {
+      wait_phase(&empty[stage], parity ^ 1);
+      char* const at = ring + stage * stage_bytes;
+      // The box of A has its rows alone: what is below them in the stage gives columns that are not stored.
+      arrive_expecting(&full[stage], bytes_b + p.rows * kSwizzledRow);
+      load_box(at, &p.b, int32_t(step * kBox), int32_t(blockIdx.x * warps * kColumns), &full[stage]);
+      load_box(at + bytes_b, &p.a, int32_t(step * kBox), 0, &full[stage]);
+    }
+    admit_dependents();
+    return;
+  }
+
+  float sums[kTiles][4] = {};
+  for (uint32_t step = 0; step < p.steps; ++step, advance()) {
+    wait_phase(&full[stage], parity);
+    const uint32_t a = shared_address(ring + stage * stage_bytes) + bytes_b;
+    const uint32_t b = a - bytes_b + (warp - 1) * kColumns * kSwizzledRow;
+    // Two steps of 16 at a time.
+#pragma unroll
+    for (uint32_t half = 0; half < 2; ++half) {
+      uint32_t of_a[kTiles][4];
+#pragma unroll
+      for (uint32_t tile = 0; tile < kTiles; ++tile) {
+        load_matrices(a + swizzled(tile * kTileRows + lane % 8, (half * 4 + lane / 8) * 16), of_a[tile]);
+      }
+#pragma unroll
+      for (uint32_t k = 0; k < 2; ++k) {
+        uint32_t of_b[4];
+        load_matrices(b + swizzled(lane % 16, ((half * 2 + k) * 2 + lane / 16) * 16), of_b);
+#pragma unroll
+        for (uint32_t tile = 0; tile < kTiles; ++tile) {
+          multiply_rows<T>(sums[tile], of_b, of_a[tile][2 * k], of_a[tile][2 * k + 1]);
+        }
+      }
+    }
+    __syncwarp();
+    if (lane == 0) arrive(&empty[stage]);
+  }
+
+#pragma unroll
+  for (uint32_t i = 0; i < 4; ++i) {
+    const uint32_t column = (blockIdx.x * warps + warp - 1) * kColumns + i / 2 * 8 + lane / 4;
+    if (column >= p.columns) continue;
+    const T* const bias = static_cast<const T*>(p.bias.elements);
+#pragma unroll
+    for (uint32_t tile = 0; tile < kTiles; ++tile) {
+      const uint32_t row = tile * kTileRows + lane % 4 * 2 + i % 2;
+      if (row >= p.rows) continue;
+      const float sum = bias == nullptr ? sums[tile][i] : sums[tile][i] + widen(bias[column]);
+      static_cast<T*>(p.c)[row * p.stride + column] = round_to<T>(sum);
+    }
+  }
+}
+
+#define WARPWEAVE_FEW_ROWS(name, ...)                                                                \
+  extern "C" __global__ void __launch_bounds__(96) name(const __grid_constant__ FewRowsParams p) {   \
+    few_rows<__VA_ARGS__>(p);                                                                        \
+  }
+WARPWEAVE_FEW_ROWS(few_rows_f16_8, __half, 1)
+WARPWEAVE_FEW_ROWS(few_rows_f16_16, __half, 2)
+WARPWEAVE_FEW_ROWS(few_rows_bf16_8, __nv_bfloat16, 1)
+WARPWEAVE_FEW_ROWS(few_rows_bf16_16, __nv_bfloat16, 2)
+
+}  // namespace warpweave

@@ -1,0 +1,231 @@
+//! GEMMs of few rows, as decode steps have: a kernel that reads B once, in tiles narrow enough to keep all SMs
+//! busy. Its bits are those of the other kernels.
+
+use warpweave_symm_mem::cuda::{CudaStream, Function, Image, LaunchConfig};
+use warpweave_symm_mem::{Backend, Cuda, DType, DevicePtr};
+
+use super::config::{CONFIGS, SWIZZLED_ROW};
+use super::prepared::{Bias, check_compiled, refused, used_bias};
+use super::tensor_map::{Matrix, TensorMap};
+use super::{check_device, check_problem, config};
+use crate::cutlass::{ADDRESS_ALIGNMENT, unsupported};
+use crate::launches::Launches;
+use crate::{Error, GemmOperands, GemmProblem, Layout, Provider, Scaling, Tiling};
+
+static FEW_ROWS: Image = warpweave_symm_mem::device_image!("few_rows", sm_90a);
+
+/// The configuration after all [`CONFIGS`]; its swizzle says nothing.
+pub const FEW_ROWS_TILING: Tiling = Tiling {
+    config: CONFIGS.len(),
+    swizzle: 1,
+};
+
+/// The most rows: two times eight.
+const MOST_ROWS: usize = 16;
+/// Columns of a warp: `kColumns`.
+const COLUMNS: usize = 16;
+/// Rows of A that an instruction takes: `kTileRows`.
+const TILE_ROWS: usize = 8;
+/// Shared memory of an SM that its blocks can use, and what each takes beside its own.
+const SM_BYTES: usize = 228 * 1024;
+const BLOCK_BYTES: usize = 1024;
+/// The most blocks that share an SM.
+const MOST_BLOCKS: usize = 4;
+/// The most stages of a ring.
+const MOST_STAGES: usize = 64;
+
+/// The parameter of the kernel: `FewRowsParams` in `cuda/sm90/few_rows.cu`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+struct FewRows {
+    a: TensorMap,
+    b: TensorMap,
+    c: DevicePtr,
+    stride: u64,
+    rows: u32,
+    columns: u32,
+    steps: u32,
+    stages: u32,
+    bias: Bias,
+}
+const _: () = assert!(size_of::<FewRows>() == 384 && std::mem::offset_of!(FewRows, bias) == 288);
+
+/// Whether there is a kernel for it: 16 rows at most, B transposed, no scales.
+pub fn serves(problem: &GemmProblem) -> bool {
+    let is_half = matches!(problem.dtype, DType::F16 | DType::Bf16);
+    let is_plain = is_half && problem.scaling == Scaling::None && problem.out == problem.dtype;
+    is_plain && problem.b_layout == Layout::Transposed && problem.m <= MOST_ROWS
+}
+
+/// How the columns of C are divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Shape {
+    /// Warps of a block that have columns.
+    warps: usize,
+    blocks: usize,
+    stages: usize,
+    shared_bytes: usize,
+}
+
+impl Shape {
+    /// Blocks of two warps where there are about as many as SMs, else of one; and rings that fill the SMs.
+    fn new(problem: &GemmProblem, sms: usize) -> Self {
+        let wide = problem.n.div_ceil(2 * COLUMNS);
+        let warps = if 4 * wide >= 3 * sms { 2 } else { 1 };
+        let blocks = problem.n.div_ceil(warps * COLUMNS);
+        let each = SM_BYTES / blocks.div_ceil(sms).min(MOST_BLOCKS) - BLOCK_BYTES;
+        let stage = (warps * COLUMNS + problem.m.next_multiple_of(TILE_ROWS)) * SWIZZLED_ROW;
+        // The ring starts at a multiple of 1024; a stage has two barriers.
+        let most = (each - 1024) / (stage + 16);
+        let steps = config::steps(problem) as usize;
+        let stages = most.min(MOST_STAGES).min(steps.max(1));
+        Shape {
+            warps,
+            blocks,
+            stages,
+            shared_bytes: 1024 + stages * (stage + 16),
+        }
+    }
+}
+
+/// A GEMM of few rows ready to be launched.
+#[derive(Debug)]
+pub struct PreparedFewRows {
+    problem: GemmProblem,
+    function: Function,
+    shape: Shape,
+    launches: Launches<[DevicePtr; 4], FewRows>,
+}
+
+impl PreparedFewRows {
+    /// Prepares `problem` on the device of `cuda`. Tensor maps are made by launches.
+    ///
+    /// # Errors
+    /// [`Error::MissingFeature`] without the feature `nvcc`; [`Error::Device`] unless the device is a Hopper;
+    /// [`Error::Unsupported`]; those of loading the code.
+    pub fn new(cuda: &Cuda, problem: &GemmProblem) -> Result<Self, Error> {
+        check_compiled(&FEW_ROWS)?;
+        check_device(cuda.device())?;
+        check_problem(problem)?;
+        if !serves(problem) {
+            let why = "the kernel of few rows takes up to 16, B transposed and no scales";
+            return unsupported(problem, Provider::Sm90, why.into());
+        }
+        let name = match (problem.dtype, problem.m > TILE_ROWS) {
+            (DType::F16, false) => "few_rows_f16_8",
+            (DType::F16, true) => "few_rows_f16_16",
+            (_, false) => "few_rows_bf16_8",
+            (_, true) => "few_rows_bf16_16",
+        };
+        Ok(Self {
+            problem: *problem,
+            function: cuda.function(&FEW_ROWS, name)?,
+            shape: Shape::new(problem, cuda.device().sms as usize),
+            launches: Launches::default(),
+        })
+    }
+
+    /// Enqueues the GEMM on `stream`. Tensor maps of the last 256 different operands are kept, others are
+    /// encoded.
+    ///
+    /// # Errors
+    /// As [`Prepared::launch`](super::Prepared::launch).
+    ///
+    /// # Safety
+    /// As [`GemmBackend::gemm`](crate::GemmBackend::gemm). `cuda` is the device of [`PreparedFewRows::new`].
+    pub unsafe fn launch(
+        &self,
+        cuda: &Cuda,
+        stream: &CudaStream,
+        operands: GemmOperands,
+    ) -> Result<(), Error> {
+        operands.check(&self.problem, |_| ADDRESS_ALIGNMENT)?;
+        let bias = used_bias(&self.problem, operands.bias);
+        let addresses = [operands.a, operands.b, operands.c, bias];
+        let threads = 32 * (1 + self.shape.warps as u32);
+        let launch = LaunchConfig {
+            shared_bytes: self.shape.shared_bytes as u32,
+            programmatic: true,
+            ..LaunchConfig::linear(self.shape.blocks as u32, threads)
+        };
+        let encode = || self.encode(addresses);
+        self.launches.with(&addresses, encode, |gemm| {
+            // SAFETY: the structure is the kernel's parameter; the caller vouches for the matrices, and the
+            // kernel waits for the kernel before it in the stream before it touches them.
+            unsafe {
+                let parameter: *mut FewRows = gemm;
+                cuda.launch(stream, &self.function, launch, &mut [parameter.cast()])?;
+            }
+            Ok(())
+        })
+    }
+
+    fn encode(&self, [a, b, c, bias]: [DevicePtr; 4]) -> Result<FewRows, Error> {
+        let problem = &self.problem;
+        let GemmProblem { m, n, k, .. } = *problem;
+        let map = |operand, address, (rows, ld), box_rows: usize| {
+            let matrix = Matrix {
+                address,
+                dtype: problem.dtype,
+                rows,
+                columns: k,
+                ld,
+            };
+            TensorMap::encode(matrix, box_rows as u32).map_err(refused(problem, operand))
+        };
+        Ok(FewRows {
+            // Rows that a box fills with zeros take TMA longer than rows that are there.
+            a: map("A", a, (m, problem.lda), m)?,
+            b: map("B", b, (n, problem.ldb), self.shape.warps * COLUMNS)?,
+            c,
+            stride: problem.ldc as u64,
+            rows: m as u32,
+            columns: n as u32,
+            steps: config::steps(problem),
+            stages: self.shape.stages as u32,
+            bias: Bias::new(problem, bias),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rings_fit_and_blocks_cover_all_columns() {
+        for m in [1, 8, 9, 16] {
+            for n in [8, 1536, 4096, 7168, 32_064] {
+                for k in [8, 1024, 4096] {
+                    let problem = GemmProblem::new(m, n, k, DType::Bf16);
+                    let shape = Shape::new(&problem, 132);
+                    let resident = shape.blocks.div_ceil(132).min(MOST_BLOCKS);
+                    assert!(resident * (shape.shared_bytes + BLOCK_BYTES) <= SM_BYTES);
+                    assert!(shape.blocks * shape.warps * COLUMNS >= n);
+                    assert!(shape.stages >= 1 && shape.stages <= k.div_ceil(64));
+                }
+            }
+        }
+        let shape = |n| Shape::new(&GemmProblem::new(1, n, 4096, DType::Bf16), 132);
+        assert_eq!((shape(1536).warps, shape(1536).blocks), (1, 96));
+        assert_eq!((shape(4096).warps, shape(4096).blocks), (2, 128));
+    }
+
+    #[test]
+    fn few_rows_of_a_transposed_b_are_served() {
+        let problem = GemmProblem::new(16, 64, 64, DType::Bf16);
+        let transposed = problem.with_layouts(Layout::RowMajor, Layout::Transposed);
+        assert!(serves(&transposed) && !serves(&problem));
+        assert!(!serves(&GemmProblem {
+            m: 17,
+            ..transposed
+        }));
+        assert!(!serves(&GemmProblem::e4m3(
+            8,
+            64,
+            64,
+            Scaling::Row,
+            DType::Bf16
+        )));
+    }
+}
