@@ -22,17 +22,17 @@ pub const FEW_ROWS_TILING: Tiling = Tiling {
 
 /// The most rows: two times eight.
 const MOST_ROWS: usize = 16;
-/// Columns of a warp: `kColumns`.
-const COLUMNS: usize = 16;
+/// Columns of a block: two warps of `kColumns` each.
+const BLOCK_COLUMNS: usize = 2 * 16;
+/// Threads of a block: those two and the one that loads.
+const THREADS: u32 = 3 * 32;
 /// Rows of A that an instruction takes: `kTileRows`.
 const TILE_ROWS: usize = 8;
 /// Shared memory of an SM that its blocks can use, and what each takes beside its own.
 const SM_BYTES: usize = 228 * 1024;
 const BLOCK_BYTES: usize = 1024;
-/// The most blocks that share an SM.
-const MOST_BLOCKS: usize = 4;
-/// The most stages of a ring.
-const MOST_STAGES: usize = 64;
+/// Blocks that find room on an SM: while some begin and end, others read.
+const BLOCKS_OF_SM: usize = 4;
 
 /// The parameter of the kernel: `FewRowsParams` in `cuda/sm90/few_rows.cu`.
 #[derive(Clone, Copy, Debug)]
@@ -57,35 +57,19 @@ pub fn serves(problem: &GemmProblem) -> bool {
     is_plain && problem.b_layout == Layout::Transposed && problem.m <= MOST_ROWS
 }
 
-/// How the columns of C are divided.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Shape {
-    /// Warps of a block that have columns.
-    warps: usize,
-    blocks: usize,
-    stages: usize,
-    shared_bytes: usize,
+/// Steps of K, of two boxes each: `kBoxes`.
+fn steps(problem: &GemmProblem) -> u32 {
+    config::steps(problem).div_ceil(2)
 }
 
-impl Shape {
-    /// Blocks of two warps where there are about as many as SMs, else of one; and rings that fill the SMs.
-    fn new(problem: &GemmProblem, sms: usize) -> Self {
-        let wide = problem.n.div_ceil(2 * COLUMNS);
-        let warps = if 4 * wide >= 3 * sms { 2 } else { 1 };
-        let blocks = problem.n.div_ceil(warps * COLUMNS);
-        let each = SM_BYTES / blocks.div_ceil(sms).min(MOST_BLOCKS) - BLOCK_BYTES;
-        let stage = (warps * COLUMNS + problem.m.next_multiple_of(TILE_ROWS)) * SWIZZLED_ROW;
-        // The ring starts at a multiple of 1024; a stage has two barriers.
-        let most = (each - 1024) / (stage + 16);
-        let steps = config::steps(problem) as usize;
-        let stages = most.min(MOST_STAGES).min(steps.max(1));
-        Shape {
-            warps,
-            blocks,
-            stages,
-            shared_bytes: 1024 + stages * (stage + 16),
-        }
-    }
+/// The stages of a block, and its dynamic shared memory: what [`BLOCKS_OF_SM`] leave each.
+fn ring(problem: &GemmProblem) -> (u32, u32) {
+    let rows = problem.m.next_multiple_of(TILE_ROWS);
+    let stage = 2 * (BLOCK_COLUMNS + rows) * SWIZZLED_ROW;
+    // The ring starts at a multiple of 1024; a stage has two barriers.
+    let most = (SM_BYTES / BLOCKS_OF_SM - BLOCK_BYTES - 1024) / (stage + 16);
+    let stages = most.min(steps(problem) as usize);
+    (stages as u32, (1024 + stages * (stage + 16)) as u32)
 }
 
 /// A GEMM of few rows ready to be launched.
@@ -93,7 +77,6 @@ impl Shape {
 pub struct PreparedFewRows {
     problem: GemmProblem,
     function: Function,
-    shape: Shape,
     launches: Launches<[DevicePtr; 4], FewRows>,
 }
 
@@ -120,7 +103,6 @@ impl PreparedFewRows {
         Ok(Self {
             problem: *problem,
             function: cuda.function(&FEW_ROWS, name)?,
-            shape: Shape::new(problem, cuda.device().sms as usize),
             launches: Launches::default(),
         })
     }
@@ -142,11 +124,11 @@ impl PreparedFewRows {
         operands.check(&self.problem, |_| ADDRESS_ALIGNMENT)?;
         let bias = used_bias(&self.problem, operands.bias);
         let addresses = [operands.a, operands.b, operands.c, bias];
-        let threads = 32 * (1 + self.shape.warps as u32);
+        let blocks = self.problem.n.div_ceil(BLOCK_COLUMNS) as u32;
         let launch = LaunchConfig {
-            shared_bytes: self.shape.shared_bytes as u32,
+            shared_bytes: ring(&self.problem).1,
             programmatic: true,
-            ..LaunchConfig::linear(self.shape.blocks as u32, threads)
+            ..LaunchConfig::linear(blocks, THREADS)
         };
         let encode = || self.encode(addresses);
         self.launches.with(&addresses, encode, |gemm| {
@@ -176,13 +158,13 @@ impl PreparedFewRows {
         Ok(FewRows {
             // Rows that a box fills with zeros take TMA longer than rows that are there.
             a: map("A", a, (m, problem.lda), m)?,
-            b: map("B", b, (n, problem.ldb), self.shape.warps * COLUMNS)?,
+            b: map("B", b, (n, problem.ldb), BLOCK_COLUMNS)?,
             c,
             stride: problem.ldc as u64,
             rows: m as u32,
             columns: n as u32,
-            steps: config::steps(problem),
-            stages: self.shape.stages as u32,
+            steps: steps(problem),
+            stages: ring(problem).0,
             bias: Bias::new(problem, bias),
         })
     }
@@ -193,22 +175,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rings_fit_and_blocks_cover_all_columns() {
-        for m in [1, 8, 9, 16] {
-            for n in [8, 1536, 4096, 7168, 32_064] {
-                for k in [8, 1024, 4096] {
-                    let problem = GemmProblem::new(m, n, k, DType::Bf16);
-                    let shape = Shape::new(&problem, 132);
-                    let resident = shape.blocks.div_ceil(132).min(MOST_BLOCKS);
-                    assert!(resident * (shape.shared_bytes + BLOCK_BYTES) <= SM_BYTES);
-                    assert!(shape.blocks * shape.warps * COLUMNS >= n);
-                    assert!(shape.stages >= 1 && shape.stages <= k.div_ceil(64));
-                }
+    fn rings_fit() {
+        for (m, most) in [(1, 5), (8, 5), (9, 4), (16, 4)] {
+            for k in [8, 200, 1024, 4096] {
+                let (stages, bytes) = ring(&GemmProblem::new(m, 64, k, DType::Bf16));
+                assert!(BLOCKS_OF_SM * (bytes as usize + BLOCK_BYTES) <= SM_BYTES);
+                assert_eq!(stages as usize, most.min(k.div_ceil(128)));
             }
         }
-        let shape = |n| Shape::new(&GemmProblem::new(1, n, 4096, DType::Bf16), 132);
-        assert_eq!((shape(1536).warps, shape(1536).blocks), (1, 96));
-        assert_eq!((shape(4096).warps, shape(4096).blocks), (2, 128));
     }
 
     #[test]

@@ -8,11 +8,11 @@ use warpweave_symm_mem::cuda::CudaStream;
 use warpweave_symm_mem::{Backend, Cuda, DevicePtr};
 
 use self::parameters::{Eager, Gathering, Maps, TileSchedule, slices};
+use super::RANKS;
 use super::check_problem;
 use super::config::{self, Family};
 use super::prepared::used_bias;
 use super::resident::{Addresses, Resident, check_family};
-use super::{RANKS, select};
 use crate::all_gather_matmul::{
     AllGatherMatmul, AllGatherOperands, GatheredScales, Launch, Protocol, groups,
 };
