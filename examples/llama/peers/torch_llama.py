@@ -4,8 +4,8 @@ graphs. Its file joins the tables and plots of the bench:
     torchrun --nproc-per-node 4 examples/llama/peers/torch_llama.py --json torch.json
     warpweave-example-llama bench --device cuda --ranks 4 --shape 8b --peer torch.json --report DIR
 
-A time is the median over rounds of the slowest rank's. Attention is PyTorch's scaled_dot_product_attention, which candle lacks:
-compare communication by the NCCL way of the bench itself, and whole steps by this.
+A time is the median over rounds of the slowest rank's. Attention is PyTorch's scaled_dot_product_attention: compare
+communication by the NCCL way of the bench itself, and whole steps by this.
 """
 
 import argparse
