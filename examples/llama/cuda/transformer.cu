@@ -12,12 +12,13 @@
 // SM. The bits of a row depend on its own queries and on the tokens that it sees: a tile that it does not see
 // adds zeros and scales by one, and the parts of `decode` do not depend on how many blocks share them.
 //
-// PTX ISA: "mma.sync.m16n8k16", "ldmatrix", "cp.async".
+// PTX ISA: "cp.async".
 
 #include <cstdint>
 
 #include "warpweave/cluster.cuh"
 #include "warpweave/element.cuh"
+#include "warpweave/mma.cuh"
 
 namespace {
 
@@ -85,37 +86,6 @@ __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_
 template <int kPending>
 __device__ __forceinline__ void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-}
-
-__device__ __forceinline__ void load_matrices(uint32_t address, uint32_t (&m)[4]) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
-               : "r"(address)
-               : "memory");
-}
-__device__ __forceinline__ void load_transposed(uint32_t address, uint32_t (&m)[4]) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
-               : "r"(address)
-               : "memory");
-}
-
-// c += a · b, 16×8 += 16×16 · 16×8.
-template <typename T>
-__device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  if constexpr (std::is_same_v<T, __half>) {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
-        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-  } else {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-  }
 }
 
 // The maximum or sum of the four lanes that share a row.
@@ -196,8 +166,8 @@ struct Heads {
         for (uint32_t n = 0; n < kCount / 16; ++n) {
           uint32_t b[4];
           load_matrices(at(keys, first + n * 16 + lane / 16 * 8 + lane % 8, k * 2 + lane / 8 % 2), b);
-          multiply<T>(scores[2 * n], queries[k], b[0], b[1]);
-          multiply<T>(scores[2 * n + 1], queries[k], b[2], b[3]);
+          multiply_matrices<T>(scores[2 * n], queries[k], b[0], b[1]);
+          multiply_matrices<T>(scores[2 * n + 1], queries[k], b[2], b[3]);
         }
       }
       if (min(seen[0], seen[1]) < int32_t(kCount)) {
@@ -242,8 +212,8 @@ struct Heads {
         for (uint32_t i = 0; i < kHead / 16; ++i) {
           uint32_t b[4];
           load_transposed(at(values, first + n * 16 + lane % 16, i * 2 + lane / 16), b);
-          multiply<T>(out[2 * i], a, b[0], b[1]);
-          multiply<T>(out[2 * i + 1], a, b[2], b[3]);
+          multiply_matrices<T>(out[2 * i], a, b[0], b[1]);
+          multiply_matrices<T>(out[2 * i + 1], a, b[2], b[3]);
         }
       }
     }

@@ -4,7 +4,7 @@
 //! Prompts of any lengths and single tokens may share a batch. [`slots`](crate::slots) has the attention of
 //! steps that are captured.
 
-use candle_core::{DType, Device, Result, Tensor};
+use candle_core::{DType, Device, Error, Result, Tensor};
 
 use crate::fused;
 use crate::rope::Turns;
@@ -101,6 +101,15 @@ impl Attend for Ragged<'_> {
         let attended = self.segments.iter().map(|segment| {
             let rows = qkv.narrow(0, segment.start, segment.rows)?;
             let cache = self.cache.of(segment.request, layer);
+            let tokens = segment.past + segment.rows;
+            let room = cache.dim(1)?.min(turns.tables()[0].dim(0)?);
+            if tokens > room {
+                let why = format!(
+                    "{tokens} tokens of request {} where {room} have room",
+                    segment.request
+                );
+                return Err(Error::msg(why));
+            }
             match fused::attention(&rows, cache, key_heads, turns, segment.start)? {
                 Some(attended) => Ok(attended),
                 None => {
@@ -351,6 +360,33 @@ mod tests {
     fn prompts_and_tokens_attend_as_defined() {
         for dtype in [DType::F32, DType::BF16] {
             attends_as_defined(&Case::new((4, 2), 16, dtype), &Device::Cpu);
+        }
+    }
+
+    #[test]
+    fn tokens_without_room_are_refused() {
+        let (heads, device) = ((4, 2), Device::Cpu);
+        let rope = Rope::new(&small_llama(), 8, heads, DType::F32, &device).unwrap();
+        for (capacity, past, room) in [(4, 3, 4), (20, 7, 8)] {
+            let cache = Cache::new(&[capacity], 1, (heads.1, 16), DType::F32, &device).unwrap();
+            let segments = [Segment {
+                request: 0,
+                start: 0,
+                rows: 2,
+                past,
+            }];
+            let qkv = Tensor::zeros((2, 8, 16), DType::F32, &device).unwrap();
+            let turns = rope.at(&Tensor::new(vec![past as u32; 2], &device).unwrap());
+            let ragged = Ragged {
+                cache: &cache,
+                segments: &segments,
+            };
+            let error = ragged
+                .attend(0, &qkv, &turns, heads.1)
+                .unwrap_err()
+                .to_string();
+            let wanted = format!("{} tokens of request 0 where {room} have room", past + 2);
+            assert!(error.contains(&wanted), "{error}");
         }
     }
 

@@ -34,7 +34,7 @@ pub(crate) fn attention(
 pub(crate) fn swiglu(gate_up: &Tensor) -> Result<Option<Tensor>> {
     #[cfg(all(feature = "cuda", feature = "nvcc"))]
     if device::serves_rows(gate_up, 2)? {
-        return gate_up.apply_op1_no_bwd(&device::SwiGlu).map(Some);
+        return gate_up.apply_op1_no_bwd(&device::OfRows::SwiGlu).map(Some);
     }
     let _ = gate_up;
     Ok(None)
@@ -47,7 +47,7 @@ pub(crate) fn swiglu(gate_up: &Tensor) -> Result<Option<Tensor>> {
 pub(crate) fn choose(scores: &Tensor) -> Result<Option<Tensor>> {
     #[cfg(all(feature = "cuda", feature = "nvcc"))]
     if device::serves_rows(scores, 1)? {
-        return scores.apply_op1_no_bwd(&device::Choose).map(Some);
+        return scores.apply_op1_no_bwd(&device::OfRows::Choose).map(Some);
     }
     let _ = scores;
     Ok(None)
@@ -175,14 +175,24 @@ mod device {
         }
     }
 
-    /// Launches a kernel that takes `parameters`.
-    fn launch(
+    /// What kernels take.
+    enum Argument {
+        Address(u64),
+        Count(u32),
+        Attention(Parameters),
+    }
+
+    /// Launches a kernel of this package.
+    ///
+    /// # Safety
+    /// The kernel takes these arguments. Their addresses are those of tensors that are large enough, and that
+    /// candle frees in the order of the stream.
+    unsafe fn launch(
         device: &CudaDevice,
         name: &str,
-        grid: (u32, u32),
-        threads: u32,
+        (grid, threads): ((u32, u32), u32),
         shared_bytes: usize,
-        parameters: &Parameters,
+        arguments: &[Argument],
     ) -> Result<()> {
         let function = device.get_or_load_custom_func(name, "transformer", PTX)?;
         let most = CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
@@ -195,9 +205,14 @@ mod device {
             shared_mem_bytes: shared_bytes as u32,
         };
         let mut call = function.builder();
-        call.arg(parameters);
-        // SAFETY: the kernel takes these parameters; their addresses are those of tensors that candle frees in
-        // the order of the stream, and are large enough: `Attention::on_gpu`.
+        for argument in arguments {
+            match argument {
+                Argument::Address(address) => call.arg(address),
+                Argument::Count(count) => call.arg(count),
+                Argument::Attention(parameters) => call.arg(parameters),
+            };
+        }
+        // SAFETY: the caller's obligation.
         unsafe { call.launch(config) }.map_err(Error::wrap)?;
         Ok(())
     }
@@ -239,9 +254,12 @@ mod device {
                 capacity: capacity as u32,
             };
             let tile_bytes = TOKENS * head * size_of::<T>();
-            let enqueue = |kernel: &str, variant: &str, grid, threads, shared_bytes| {
+            let enqueue = |kernel: &str, variant: &str, shape, shared_bytes| {
                 let name = format!("{kernel}_{}_{head}{variant}", T::NAME);
-                launch(device, &name, grid, threads, shared_bytes, &parameters)
+                let arguments = [Argument::Attention(parameters)];
+                // SAFETY: the kernels take these parameters, whose shapes are those of the tensors; the caches
+                // have room for the positions.
+                unsafe { launch(device, &name, shape, shared_bytes, &arguments) }
             };
             if rows == slots {
                 let clusters = slots * self.key_heads;
@@ -255,13 +273,14 @@ mod device {
                 let partials = (warps + PARTS / blocks) * (query_heads / self.key_heads);
                 let shared_bytes =
                     stages * 2 * tile_bytes + partials * (head + 2) * size_of::<f32>();
-                let grid = (blocks as u32, clusters as u32);
-                enqueue("decode", &format!("_{blocks}"), grid, THREADS, shared_bytes)?;
+                let shape = ((blocks as u32, clusters as u32), THREADS);
+                enqueue("decode", &format!("_{blocks}"), shape, shared_bytes)?;
             } else if slots == 1 {
                 let pairs = rows * self.key_heads * head / (2 * VECTOR);
-                enqueue("keep", "", ((pairs as u32).div_ceil(WIDE), 1), WIDE, 0)?;
+                let shape = ((pairs.div_ceil(WIDE as usize) as u32, 1), WIDE);
+                enqueue("keep", "", shape, 0)?;
                 let grid = (rows.div_ceil(TOKENS) as u32, query_heads as u32);
-                enqueue("prompt", "", grid, THREADS, 2 * 2 * tile_bytes)?;
+                enqueue("prompt", "", (grid, THREADS), 2 * 2 * tile_bytes)?;
             } else {
                 let why = format!("{rows} rows for the caches of {slots} requests");
                 return Err(Error::msg(why));
@@ -301,111 +320,73 @@ mod device {
         }
     }
 
-    pub(super) struct SwiGlu;
-
-    impl SwiGlu {
-        fn on_gpu<T: Element>(
-            gate_up: &CudaStorage,
-            layout: &Layout,
-        ) -> Result<(CudaStorage, Shape)> {
-            let (rows, both) = layout.shape().dims2()?;
-            let width = both / 2;
-            let device = gate_up.device();
-            // SAFETY: the kernel writes all of it.
-            let mut out = unsafe { device.alloc::<T>(rows * width)? };
-            let from = address::<T>(gate_up, layout)?;
-            let to = out.device_ptr_mut(&device.cuda_stream()).0;
-            let vectors = (width / VECTOR) as u32;
-            let function = device.get_or_load_custom_func(
-                &format!("swiglu_{}", T::NAME),
-                "transformer",
-                PTX,
-            )?;
-            let blocks = (rows as u32 * vectors).div_ceil(WIDE);
-            let config = LaunchConfig {
-                grid_dim: (blocks, 1, 1),
-                block_dim: (WIDE, 1, 1),
-                shared_mem_bytes: 0,
-            };
-            let rows_of_kernel = rows as u32;
-            let mut call = function.builder();
-            call.arg(&from).arg(&to).arg(&rows_of_kernel).arg(&vectors);
-            // SAFETY: the kernel takes two addresses, of so many vectors in rows, and their numbers.
-            unsafe { call.launch(config) }.map_err(Error::wrap)?;
-            let shape = Shape::from((rows, width));
-            Ok((CudaStorage::wrap_cuda_slice(out, device.clone()), shape))
-        }
-    }
-
-    impl CustomOp1 for SwiGlu {
-        fn name(&self) -> &'static str {
-            "swiglu"
-        }
-
-        fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
-            Err(not_on_a_gpu(self.name()))
-        }
-
-        fn cuda_fwd(&self, gate_up: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
-            match gate_up.dtype() {
-                DType::BF16 => Self::on_gpu::<bf16>(gate_up, layout),
-                _ => Self::on_gpu::<f16>(gate_up, layout),
-            }
-        }
-    }
-
     fn not_on_a_gpu(name: &str) -> Error {
         Error::msg(format!("{name}: the tensors are not on a GPU"))
     }
 
-    pub(super) struct Choose;
+    /// What is computed of the rows of a matrix.
+    pub(super) enum OfRows {
+        SwiGlu,
+        Choose,
+    }
 
-    impl Choose {
+    impl OfRows {
         fn on_gpu<T: Element>(
-            scores: &CudaStorage,
+            &self,
+            x: &CudaStorage,
             layout: &Layout,
         ) -> Result<(CudaStorage, Shape)> {
-            let (rows, width) = layout.shape().dims2()?;
-            let device = scores.device();
-            // SAFETY: the kernel writes all of it.
-            let mut columns = unsafe { device.alloc::<u32>(rows)? };
-            let from = address::<T>(scores, layout)?;
-            let to = columns.device_ptr_mut(&device.cuda_stream()).0;
-            let vectors = (width / VECTOR) as u32;
-            let function = device.get_or_load_custom_func(
-                &format!("choose_{}", T::NAME),
-                "transformer",
-                PTX,
-            )?;
-            let config = LaunchConfig {
-                grid_dim: (rows as u32, 1, 1),
-                block_dim: (1024, 1, 1),
-                shared_mem_bytes: 0,
+            let (rows, columns) = layout.shape().dims2()?;
+            let (device, from) = (x.device(), address::<T>(x, layout)?);
+            let stream = device.cuda_stream();
+            let enqueue = |to: u64, shape, counts: &[usize]| {
+                let counts = counts.iter().map(|&count| Argument::Count(count as u32));
+                let addresses = [from, to].map(Argument::Address);
+                let arguments: Vec<_> = addresses.into_iter().chain(counts).collect();
+                let name = format!("{}_{}", self.name(), T::NAME);
+                // SAFETY: the kernels take two addresses, of the rows and of what is made of them, then these
+                // numbers.
+                unsafe { launch(device, &name, shape, 0, &arguments) }
             };
-            let mut call = function.builder();
-            call.arg(&from).arg(&to).arg(&vectors);
-            // SAFETY: the kernel takes two addresses, of as many rows as blocks, and the vectors of a row.
-            unsafe { call.launch(config) }.map_err(Error::wrap)?;
-            Ok((
-                CudaStorage::wrap_cuda_slice(columns, device.clone()),
-                Shape::from(rows),
-            ))
+            match self {
+                OfRows::SwiGlu => {
+                    let (width, vectors) = (columns / 2, columns / 2 / VECTOR);
+                    // SAFETY: the kernel writes all of it.
+                    let mut out = unsafe { device.alloc::<T>(rows * width)? };
+                    let blocks = (rows * vectors).div_ceil(WIDE as usize) as u32;
+                    let to = out.device_ptr_mut(&stream).0;
+                    enqueue(to, ((blocks, 1), WIDE), &[rows, vectors])?;
+                    let out = CudaStorage::wrap_cuda_slice(out, device.clone());
+                    Ok((out, Shape::from((rows, width))))
+                }
+                OfRows::Choose => {
+                    // SAFETY: the kernel writes all of it.
+                    let mut out = unsafe { device.alloc::<u32>(rows)? };
+                    let to = out.device_ptr_mut(&stream).0;
+                    enqueue(to, ((rows as u32, 1), 1024), &[columns / VECTOR])?;
+                    let out = CudaStorage::wrap_cuda_slice(out, device.clone());
+                    Ok((out, Shape::from(rows)))
+                }
+            }
         }
     }
 
-    impl CustomOp1 for Choose {
+    impl CustomOp1 for OfRows {
         fn name(&self) -> &'static str {
-            "choose"
+            match self {
+                OfRows::SwiGlu => "swiglu",
+                OfRows::Choose => "choose",
+            }
         }
 
         fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
             Err(not_on_a_gpu(self.name()))
         }
 
-        fn cuda_fwd(&self, scores: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
-            match scores.dtype() {
-                DType::BF16 => Self::on_gpu::<bf16>(scores, layout),
-                _ => Self::on_gpu::<f16>(scores, layout),
+        fn cuda_fwd(&self, x: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+            match x.dtype() {
+                DType::BF16 => self.on_gpu::<bf16>(x, layout),
+                _ => self.on_gpu::<f16>(x, layout),
             }
         }
     }

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "mainloop.cuh"
+#include "warpweave/mma.cuh"
 
 namespace warpweave {
 

@@ -6,11 +6,10 @@
 //
 // Each element has one accumulator, which takes K from 0 upwards in steps of 16, as in `multiply`
 // (mainloop.cuh): the bits are those of the other kernels.
-//
-// PTX ISA: "mma.sync.m16n8k16", "ldmatrix".
 
 #include "epilogue.cuh"
 #include "warpweave/dependent.cuh"
+#include "warpweave/mma.cuh"
 
 namespace warpweave {
 
@@ -36,24 +35,6 @@ constexpr uint32_t kColumns = 16;
 constexpr uint32_t kTileRows = 8;
 // Boxes of each operand in a stage.
 constexpr uint32_t kBoxes = 2;
-
-// c += a · b, 16×8 += 16×16 · 16×8.
-template <typename T>
-__device__ __forceinline__ void multiply_rows(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  if constexpr (std::is_same_v<T, __half>) {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
-        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-  } else {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-  }
-}
 
 // Up to `kTiles` times eight rows.
 template <typename T, uint32_t kTiles>
@@ -137,7 +118,7 @@ __device__ __forceinline__ void few_rows(const FewRowsParams& p) {
 #pragma unroll
       for (uint32_t tile = 0; tile < kTiles; ++tile) {
         const uint32_t(&a)[4] = of.a[tile][k / 2];
-        multiply_rows<T>(sums[tile], of.b[k], a[k % 2 * 2], a[k % 2 * 2 + 1]);
+        multiply_matrices<T>(sums[tile], of.b[k], a[k % 2 * 2], a[k % 2 * 2 + 1]);
       }
     }
   };

@@ -77,6 +77,7 @@ fn ring(problem: &GemmProblem) -> (u32, u32) {
 pub struct PreparedFewRows {
     problem: GemmProblem,
     function: Function,
+    launch: LaunchConfig,
     launches: Launches<[DevicePtr; 4], FewRows>,
 }
 
@@ -100,9 +101,15 @@ impl PreparedFewRows {
             (_, false) => "few_rows_bf16_8",
             (_, true) => "few_rows_bf16_16",
         };
+        let blocks = problem.n.div_ceil(BLOCK_COLUMNS) as u32;
         Ok(Self {
             problem: *problem,
             function: cuda.function(&FEW_ROWS, name)?,
+            launch: LaunchConfig {
+                shared_bytes: ring(problem).1,
+                programmatic: true,
+                ..LaunchConfig::linear(blocks, THREADS)
+            },
             launches: Launches::default(),
         })
     }
@@ -124,19 +131,13 @@ impl PreparedFewRows {
         operands.check(&self.problem, |_| ADDRESS_ALIGNMENT)?;
         let bias = used_bias(&self.problem, operands.bias);
         let addresses = [operands.a, operands.b, operands.c, bias];
-        let blocks = self.problem.n.div_ceil(BLOCK_COLUMNS) as u32;
-        let launch = LaunchConfig {
-            shared_bytes: ring(&self.problem).1,
-            programmatic: true,
-            ..LaunchConfig::linear(blocks, THREADS)
-        };
         let encode = || self.encode(addresses);
         self.launches.with(&addresses, encode, |gemm| {
             // SAFETY: the structure is the kernel's parameter; the caller vouches for the matrices, and the
             // kernel waits for the kernel before it in the stream before it touches them.
             unsafe {
                 let parameter: *mut FewRows = gemm;
-                cuda.launch(stream, &self.function, launch, &mut [parameter.cast()])?;
+                cuda.launch(stream, &self.function, self.launch, &mut [parameter.cast()])?;
             }
             Ok(())
         })

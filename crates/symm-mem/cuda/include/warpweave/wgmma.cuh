@@ -11,7 +11,7 @@
 //
 // PTX ISA: "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions", there "Matrix Descriptor
 // Format", "Shared Memory Matrix Layout", "Register Fragments and Shared Memory Matrix Layouts";
-// "setmaxnreg"; "stmatrix".
+// "setmaxnreg".
 #pragma once
 
 #include <cuda_fp8.h>
@@ -173,23 +173,6 @@ __device__ __forceinline__ void release_registers() {
 template <int kRegisters>
 __device__ __forceinline__ void acquire_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
-}
-
-// Stores four matrices of 8 × 8 elements of 16 bits, which the warp holds as wgmma leaves them: lane l has a
-// pair of row l / 4 of each, and gives the address of row l % 8 of matrix l / 8.
-__device__ __forceinline__ void store_matrices(uint32_t address, uint32_t m0, uint32_t m1, uint32_t m2,
-                                               uint32_t m3) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(m0),
-               "r"(m1), "r"(m2), "r"(m3)
-               : "memory");
-}
-
-// Loads four such matrices as `store_matrices` stores them, from the same addresses.
-__device__ __forceinline__ void load_matrices(uint32_t address, uint32_t (&m)[4]) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
-               : "r"(address)
-               : "memory");
 }
 
 }  // namespace warpweave
