@@ -1,5 +1,5 @@
 //! Attention over a KV cache, request by request, in candle's operations: the bits of a request do not depend
-//! on which others share the batch. [`fused`] has it in a launch or two, where that can be had.
+//! on which others share the batch. `fused` has it in a launch or two, where that can be had.
 //!
 //! Prompts of any lengths and single tokens may share a batch. [`slots`](crate::slots) has the attention of
 //! steps that are captured.
