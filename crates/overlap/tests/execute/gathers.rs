@@ -16,7 +16,7 @@ use warpweave_symm_mem::DType;
 use crate::chunked_matmul::ragged_shards;
 use crate::cuda::{gpu, world};
 use crate::fixtures::{element, encode, on_ranks, remembered};
-use crate::{host, narrow};
+use crate::{host, narrow, rows_at};
 
 /// Element (row, col) of a matrix of the problem in call `call`. B and the bias are constant.
 fn value(matrix: Matrix, problem: &Problem, call: usize, row: usize, col: usize) -> f32 {
@@ -187,8 +187,7 @@ fn every_variation_of_a_layer_computes_it_at_every_world() {
     all.retain(|c| c.operation() == Operation::ColumnParallelLinear);
     for algorithm in &all {
         for world in 1..=8 {
-            // Even, ragged, and from two ranks on one without rows.
-            for m in [4 * world, 9 * world + 5, world.max(2) - 1] {
+            for m in rows_at(world) {
                 computes(algorithm, world, &Problem::new(m, 7, 18, DType::F32), 0..4);
             }
         }
@@ -251,7 +250,7 @@ fn nodes_compute_the_gemm_at_every_world() {
     for nodes in ["1", "2", "3", "4", "2:chunks=3"] {
         let algorithm = algorithms::find(&format!("hierarchical:nodes={nodes}")).unwrap();
         for world in 1..=8 {
-            for m in [4 * world, 9 * world + 5, world.max(2) - 1] {
+            for m in rows_at(world) {
                 computes(&algorithm, world, &Problem::new(m, 7, 18, DType::F32), 0..6);
             }
         }

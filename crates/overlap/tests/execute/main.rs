@@ -97,12 +97,17 @@ fn pipelines() -> Vec<Configuration> {
 fn every_pipeline_computes_the_gemm_at_every_world() {
     for algorithm in &pipelines() {
         for world in 1..=8 {
-            // Even, ragged, and from two ranks on one shard that is empty.
-            for m in [4 * world, 9 * world + 5, world.max(2) - 1] {
+            for m in rows_at(world) {
                 computes_the_gemm(algorithm, world, Problem::new(m, 7, 18, DType::F32));
             }
         }
     }
+}
+
+/// Ragged, from two ranks on one shard that is empty, and up to four ranks even.
+pub fn rows_at(world: usize) -> impl Iterator<Item = usize> {
+    let even = (world <= 4).then_some(4 * world);
+    [9 * world + 5, world.max(2) - 1].into_iter().chain(even)
 }
 
 /// Problems of e4m3, with rows that travel with their scales.
