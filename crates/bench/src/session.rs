@@ -141,7 +141,7 @@ impl<B: ExecuteBackend> Session<B> {
         Ok(first_reason(&words).map_or(mine, Err))
     }
 
-    /// What this rank has, and the words of all ranks about theirs. Errors are as of [`Session::attempt`].
+    /// What this rank has, and what all ranks say of theirs. Errors are as of [`Session::attempt`].
     fn exchanged<T>(
         &self,
         step: &str,

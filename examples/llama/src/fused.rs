@@ -1,6 +1,6 @@
-//! Attention, SwiGLU and the choice of tokens by kernels of this package (`cuda/transformer.cu`), where candle would take many
-//! operations: on Hopper and later, for f16 and bf16, with the features `cuda` and `nvcc`. Elsewhere there is
-//! no result, and the caller takes candle's operations.
+//! Attention, SwiGLU and the choice of tokens by kernels of this package (`cuda/transformer.cu`), where candle
+//! would take many operations: on Hopper and later, for f16 and bf16, with the features `cuda` and `nvcc`.
+//! Elsewhere there is no result, and the caller takes candle's operations.
 
 use candle_core::{Result, Tensor};
 
@@ -195,10 +195,12 @@ mod device {
         arguments: &[Argument],
     ) -> Result<()> {
         let function = device.get_or_load_custom_func(name, "transformer", PTX)?;
-        let most = CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-        function
-            .set_attribute(most, shared_bytes as i32)
-            .map_err(Error::wrap)?;
+        if shared_bytes > 0 {
+            let most = CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            function
+                .set_attribute(most, shared_bytes as i32)
+                .map_err(Error::wrap)?;
+        }
         let config = LaunchConfig {
             grid_dim: (grid.0, grid.1, 1),
             block_dim: (threads, 1, 1),

@@ -92,12 +92,11 @@ impl Turns<'_> {
     /// Errors of the device.
     pub fn rotate(&self, qkv: &Tensor, start: usize) -> Result<Tensor> {
         let (rows, heads, head) = qkv.dims3()?;
-        if self.by_head.get().is_none() {
-            let [cos, sin] = &self.rope.tables;
-            let _ = self.by_head.set([self.of_heads(cos)?, self.of_heads(sin)?]);
-        }
-        let [cos, sin] = self.by_head.get().expect("it was set above");
-        let [cos, sin] = [cos, sin].map(|table| table.narrow(0, start * heads, rows * heads));
+        let [cos, sin] = &self.rope.tables;
+        let by_head = || Ok([self.of_heads(cos)?, self.of_heads(sin)?]);
+        let [cos, sin] = once(&self.by_head, by_head)?
+            .each_ref()
+            .map(|table| table.narrow(0, start * heads, rows * heads));
         // To candle each head is a sequence of one token, with cosines of its own.
         let each = qkv.reshape((rows * heads, 1, 1, head))?;
         candle_nn::rotary_emb::rope(&each, &cos?, &sin?)?.reshape((rows, heads, head))
@@ -110,6 +109,15 @@ impl Turns<'_> {
         let (rows, heads, pairs) = of_heads.dims3()?;
         of_heads.reshape((rows * heads, 1, pairs))
     }
+}
+
+/// What `cell` has, which `make` makes the first time.
+pub(crate) fn once<T>(cell: &OnceCell<T>, make: impl FnOnce() -> Result<T>) -> Result<&T> {
+    if let Some(made) = cell.get() {
+        return Ok(made);
+    }
+    let made = make()?;
+    Ok(cell.get_or_init(|| made))
 }
 
 /// Radians a position, for each pair of coordinates.

@@ -10,7 +10,7 @@ use candle_core::{DType, Device, Result, Tensor};
 
 use crate::attention::{Attend, Cache, hidden, softmax};
 use crate::fused;
-use crate::rope::Turns;
+use crate::rope::{Turns, once};
 
 /// Keys and values of the slots, by layer: `[2, slots · key heads, capacity, head]`.
 #[derive(Debug)]
@@ -116,10 +116,8 @@ impl Attend for Step<'_> {
         if let Some(attended) = fused::attention(qkv, cache, key_heads, turns, 0)? {
             return Ok(attended);
         }
-        if self.masked.get().is_none() {
-            let _ = self.masked.set(self.slots.masked(turns.positions())?);
-        }
-        let Masked { places, mask } = self.masked.get().expect("it was set above");
+        let masked = || self.slots.masked(turns.positions());
+        let Masked { places, mask } = once(&self.masked, masked)?;
         let (_, batch, capacity, head) = cache.dims4()?;
         let (slots, heads, _) = qkv.dims3()?;
         let groups = heads / key_heads - 2;

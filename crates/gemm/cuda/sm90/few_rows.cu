@@ -153,9 +153,10 @@ __device__ __forceinline__ void few_rows(const FewRowsParams& p) {
   }
 }
 
-#define WARPWEAVE_FEW_ROWS(name, ...)                                                                \
-  extern "C" __global__ void __launch_bounds__(32 + 32 * kWarps) name(const __grid_constant__ FewRowsParams p) {   \
-    few_rows<__VA_ARGS__>(p);                                                                        \
+#define WARPWEAVE_FEW_ROWS(name, ...)                              \
+  extern "C" __global__ void __launch_bounds__(32 + 32 * kWarps)   \
+      name(const __grid_constant__ FewRowsParams p) {              \
+    few_rows<__VA_ARGS__>(p);                                      \
   }
 WARPWEAVE_FEW_ROWS(few_rows_f16_8, __half, 1)
 WARPWEAVE_FEW_ROWS(few_rows_f16_16, __half, 2)

@@ -28,7 +28,7 @@ const BLOCK_COLUMNS: usize = 2 * 16;
 const THREADS: u32 = 3 * 32;
 /// Rows of A that an instruction takes: `kTileRows`.
 const TILE_ROWS: usize = 8;
-/// Shared memory of an SM that its blocks can use, and what each takes beside its own.
+/// Shared memory of an SM that its blocks can use, and what each takes in addition to its own.
 const SM_BYTES: usize = 228 * 1024;
 const BLOCK_BYTES: usize = 1024;
 /// Blocks that find room on an SM: while some begin and end, others read.

@@ -70,11 +70,11 @@ fn gemm_by_definition(of: &ReferenceOf) -> Vec<f32> {
     for i in 0..m {
         let a = row(of, Matrix::A, i, k);
         for (col, bias) in bias.iter().enumerate() {
-            let products = a
+            let terms = a
                 .iter()
                 .zip(&b)
                 .map(|(x, b)| f64::from(*x) * f64::from(b[col]));
-            c.push((products.sum::<f64>() + f64::from(*bias)) as f32);
+            c.push((terms.sum::<f64>() + f64::from(*bias)) as f32);
         }
     }
     c
