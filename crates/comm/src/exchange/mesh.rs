@@ -9,6 +9,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, connect, list
 use serde::{Deserialize, Serialize};
 use warpweave_symm_mem::ExchangeError;
 
+use super::A_MOMENT;
 use super::link::{FLAGS, Greeting, LARGEST_PACKET, Link, LinkError, PER_PACKET, ready, same_user};
 use super::pending::PendingConnections;
 use crate::error::{CommError, Result};
@@ -165,7 +166,8 @@ impl Mesh {
         Ok(received)
     }
 
-    fn peers(&self) -> impl Iterator<Item = (usize, &Link)> {
+    /// The ranks that have a link.
+    pub(super) fn peers(&self) -> impl Iterator<Item = (usize, &Link)> {
         self.links
             .iter()
             .enumerate()
@@ -241,13 +243,8 @@ fn connect_to(store: &Store, peer: usize, name: &[u8; 16], deadline: Instant) ->
 /// The store sees a death at the same time as the sockets do, and knows why: its error takes precedence.
 fn link_error(store: &Store, peer: usize, tag: &str, error: LinkError) -> CommError {
     if let LinkError::Closed = error {
-        // The store may learn of it a moment later.
-        let _ = ready(
-            store.failed(),
-            PollFlags::IN,
-            store.failed(),
-            Instant::now() + Duration::from_millis(200),
-        );
+        let deadline = Instant::now() + A_MOMENT;
+        let _ = ready(store.failed(), PollFlags::IN, store.failed(), deadline);
     }
     if let Err(e) = store.check(tag) {
         return e;

@@ -23,6 +23,9 @@ use crate::error::{CommError, Result, as_exchange_error};
 use crate::store::Store;
 use mesh::Mesh;
 
+/// How much later than a socket the store may learn of a loss, or one rank than another of a deadline.
+const A_MOMENT: Duration = Duration::from_millis(200);
+
 /// Most descriptors that a rank may pass in one call.
 pub const MOST_DESCRIPTORS: usize = 1024;
 
@@ -157,7 +160,16 @@ impl LocalExchange {
         let bytes = postcard::to_stdvec(&receipt).map_err(|e| CommError::Protocol {
             what: format!("encoding a receipt: {e}"),
         })?;
-        let receipts = self.gather(calls, &format!("{tag} (receipts)"), &bytes);
+        // A peer that did not send will not be here either: the call ends for all once this rank has said so.
+        let within = match &received {
+            Err(CommError::Timeout { .. }) => A_MOMENT.min(self.store.timeout()),
+            _ => self.store.timeout(),
+        };
+        calls.made += 1;
+        let message = (&*format!("{tag} (receipts)"), &*bytes);
+        let receipts = self
+            .store
+            .gather_within(&self.scope, calls.made, message, within);
         let (received, receipts) = match (received, receipts) {
             (Ok(received), Ok(receipts)) => (received, receipts),
             (Err(e), _) | (Ok(_), Err(e)) => {

@@ -253,6 +253,44 @@ fn unexpected_descriptors_are_closed_and_named() {
     }
 }
 
+/// One that stops before it passes its descriptor to anyone, or with rank 0's passed and rank 1's not.
+#[test]
+fn a_rank_that_stops_among_descriptors_costs_the_others_one_deadline() {
+    let patience = Duration::from_secs(1);
+    let member = |(job, server): (crate::Job, _), passed| {
+        let store = Store::adopt(&job.with_timeout(patience), server).unwrap();
+        let exchange = LocalExchange::new(Arc::new(store), "test");
+        let pipe = pipe_with(b"x");
+        let pass = |tag| exchange.all_gather_fds(tag, &[pipe.as_fd()]);
+        pass("first").unwrap();
+        if exchange.rank() == 2 {
+            let mut calls = exchange.calls.lock();
+            let count = 1u64.to_le_bytes();
+            exchange.gather(&mut calls, "second", &count).unwrap();
+            let (failed, soon) = (exchange.store.failed(), Instant::now() + patience);
+            for (_, link) in calls.mesh.as_ref().unwrap().peers().take(passed) {
+                link.send(&[1, 1], &[pipe.as_fd()], failed, soon).unwrap();
+            }
+            return std::thread::sleep(3 * patience);
+        }
+        let start = Instant::now();
+        let error = pass("second").unwrap_err();
+        let took = start.elapsed();
+        assert!(took < patience * 3 / 2, "{took:?}: {error}");
+        let ExchangeError::Timeout { waiting_for, .. } = &error else {
+            panic!("{error}");
+        };
+        assert!(waiting_for.contains(&2), "{error}");
+    };
+    std::thread::scope(|s| {
+        for passed in [0, 1] {
+            for job in crate::Job::threads(3).unwrap() {
+                s.spawn(move || member(job, passed));
+            }
+        }
+    });
+}
+
 #[test]
 fn the_longest_timeout_is_as_good_as_any() {
     let job = crate::Job::alone().unwrap().with_timeout(Duration::MAX);
