@@ -145,19 +145,3 @@ calls! {
         Ok(())
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tickets_survive_the_way() {
-        let ticket = Ticket {
-            pid: 7,
-            fd: 12,
-            serial: 1 << 40,
-        };
-        assert_eq!(Ticket::from_bytes(&ticket.bytes()), Some(ticket));
-        assert_eq!(Ticket::from_bytes(&[0; 64]), None);
-    }
-}
