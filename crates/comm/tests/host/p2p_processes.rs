@@ -1,7 +1,7 @@
 //! The ring all-gather with no barrier, each rank a process: the test binary starts itself again.
 
 use std::net::TcpListener;
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use crate::transfers::ring::{DIRECTIONS, Kind, Ring};
@@ -64,13 +64,15 @@ fn job(world: usize) {
     let mut ranks: Vec<_> = (0..world)
         .map(|rank| {
             let child = Command::new(std::env::current_exe().expect("this binary"))
-                .args(["--exact", "p2p_processes::child"])
+                .args(["--exact", "p2p_processes::child", "--nocapture"])
                 .env(CHILD, "1")
                 .env("WARPWEAVE_RANK", rank.to_string())
                 .env("WARPWEAVE_WORLD_SIZE", world.to_string())
                 .env("WARPWEAVE_STORE", format!("127.0.0.1:{port}"))
                 .env("WARPWEAVE_JOB_TOKEN", "test job token")
                 .env("WARPWEAVE_TIMEOUT", "60")
+                // Its result would be counted as one of this program's.
+                .stdout(Stdio::null())
                 .spawn()
                 .expect("starting this binary");
             Running(child)
