@@ -81,15 +81,25 @@ impl LocalExchange {
         timeout: Duration,
     ) -> Result<Vec<Vec<u8>>, ExchangeError> {
         let mut calls = self.calls.lock();
-        calls.made += 1;
-        self.store
-            .gather_within(&self.scope, calls.made, (tag, bytes), timeout)
+        self.gather_within(&mut calls, tag, bytes, timeout)
             .map_err(|e| as_exchange_error(e, tag))
     }
 
     fn gather(&self, calls: &mut Calls, tag: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
         calls.made += 1;
         self.store.gather(&self.scope, calls.made, tag, bytes)
+    }
+
+    fn gather_within(
+        &self,
+        calls: &mut Calls,
+        tag: &str,
+        bytes: &[u8],
+        timeout: Duration,
+    ) -> Result<Vec<Vec<u8>>> {
+        calls.made += 1;
+        self.store
+            .gather_within(&self.scope, calls.made, (tag, bytes), timeout)
     }
 
     fn gather_fds(&self, tag: &str, fds: &[BorrowedFd<'_>]) -> Result<Vec<Vec<OwnedFd>>> {
@@ -160,16 +170,15 @@ impl LocalExchange {
         let bytes = postcard::to_stdvec(&receipt).map_err(|e| CommError::Protocol {
             what: format!("encoding a receipt: {e}"),
         })?;
-        // A peer that did not send will not be here either: the call ends for all once this rank has said so.
-        let within = match &received {
-            Err(CommError::Timeout { .. }) => A_MOMENT.min(self.store.timeout()),
-            _ => self.store.timeout(),
+        let name = format!("{tag} (receipts)");
+        let receipts = match &received {
+            // A peer that did not send will not be here either: the call ends for all once this rank has
+            // said so.
+            Err(CommError::Timeout { .. }) => {
+                self.gather_within(calls, &name, &bytes, A_MOMENT.min(self.store.timeout()))
+            }
+            _ => self.gather(calls, &name, &bytes),
         };
-        calls.made += 1;
-        let message = (&*format!("{tag} (receipts)"), &*bytes);
-        let receipts = self
-            .store
-            .gather_within(&self.scope, calls.made, message, within);
         let (received, receipts) = match (received, receipts) {
             (Ok(received), Ok(receipts)) => (received, receipts),
             (Err(e), _) | (Ok(_), Err(e)) => {
