@@ -154,12 +154,17 @@ __device__ __forceinline__ void local(const RowNorm& n, RowCluster& cluster) {
   }
 }
 
+__device__ __forceinline__ bool admits(const ReducedNorm& p) { return p.packets.admits; }
+// It waits for nobody.
+__device__ __forceinline__ bool admits(const RowNorm&) { return true; }
+
 }  // namespace
 
 #define KERNEL(name, Parameter, threads, body)                                                      \
   extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ Parameter p) { \
     __shared__ Exchanged shared;                                                                    \
     RowCluster cluster(shared);                                                                     \
+    if (admits(p)) warpweave::admit_dependents();                                                   \
     warpweave::wait_for_prerequisites();                                                            \
     body(p, cluster);                                                                               \
   }

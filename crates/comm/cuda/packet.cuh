@@ -91,7 +91,7 @@ struct Packets {
   uint32_t capacity;  // packets of a section
   uint32_t root;
   uint32_t aligned;  // input, output, chunks and message are multiples of 4 bytes
-  uint32_t reserved;
+  uint32_t admits;   // the next kernel of the stream may start
 };
 static_assert(sizeof(Packets) == sizeof(Group) + sizeof(Addresses) + 48, "as in Rust");
 

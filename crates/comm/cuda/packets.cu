@@ -265,11 +265,15 @@ __device__ __forceinline__ void all_reduce_two_shot(const Packets& p) {
   }
 }
 
+__device__ __forceinline__ bool admits(const Packets& p) { return p.admits; }
+__device__ __forceinline__ bool admits(const UnevenPackets& p) { return p.packets.admits; }
+
 }  // namespace
 
 // A poll of all sources is one batch of loads.
 #define KERNEL(name, Parameter, ...)                                                            \
   extern "C" __global__ void __launch_bounds__(512) name(const __grid_constant__ Parameter p) { \
+    if (admits(p)) warpweave::admit_dependents();                                               \
     warpweave::wait_for_prerequisites();                                                        \
     __VA_ARGS__(p);                                                                             \
   }

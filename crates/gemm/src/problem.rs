@@ -196,6 +196,9 @@ pub struct GemmProblem {
     /// [`Provider::CublasLt`] one algorithm is taken for all m, which adds up the terms of an element in
     /// one sequence; NVIDIA does not promise more. The fused kernels always are.
     pub batch_invariant: bool,
+    /// Whether no work that a launch is enqueued after writes B while it may still run, as with weights: a
+    /// kernel may then load B while the one before it in the stream ends. It reads A when that has ended.
+    pub constant_b: bool,
 }
 
 impl GemmProblem {
@@ -217,6 +220,7 @@ impl GemmProblem {
             bias: false,
             batch: GemmBatch::ONE,
             batch_invariant: false,
+            constant_b: false,
         }
     }
 
@@ -276,6 +280,13 @@ impl GemmProblem {
     #[must_use]
     pub const fn with_batch_invariance(mut self) -> Self {
         self.batch_invariant = true;
+        self
+    }
+
+    /// Promises that [B is constant](Self::constant_b).
+    #[must_use]
+    pub const fn with_constant_b(mut self) -> Self {
+        self.constant_b = true;
         self
     }
 

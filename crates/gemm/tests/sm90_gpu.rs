@@ -222,7 +222,7 @@ fn blocks_alone_are_exact() {
 /// One block and many, rings that are turned and that are not filled, ragged edges.
 fn few_rows<T: Element>() {
     let cuda = Cuda::new(0).unwrap();
-    for (seed, m) in (1..=16).enumerate() {
+    for (seed, m) in (1..=64).enumerate() {
         for (n, k) in [
             (8, 8),
             (72, 24),
@@ -233,6 +233,7 @@ fn few_rows<T: Element>() {
         ] {
             let mut problem = problem((m, n, k), T::DTYPE, Layout::Transposed, seed % 2 * 16);
             problem.bias = seed % 3 == 0;
+            problem.constant_b = seed % 2 == 0;
             let Tiling { config, swizzle } = FEW_ROWS_TILING;
             Case::<T>::new(&cuda, problem, seed).run(config, swizzle);
         }
@@ -244,6 +245,76 @@ fn few_rows<T: Element>() {
 fn few_rows_are_exact() {
     few_rows::<bf16>();
     few_rows::<f16>();
+}
+
+/// Each GEMM turns the columns of what the one before has stored by one. B is loaded early, A is not: in a stream
+/// and in a graph, where a kernel may start while the one before it runs.
+#[test]
+#[ignore = "needs a Hopper GPU and the feature `nvcc`"]
+fn few_rows_wait_for_the_gemm_before() {
+    const WIDTH: usize = 2048;
+    const CALLS: usize = 32;
+    let cuda = Cuda::new(0).unwrap();
+    let stream = cuda.stream(Priority::Normal).unwrap();
+    for m in [1, 64] {
+        let problem =
+            problem((m, WIDTH, WIDTH), DType::Bf16, Layout::Transposed, 0).with_constant_b();
+        let gemm = cuda.gemm_handle().unwrap();
+        let prepared = gemm
+            .prepare(&cuda, &problem, Choice::Sm90(FEW_ROWS_TILING))
+            .unwrap();
+        let one = |is: bool| bf16::from_f32(f32::from(u8::from(is)));
+        let turn: Vec<bf16> = (0..WIDTH * WIDTH)
+            .map(|i| one(i % WIDTH == (i / WIDTH + 1) % WIDTH))
+            .collect();
+        let rows = integers::<bf16>(m * WIDTH, m);
+        let [b, x, y] = [&turn[..], &rows, &rows].map(|values| {
+            let memory = cuda.allocate(size_of_val(values)).unwrap();
+            // SAFETY: the allocation is as long, and new.
+            unsafe {
+                cuda.upload(&stream, memory.address(), bytes(values))
+                    .unwrap()
+            };
+            memory
+        });
+        let enqueue = || {
+            for call in 0..CALLS {
+                let (from, to) = if call % 2 == 0 { (&x, &y) } else { (&y, &x) };
+                let operands = GemmOperands::new(from.address(), b.address(), to.address());
+                // SAFETY: the matrices have the problem's sizes; all work is on one stream.
+                unsafe {
+                    cuda.gemm(&stream, &prepared, operands, DevicePtr::NULL)
+                        .unwrap()
+                };
+            }
+            Ok::<_, warpweave_symm_mem::Error>(())
+        };
+        let check = |turns: usize| {
+            let mut found = vec![bf16::ZERO; m * WIDTH];
+            // SAFETY: any bytes make elements, and the allocation is as long.
+            unsafe {
+                let len = size_of_val(found.as_slice());
+                let to = std::slice::from_raw_parts_mut(found.as_mut_ptr().cast(), len);
+                cuda.download(&stream, x.address(), to).unwrap();
+            }
+            for (i, found) in found.iter().enumerate() {
+                let (row, column) = (i / WIDTH, i % WIDTH);
+                let wanted = rows[row * WIDTH + (column + turns) % WIDTH];
+                assert_eq!(
+                    *found, wanted,
+                    "{m} rows after {turns} calls, row {row}, column {column}"
+                );
+            }
+        };
+        enqueue().unwrap();
+        check(CALLS);
+        let graph = cuda.capture(&stream, enqueue).unwrap();
+        for _ in 0..200 {
+            // SAFETY: what was captured lives until the end.
+            unsafe { cuda.launch_graph(&graph, &stream).unwrap() };
+        }
+        check(201 * CALLS);
+    }
 }
 
 #[test]

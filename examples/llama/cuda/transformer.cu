@@ -17,6 +17,7 @@
 #include <cstdint>
 
 #include "warpweave/cluster.cuh"
+#include "warpweave/dependent.cuh"
 #include "warpweave/element.cuh"
 #include "warpweave/mma.cuh"
 
@@ -383,6 +384,7 @@ __device__ __forceinline__ void decode(const Attention& p) {
   const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const uint32_t rank = kBlocks == 1 ? 0 : cluster_rank();
   const uint32_t slot = blockIdx.y / p.key_heads, key_head = blockIdx.y % p.key_heads;
+  admit_dependents();
   const uint32_t position = p.positions[slot];
   const uint32_t query_heads = p.key_heads * p.groups, first_query = key_head * p.groups;
   const uint4* qkv = static_cast<const uint4*>(p.qkv) +
@@ -507,6 +509,7 @@ __device__ __forceinline__ void decode(const Attention& p) {
 // A thread for eight elements: `gate_up` is [rows, 2 · width], `out` is [rows, width], in vectors.
 template <typename T>
 __device__ __forceinline__ void swiglu(const uint4* gate_up, uint4* out, uint32_t rows, uint32_t width) {
+  admit_dependents();
   const uint64_t index = uint64_t(blockIdx.x) * blockDim.x + threadIdx.x;
   if (index >= uint64_t(rows) * width) return;
   const uint64_t from = index / width * 2 * width + index % width;

@@ -70,6 +70,7 @@ mod device {
     use half::{bf16, f16};
 
     use crate::rope::Turns;
+    use crate::scratch::alloc;
 
     /// JIT-compiled by the driver when it is first used.
     const PTX: &str = include_str!(concat!(env!("OUT_DIR"), "/transformer.compute_90.ptx"));
@@ -238,7 +239,7 @@ mod device {
             let slots = half / (self.key_heads * capacity * head);
             let device = qkv.device();
             // SAFETY: the kernels write all of it.
-            let mut out = unsafe { device.alloc::<T>(rows * query_heads * head)? };
+            let mut out = unsafe { alloc::<T>(device, rows * query_heads * head)? };
             // The cache is written through a shared borrow of its storage, as all of candle's work on it is in
             // the order of one stream.
             let keys = address_of::<T>(self.cache)?;
@@ -354,7 +355,7 @@ mod device {
                 OfRows::SwiGlu => {
                     let (width, vectors) = (columns / 2, columns / 2 / VECTOR);
                     // SAFETY: the kernel writes all of it.
-                    let mut out = unsafe { device.alloc::<T>(rows * width)? };
+                    let mut out = unsafe { alloc::<T>(device, rows * width)? };
                     let blocks = (rows * vectors).div_ceil(WIDE as usize) as u32;
                     let to = out.device_ptr_mut(&stream).0;
                     enqueue(to, ((blocks, 1), WIDE), &[rows, vectors])?;
@@ -363,7 +364,7 @@ mod device {
                 }
                 OfRows::Choose => {
                     // SAFETY: the kernel writes all of it.
-                    let mut out = unsafe { device.alloc::<u32>(rows)? };
+                    let mut out = unsafe { alloc::<u32>(device, rows)? };
                     let to = out.device_ptr_mut(&stream).0;
                     enqueue(to, ((rows as u32, 1), 1024), &[columns / VECTOR])?;
                     let out = CudaStorage::wrap_cuda_slice(out, device.clone());

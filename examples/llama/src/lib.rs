@@ -25,6 +25,8 @@ pub mod parallel;
 pub mod place;
 pub mod rope;
 pub mod sampler;
+#[cfg(feature = "cuda")]
+mod scratch;
 pub mod show;
 pub mod slots;
 pub mod weights;

@@ -37,6 +37,13 @@ pub trait CollectiveKernels: Backend {
     /// Blocks that are resident at once, for any kernel.
     fn resident_blocks(&self) -> Result<u32>;
 
+    /// What tells the device from others, also of other processes; `None` on all ranks where those that share
+    /// one do not take blocks from each other.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    fn device_identity(&self) -> Result<Option<Vec<u8>>>;
+
     /// A barrier of all ranks.
     ///
     /// # Safety

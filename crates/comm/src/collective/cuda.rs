@@ -202,6 +202,14 @@ impl CollectiveKernels for Cuda {
         Ok(self.sms())
     }
 
+    fn device_identity(&self) -> Result<Option<Vec<u8>>> {
+        let uuid = self.context().uuid().map_err(|error| Error::Stream {
+            device: self.name().into(),
+            cause: error.to_string(),
+        })?;
+        Ok(Some(uuid.bytes.iter().map(|&byte| byte as u8).collect()))
+    }
+
     unsafe fn barrier(&self, stream: &CudaStream, group: &Group) -> Result<()> {
         // SAFETY: the kernel takes a group by value; the rest is the caller's obligation.
         unsafe { launch(self, stream, &DIRECT, "collective_barrier", (1, 32), *group) }

@@ -82,8 +82,10 @@ pub struct Packets {
     pub root: u32,
     /// 1 if input, output, chunks and message are multiples of four bytes.
     pub aligned: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// 1 if the next kernel of the stream may start: [`CollectiveOptions::early_dependents`].
+    ///
+    /// [`CollectiveOptions::early_dependents`]: crate::CollectiveOptions::early_dependents
+    pub admits: u32,
 }
 
 /// Parameter of `packet_all_to_all_uneven_*`.

@@ -63,6 +63,14 @@ pub struct CollectiveOptions {
     pub staging_bytes: usize,
     /// The largest grid of a kernel, in blocks of 512 threads; the other SMs compute meanwhile.
     pub max_blocks: u32,
+    /// Whether the kernel that follows a call by packets may start while the call waits for peers, if it is a
+    /// programmatic dependent launch: on Hopper, GEMMs of [constant] weights load these meanwhile.
+    ///
+    /// That kernel then keeps its place on the SMs, so no other stream of this GPU may have work that a peer's
+    /// call waits for: neither might come to an end. Without effect where ranks share a GPU.
+    ///
+    /// [constant]: https://docs.rs/warpweave-gemm/latest/warpweave_gemm/struct.GemmProblem.html
+    pub early_dependents: bool,
 }
 
 impl Default for CollectiveOptions {
@@ -71,6 +79,7 @@ impl Default for CollectiveOptions {
             packet_bytes: 1 << 20,
             staging_bytes: 64 << 20,
             max_blocks: MAX_BLOCKS as u32,
+            early_dependents: false,
         }
     }
 }
@@ -92,6 +101,7 @@ pub struct Collectives<B: CollectiveKernels> {
     bounce: SymmetricBuffer<B>,
     capacity: usize,
     blocks: u32,
+    early_dependents: bool,
     side: B::Stream,
     pushed: [B::Event; PIECES],
     reduced: [B::Event; PIECES],
@@ -163,9 +173,11 @@ impl<B: CollectiveKernels> Collectives<B> {
         let own = backend.preload_collectives().and_then(|()| {
             let side = backend.stream(Priority::High)?;
             let (pushed, reduced) = ([event()?, event()?], [event()?, event()?]);
-            Ok((side, pushed, reduced, backend.resident_blocks()?))
+            let device = backend.device_identity()?.unwrap_or_default();
+            Ok((side, pushed, reduced, (backend.resident_blocks()?, device)))
         });
-        let (side, pushed, reduced, resident) = agree(exchange.as_ref(), "collectives.own", own)?;
+        let (side, pushed, reduced, (resident, device)) =
+            agree(exchange.as_ref(), "collectives.own", own)?;
         // Half a section holds the chunks of a two-shot all-reduce, half the results.
         let packets = options.packet_bytes.div_ceil(launch::PAYLOAD) + 1;
         let capacity = (packets + packets / 100).next_multiple_of(64);
@@ -193,6 +205,7 @@ impl<B: CollectiveKernels> Collectives<B> {
             )?,
             capacity,
             blocks: 0,
+            early_dependents: false,
             side,
             pushed,
             reduced,
@@ -200,14 +213,23 @@ impl<B: CollectiveKernels> Collectives<B> {
             selected: Selected::default(),
         };
         let blocks = resident.min(options.max_blocks).clamp(1, MAX_BLOCKS as u32);
-        // A block synchronizes with the blocks of its number, so the smallest device bounds the grid.
-        let all = exchange.all_gather("collectives.blocks", &blocks.to_le_bytes())?;
-        let smallest = all
+        let own = [&blocks.to_le_bytes(), device.as_slice()].concat();
+        let all = exchange.all_gather("collectives.devices", &own)?;
+        let all: Vec<_> = all
             .iter()
-            .filter_map(|bytes| bytes.as_slice().try_into().ok().map(u32::from_le_bytes))
-            .min();
+            .filter_map(|of| of.split_first_chunk::<4>())
+            .collect();
+        // A block synchronizes with the blocks of its number, so the smallest grid bounds all. Ranks that share
+        // a device share its SMs: what waits for a peer leaves it room.
+        let shares = |device: &[u8]| all.iter().filter(|(_, other)| *other == device).count();
+        let grids = all.iter().map(|(blocks, device)| {
+            let ranks = if device.is_empty() { 1 } else { shares(device) };
+            u32::from_le_bytes(**blocks) / ranks as u32
+        });
+        let are_shared = all.iter().any(|(_, device)| shares(device) > 1);
         Ok(Self {
-            blocks: smallest.unwrap_or(1),
+            blocks: grids.min().unwrap_or(1).max(1),
+            early_dependents: options.early_dependents && !are_shared,
             ..this
         })
     }
@@ -348,7 +370,7 @@ impl<B: CollectiveKernels> Collectives<B> {
             capacity: self.capacity as u32,
             root: 0,
             aligned: 1,
-            reserved: 0,
+            admits: self.early_dependents.into(),
         }
     }
 

@@ -30,6 +30,7 @@ impl Sizes {
             packet_bytes: 6 << 10,
             staging_bytes: 128 << 10,
             max_blocks: 128,
+            early_dependents: true,
         },
         room: 1 << 20,
         batch: 8 << 20,

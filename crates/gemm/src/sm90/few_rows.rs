@@ -20,19 +20,17 @@ pub const FEW_ROWS_TILING: Tiling = Tiling {
     swizzle: 1,
 };
 
-/// The most rows: two times eight.
-const MOST_ROWS: usize = 16;
-/// Columns of a block: two warps of `kColumns` each.
-const BLOCK_COLUMNS: usize = 2 * 16;
-/// Threads of a block: those two and the one that loads.
-const THREADS: u32 = 3 * 32;
-/// Rows of A that an instruction takes: `kTileRows`.
-const TILE_ROWS: usize = 8;
+/// The most rows: those of an instruction.
+const MOST_ROWS: usize = 64;
+/// Threads of a block: a warpgroup that multiplies and a warp that loads.
+const THREADS: u32 = 5 * 32;
+/// Columns of a block and boxes of a stage, as compiled: `WARPWEAVE_WIDTHS`.
+const WIDTHS: [(usize, usize); 5] = [(16, 4), (24, 4), (32, 4), (48, 4), (64, 2)];
 /// Shared memory of an SM that its blocks can use, and what each takes in addition to its own.
 const SM_BYTES: usize = 228 * 1024;
 const BLOCK_BYTES: usize = 1024;
-/// Blocks that find room on an SM: while some begin and end, others read.
-const BLOCKS_OF_SM: usize = 4;
+/// What is left of it to kernels that communicate: their blocks find room beside those that wait for them.
+const LEFT_BYTES: usize = 8 * 1024;
 
 /// The parameter of the kernel: `FewRowsParams` in `cuda/sm90/few_rows.cu`.
 #[derive(Clone, Copy, Debug)]
@@ -47,37 +45,62 @@ struct FewRows {
     steps: u32,
     stages: u32,
     bias: Bias,
+    constant_b: u32,
 }
 const _: () = assert!(size_of::<FewRows>() == 384 && std::mem::offset_of!(FewRows, bias) == 288);
 
-/// Whether there is a kernel for it: 16 rows at most, B transposed, no scales.
+/// Whether there is a kernel for it: 64 rows at most, B transposed, no scales.
 pub fn serves(problem: &GemmProblem) -> bool {
     let is_half = matches!(problem.dtype, DType::F16 | DType::Bf16);
     let is_plain = is_half && problem.scaling == Scaling::None && problem.out == problem.dtype;
     is_plain && problem.b_layout == Layout::Transposed && problem.m <= MOST_ROWS
 }
 
-/// Steps of K, of two boxes each: `kBoxes`.
-fn steps(problem: &GemmProblem) -> u32 {
-    config::steps(problem).div_ceil(2)
+/// How a problem is divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Division {
+    /// Columns of a block.
+    width: usize,
+    blocks: u32,
+    /// Steps of K, of the boxes of a stage each.
+    steps: u32,
+    stages: u32,
+    /// Dynamic shared memory of a block.
+    shared_bytes: u32,
 }
 
-/// The stages of a block, and its dynamic shared memory: what [`BLOCKS_OF_SM`] leave each.
-fn ring(problem: &GemmProblem) -> (u32, u32) {
-    let rows = problem.m.next_multiple_of(TILE_ROWS);
-    let stage = 2 * (BLOCK_COLUMNS + rows) * SWIZZLED_ROW;
-    // The ring starts at a multiple of 1024; a stage has two barriers.
-    let most = (SM_BYTES / BLOCKS_OF_SM - BLOCK_BYTES - 1024) / (stage + 16);
-    let stages = most.min(steps(problem) as usize);
-    (stages as u32, (1024 + stages * (stage + 16)) as u32)
+impl Division {
+    /// The narrowest blocks of which each of `sms` SMs has one at most; if there are more of the widest, two on
+    /// an SM.
+    fn new(problem: &GemmProblem, sms: u32) -> Self {
+        let blocks = |width| problem.n.div_ceil(width) as u32;
+        let widest = WIDTHS[WIDTHS.len() - 1];
+        let fitting = WIDTHS.into_iter().find(|&(width, _)| blocks(width) <= sms);
+        let (width, boxes) = fitting.unwrap_or(widest);
+        let steps = config::steps(problem).div_ceil(boxes as u32);
+        let box_a = problem.m.next_multiple_of(8) * SWIZZLED_ROW;
+        let stage = boxes * (width * SWIZZLED_ROW + box_a);
+        // The ring starts at a multiple of 1024, and the last box of A is read as one of 64 rows; a stage has
+        // two barriers.
+        let beside = 1024 + MOST_ROWS * SWIZZLED_ROW - box_a;
+        let room = (SM_BYTES - LEFT_BYTES) / if fitting.is_some() { 1 } else { 2 } - BLOCK_BYTES;
+        let stages = ((room - beside) / (stage + 16)).min(steps as usize);
+        Self {
+            width,
+            blocks: blocks(width),
+            steps,
+            stages: stages as u32,
+            shared_bytes: (beside + stages * (stage + 16)) as u32,
+        }
+    }
 }
 
 /// A GEMM of few rows ready to be launched.
 #[derive(Debug)]
 pub struct PreparedFewRows {
     problem: GemmProblem,
+    division: Division,
     function: Function,
-    launch: LaunchConfig,
     launches: Launches<[DevicePtr; 4], FewRows>,
 }
 
@@ -92,24 +115,14 @@ impl PreparedFewRows {
         check_device(cuda.device())?;
         check_problem(problem)?;
         if !serves(problem) {
-            let why = "the kernel of few rows takes up to 16, B transposed and no scales";
+            let why = "the kernel of few rows takes up to 64, B transposed and no scales";
             return unsupported(problem, Provider::Sm90, why.into());
         }
-        let name = match (problem.dtype, problem.m > TILE_ROWS) {
-            (DType::F16, false) => "few_rows_f16_8",
-            (DType::F16, true) => "few_rows_f16_16",
-            (_, false) => "few_rows_bf16_8",
-            (_, true) => "few_rows_bf16_16",
-        };
-        let blocks = problem.n.div_ceil(BLOCK_COLUMNS) as u32;
+        let division = Division::new(problem, cuda.sms());
         Ok(Self {
             problem: *problem,
-            function: cuda.function(&FEW_ROWS, name)?,
-            launch: LaunchConfig {
-                shared_bytes: ring(problem).1,
-                programmatic: true,
-                ..LaunchConfig::linear(blocks, THREADS)
-            },
+            division,
+            function: cuda.function(&FEW_ROWS, name(problem.dtype, division.width))?,
             launches: Launches::default(),
         })
     }
@@ -132,12 +145,17 @@ impl PreparedFewRows {
         let bias = used_bias(&self.problem, operands.bias);
         let addresses = [operands.a, operands.b, operands.c, bias];
         let encode = || self.encode(addresses);
+        let config = LaunchConfig {
+            shared_bytes: self.division.shared_bytes,
+            programmatic: true,
+            ..LaunchConfig::linear(self.division.blocks, THREADS)
+        };
         self.launches.with(&addresses, encode, |gemm| {
             // SAFETY: the structure is the kernel's parameter; the caller vouches for the matrices, and the
             // kernel waits for the kernel before it in the stream before it touches them.
             unsafe {
                 let parameter: *mut FewRows = gemm;
-                cuda.launch(stream, &self.function, self.launch, &mut [parameter.cast()])?;
+                cuda.launch(stream, &self.function, config, &mut [parameter.cast()])?;
             }
             Ok(())
         })
@@ -156,18 +174,44 @@ impl PreparedFewRows {
             };
             TensorMap::encode(matrix, box_rows as u32).map_err(refused(problem, operand))
         };
+        let Division {
+            width,
+            steps,
+            stages,
+            ..
+        } = self.division;
         Ok(FewRows {
             // Rows that a box fills with zeros take TMA longer than rows that are there.
             a: map("A", a, (m, problem.lda), m)?,
-            b: map("B", b, (n, problem.ldb), BLOCK_COLUMNS)?,
+            b: map("B", b, (n, problem.ldb), width)?,
             c,
             stride: problem.ldc as u64,
             rows: m as u32,
             columns: n as u32,
-            steps: steps(problem),
-            stages: ring(problem).0,
+            steps,
+            stages,
             bias: Bias::new(problem, bias),
+            constant_b: problem.constant_b.into(),
         })
+    }
+}
+
+/// The kernel of a width.
+fn name(dtype: DType, width: usize) -> &'static str {
+    macro_rules! of {
+        ($dtype:literal) => {
+            match width {
+                16 => concat!("few_rows_", $dtype, "_16"),
+                24 => concat!("few_rows_", $dtype, "_24"),
+                32 => concat!("few_rows_", $dtype, "_32"),
+                48 => concat!("few_rows_", $dtype, "_48"),
+                _ => concat!("few_rows_", $dtype, "_64"),
+            }
+        };
+    }
+    match dtype {
+        DType::F16 => of!("f16"),
+        _ => of!("bf16"),
     }
 }
 
@@ -175,24 +219,59 @@ impl PreparedFewRows {
 mod tests {
     use super::*;
 
+    const SMS: u32 = 132;
+
     #[test]
     fn rings_fit() {
-        for (m, most) in [(1, 5), (8, 5), (9, 4), (16, 4)] {
-            for k in [8, 200, 1024, 4096] {
-                let (stages, bytes) = ring(&GemmProblem::new(m, 64, k, DType::Bf16));
-                assert!(BLOCKS_OF_SM * (bytes as usize + BLOCK_BYTES) <= SM_BYTES);
-                assert_eq!(stages as usize, most.min(k.div_ceil(128)));
+        for m in [1, 8, 9, 16, 17, 64] {
+            for (n, on_an_sm) in [
+                (8, 1),
+                (1536, 1),
+                (4096, 1),
+                (8192, 1),
+                (14336, 2),
+                (32064, 2),
+            ] {
+                for k in [8, 200, 1024, 4096] {
+                    let division = Division::new(&GemmProblem::new(m, n, k, DType::Bf16), SMS);
+                    let Division {
+                        width,
+                        stages,
+                        steps,
+                        shared_bytes,
+                        ..
+                    } = division;
+                    assert!(
+                        on_an_sm * (shared_bytes as usize + BLOCK_BYTES) <= SM_BYTES - LEFT_BYTES,
+                        "{division:?}"
+                    );
+                    // While one stage is multiplied the next is loaded.
+                    assert!(stages == steps || stages >= 2, "{division:?}");
+                    assert!(name(DType::Bf16, width).ends_with(&width.to_string()));
+                }
             }
         }
     }
 
+    /// Blocks are as narrow as the SMs allow, and cover all columns.
+    #[test]
+    fn every_sm_has_a_block() {
+        let width = |n| {
+            let division = Division::new(&GemmProblem::new(8, n, 4096, DType::F16), SMS);
+            assert!(division.blocks as usize * division.width >= n);
+            division.width
+        };
+        let columns = [8, 1536, 2120, 3072, 4096, 6144, 7168, 32064];
+        assert_eq!(columns.map(width), [16, 16, 24, 24, 32, 48, 64, 64]);
+    }
+
     #[test]
     fn few_rows_of_a_transposed_b_are_served() {
-        let problem = GemmProblem::new(16, 64, 64, DType::Bf16);
+        let problem = GemmProblem::new(64, 64, 64, DType::Bf16);
         let transposed = problem.with_layouts(Layout::RowMajor, Layout::Transposed);
         assert!(serves(&transposed) && !serves(&problem));
         assert!(!serves(&GemmProblem {
-            m: 17,
+            m: 65,
             ..transposed
         }));
         assert!(!serves(&GemmProblem::e4m3(

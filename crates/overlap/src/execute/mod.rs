@@ -126,35 +126,15 @@ pub trait ExecuteBackend:
     /// # Errors
     /// What the kernel needs and this plan or machine lacks.
     fn bind_kernel(kernel: &dyn Kernel, with: &Binding<'_, Self>) -> Result<BoxedLaunch<Self>>;
-
-    /// What tells the device from others, also of other processes; `None` on all ranks where those that share
-    /// one do not take blocks from each other.
-    ///
-    /// # Errors
-    /// What the driver reports.
-    fn device_identity(&self) -> Result<Option<Vec<u8>>>;
 }
 
 impl ExecuteBackend for Host {
-    fn device_identity(&self) -> Result<Option<Vec<u8>>> {
-        Ok(None)
-    }
-
     fn bind_kernel(kernel: &dyn Kernel, with: &Binding<'_, Self>) -> Result<BoxedLaunch<Self>> {
         kernel.on_host(with)
     }
 }
 
 impl ExecuteBackend for Cuda {
-    fn device_identity(&self) -> Result<Option<Vec<u8>>> {
-        let uuid = self.context().uuid();
-        let uuid = uuid.map_err(|error| warpweave_symm_mem::Error::Stream {
-            device: self.name().into(),
-            cause: error.to_string(),
-        })?;
-        Ok(Some(uuid.bytes.iter().map(|&byte| byte as u8).collect()))
-    }
-
     fn bind_kernel(kernel: &dyn Kernel, with: &Binding<'_, Self>) -> Result<BoxedLaunch<Self>> {
         kernel.on_cuda(with)
     }
@@ -333,7 +313,7 @@ impl<B: ExecuteBackend> Executor<B> {
         self.require_multicast(plan)?;
         let (streams, events) = self.streams_and_events(plan)?;
         Ok(OwnPart {
-            gemms: bind::gemms(self, plan, false)?,
+            gemms: bind::gemms(self, plan, bind::Asked::default())?,
             local: buffers::allocate_local(&self.0.backend, plan)?,
             streams,
             events,

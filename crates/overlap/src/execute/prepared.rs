@@ -11,7 +11,7 @@ use warpweave_symm_mem::{
 
 use super::addresses::{Addresses, Location};
 use super::arena::{ArenaSize, Spot, layout};
-use super::bind::{Binder, ProcessGroups, gemms, node_of};
+use super::bind::{Asked, Binder, ProcessGroups, gemms, node_of};
 use super::error::{ExecuteError, Result};
 use super::faults::NodePad;
 use super::interface::Interface;
@@ -447,7 +447,7 @@ impl<B: ExecuteBackend> Prepared<B> {
             interfaces: &interfaces,
             probe,
         };
-        let steps = binder.steps(gemms(executor, &plan, self.schedule.is_batch_invariant())?)?;
+        let steps = binder.steps(gemms(executor, &plan, Asked::by(&self.schedule))?)?;
         let (streams, events) = executor.streams_and_events(&plan)?;
         let given = self.schedule.operands(plan.rank, m)?;
         let operands = plan.buffers.iter().map(|buffer| {

@@ -233,9 +233,12 @@ impl<B: ExecuteBackend> Linear<B> {
         };
         let executor = self.executor();
         let schedule = Schedule::new(configuration.clone(), self.world(), problem);
-        let prepared = schedule
-            .map_err(ExecuteError::from)
-            .and_then(|schedule| executor.prepare(&schedule));
+        let prepared = schedule.map_err(ExecuteError::from).and_then(|schedule| {
+            executor.prepare(&match self.options.constant_weight {
+                true => schedule.with_constant_b(),
+                false => schedule,
+            })
+        });
         match (prepared, place) {
             (Ok(prepared), None) => self.schedules.push(prepared),
             (Ok(prepared), Some(place)) => self.schedules[place] = prepared,

@@ -112,6 +112,10 @@ pub struct Options {
     pub bias: bool,
     /// Whether the bits of a row may depend on M.
     pub reproducible: Reproducible,
+    /// Whether the weight is constant: nothing that a call is enqueued after writes it while it may still run.
+    /// A GEMM of few rows then loads it while what comes before it in the stream ends
+    /// ([`GemmProblem::constant_b`](warpweave_gemm::GemmProblem::constant_b)).
+    pub constant_weight: bool,
     /// The only schedule, instead of a choice.
     pub schedule: Option<Configuration>,
 }
@@ -128,6 +132,15 @@ impl Options {
     pub fn not_reproducible(self) -> Self {
         Options {
             reproducible: Reproducible::No,
+            ..self
+        }
+    }
+
+    /// Promises that the weight [is constant](Self::constant_weight).
+    #[must_use]
+    pub fn with_constant_weight(self) -> Self {
+        Options {
+            constant_weight: true,
             ..self
         }
     }

@@ -49,6 +49,7 @@ pub struct Schedule {
     world: usize,
     problem: Problem,
     symmetric: BTreeSet<&'static str>,
+    constant_b: bool,
 }
 
 /// Plans of all ranks with staging, and how many copies each has.
@@ -73,6 +74,7 @@ impl Schedule {
             world,
             problem,
             symmetric: BTreeSet::new(),
+            constant_b: false,
         })
     }
 
@@ -110,6 +112,21 @@ impl Schedule {
             problem: self.problem.with_batch_invariance(true),
             ..self
         }
+    }
+
+    /// The same, where B is [constant](warpweave_gemm::GemmProblem::constant_b), as weights are: nothing that
+    /// a call is enqueued after writes it while it may still run.
+    #[must_use]
+    pub fn with_constant_b(self) -> Self {
+        Schedule {
+            constant_b: true,
+            ..self
+        }
+    }
+
+    /// Whether B [is constant](Schedule::with_constant_b).
+    pub fn has_constant_b(&self) -> bool {
+        self.constant_b
     }
 
     /// Whether its GEMMs are [batch-invariant](Schedule::batch_invariant).

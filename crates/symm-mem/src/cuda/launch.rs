@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use super::Cuda;
 use super::driver::{check, check_in_drop};
 use super::function::driver_functions;
-use super::stream::{CudaStream, is_capturing};
+use super::stream::{CudaStream, may_follow_early};
 use crate::error::{Error, Result};
 
 /// Device code embedded in a crate, by [`device_image!`](crate::device_image) or [`Image::new`]. Empty parts
@@ -164,8 +164,8 @@ pub struct LaunchConfig {
     /// Fail the launch unless all blocks can be resident at once.
     pub cooperative: bool,
     /// Programmatic dependent launch: the kernel may start before its predecessor in the stream has ended. It
-    /// must wait (`griddepcontrol.wait`) before it touches memory. Left out before Hopper, and in captures,
-    /// since launches of a graph gain nothing by it.
+    /// must wait (`griddepcontrol.wait`) before it touches memory that others write. Left out before Hopper,
+    /// and in captures if what comes before is anything but one kernel, or the driver older than CUDA 12.3.
     pub programmatic: bool,
 }
 
@@ -438,7 +438,7 @@ impl Cuda {
         }
         let is_hopper = self.compute_capability() >= (9, 0);
         let config = LaunchConfig {
-            programmatic: config.programmatic && is_hopper && !is_capturing(self, stream)?,
+            programmatic: config.programmatic && is_hopper && may_follow_early(self, stream)?,
             ..config
         };
         let mut attributes = config.attributes();

@@ -313,6 +313,54 @@ pub(super) fn is_capturing(cuda: &Cuda, stream: &CudaStream) -> Result<bool> {
         .or_else(|(result, call)| check(result, call, cuda.name()).map(|()| false))
 }
 
+driver_functions! {
+    CAPTURE_INFO = c"cuStreamGetCaptureInfo_v3"(
+        sys::CUstream,
+        *mut sys::CUstreamCaptureStatus,
+        *mut u64,
+        *mut sys::CUgraph,
+        *mut *const sys::CUgraphNode,
+        *mut *const sys::CUgraphEdgeData,
+        *mut usize
+    ) since "12.3";
+    NODE_TYPE = c"cuGraphNodeGetType"(sys::CUgraphNode, *mut sys::CUgraphNodeType) since "10.0";
+}
+
+/// Whether a kernel that is launched now may start before its predecessor has ended: always outside of
+/// captures, where the driver sees to it. In one if an edge of the graph can say so: one from a kernel.
+pub(super) fn may_follow_early(cuda: &Cuda, stream: &CudaStream) -> Result<bool> {
+    if !is_capturing(cuda, stream)? {
+        return Ok(true);
+    }
+    let (Ok(capture_info), Ok(node_type)) = (CAPTURE_INFO.get(), NODE_TYPE.get()) else {
+        return Ok(false);
+    };
+    let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+    let (mut id, mut graph, mut count) = (0, std::ptr::null_mut(), 0);
+    let (mut nodes, mut edges) = (std::ptr::null(), std::ptr::null());
+    // SAFETY: the stream lives, and all places are valid for a write.
+    let result = unsafe {
+        capture_info(
+            stream.raw(),
+            &mut status,
+            &mut id,
+            &mut graph,
+            &mut nodes,
+            &mut edges,
+            &mut count,
+        )
+    };
+    check(result, "cuStreamGetCaptureInfo", cuda.name())?;
+    if count != 1 {
+        return Ok(false);
+    }
+    let mut kind = sys::CUgraphNodeType::CU_GRAPH_NODE_TYPE_EMPTY;
+    // SAFETY: the capture, which goes on, has that many nodes there.
+    let result = unsafe { node_type(*nodes, &mut kind) };
+    check(result, "cuGraphNodeGetType", cuda.name())?;
+    Ok(kind == sys::CUgraphNodeType::CU_GRAPH_NODE_TYPE_KERNEL)
+}
+
 /// Waits until `stream` is idle, at most [`limit`].
 pub(super) fn synchronize(cuda: &Cuda, stream: &CudaStream) -> Result<()> {
     let limit = limit(cuda);

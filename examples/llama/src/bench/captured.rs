@@ -5,19 +5,27 @@
 //! - They enqueue on one stream, without events of cudarc's, which
 //!   [`Place::gpu`](crate::place::Place) turns off.
 //! - They allocate from the stream-ordered pool, which a capture turns into memory nodes. Everything that a
-//!   step allocates it also frees, so the graph can be launched again and again.
+//!   step allocates it also frees, so the graph can be launched again and again. The kernels of the layers have
+//!   their results in the memory of a [`Scratch`] instead.
 //! - Shapes and strides of operands that are not contiguous are uploaded. `enable_cuda_graph_htod_cache`
 //!   keeps what the steps before the capture uploaded.
 //! - Nothing is downloaded: tokens and positions stay on the device, at addresses that do not change.
 
 use std::time::{Duration, Instant};
 
+#[cfg(feature = "cuda")]
+use std::sync::Arc;
+
 use candle_core::Tensor;
-use warpweave_symm_mem::{Backend, BackendKind};
+use warpweave_symm_mem::Backend;
+#[cfg(feature = "cuda")]
+use warpweave_symm_mem::BackendKind;
 
 use crate::error::Result;
 use crate::model::Model;
 use crate::place::Place;
+#[cfg(feature = "cuda")]
+use crate::scratch::Scratch;
 use crate::slots::Slots;
 
 /// A batch that decodes.
@@ -27,6 +35,9 @@ pub struct Decode<'a, B: Backend> {
     state: State,
     /// A step, on backends where candle's work can be captured. Dropped before what it uses.
     graph: Option<B::Graph>,
+    /// The results of its kernels.
+    #[cfg(feature = "cuda")]
+    _scratch: Option<Arc<Scratch>>,
     context: usize,
 }
 
@@ -88,15 +99,24 @@ impl<'a, B: Backend> Decode<'a, B> {
             positions: numbers(vec![context as u32; batch])?,
             one: numbers(vec![1; batch])?,
         };
-        let graph = match B::KIND {
-            BackendKind::Host => None,
-            BackendKind::Cuda => Some(capture(place, || state.step(model))?),
+        #[cfg(feature = "cuda")]
+        let (graph, scratch) = match B::KIND {
+            BackendKind::Host => (None, None),
+            BackendKind::Cuda => {
+                let (graph, scratch) = capture(place, || state.step(model))?;
+                (Some(graph), Some(scratch))
+            }
         };
         Ok(Decode {
             place,
             model,
             state,
+            #[cfg(feature = "cuda")]
             graph,
+            #[cfg(not(feature = "cuda"))]
+            graph: None,
+            #[cfg(feature = "cuda")]
+            _scratch: scratch,
             context,
         })
     }
@@ -134,14 +154,15 @@ impl<'a, B: Backend> Decode<'a, B> {
 
 /// Captures `step`, after two that do the work of first calls: loading kernels, preparing layers, uploading
 /// shapes.
-fn capture<B: Backend>(place: &Place<B>, step: impl Fn() -> Result<()>) -> Result<B::Graph> {
-    #[cfg(feature = "cuda")]
-    let _uploads = place
-        .candle
-        .as_cuda_device()?
-        .enable_cuda_graph_htod_cache();
+#[cfg(feature = "cuda")]
+fn capture<B: Backend>(
+    place: &Place<B>,
+    step: impl Fn() -> Result<()>,
+) -> Result<(B::Graph, Arc<Scratch>)> {
+    let device = place.candle.as_cuda_device()?;
+    let _uploads = device.enable_cuda_graph_htod_cache();
     step()?;
     step()?;
     place.candle.synchronize()?;
-    place.backend.capture(&place.stream, step)
+    Scratch::of(device, || place.backend.capture(&place.stream, step))
 }

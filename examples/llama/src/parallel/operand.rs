@@ -103,7 +103,7 @@ impl Op<'_> {
         let device = operands[0].0.device().clone();
         let stream = device.cuda_stream();
         // SAFETY: the call below writes all of it.
-        let mut result = unsafe { device.alloc::<T>(self.shape.elem_count())? };
+        let mut result = unsafe { crate::scratch::alloc::<T>(&device, self.shape.elem_count())? };
         let views = operands.iter().map(|(storage, layout)| {
             let (start, end) = contiguous(layout)?;
             Ok(storage.as_cuda_slice::<T>()?.slice(start..end))

@@ -80,9 +80,10 @@ impl<B: ExecuteBackend + CollectiveKernels> Warpweave<B> {
         let dtype = operand::dtype(dtype)?;
         let executor = Executor::new(backend, exchange)?;
         let layers = Layers::new(&executor)?;
-        // Staging for the longest message.
         let options = CollectiveOptions {
+            // For the longest message.
             staging_bytes: batches.rows * config.hidden_size * dtype.size(),
+            early_dependents: true,
             ..CollectiveOptions::default()
         };
         let collectives = Collectives::new(backend, exchange, "llama", options)?;
@@ -90,7 +91,8 @@ impl<B: ExecuteBackend + CollectiveKernels> Warpweave<B> {
         let reproducible = match batches.reproducible {
             Reproducible::Yes => Options::default(),
             Reproducible::No => Options::default().not_reproducible(),
-        };
+        }
+        .with_constant_weight();
         let (hidden, head) = (config.hidden_size, config.head_dim());
         let heads = (config.num_attention_heads + 2 * config.kv_heads()) / world * head;
         let attended = config.num_attention_heads / world * head;

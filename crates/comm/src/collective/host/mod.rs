@@ -33,6 +33,10 @@ impl CollectiveKernels for Host {
         Ok(1)
     }
 
+    fn device_identity(&self) -> Result<Option<Vec<u8>>> {
+        Ok(None)
+    }
+
     unsafe fn barrier(&self, stream: &HostStream, group: &Group) -> Result<()> {
         let group = *group;
         self.launch(stream, "collective_barrier", move || {

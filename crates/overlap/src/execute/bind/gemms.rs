@@ -6,20 +6,38 @@ use warpweave_symm_mem::{BackendKind, DType};
 use crate::execute::error::Result;
 use crate::execute::{ExecuteBackend, Executor};
 use crate::plan::{OpKind, Plan, Provider, Region, Scales, layout_of};
+use crate::schedule::Schedule;
 
 /// For each operation of a plan its GEMM, if it is one and not empty.
 pub(in crate::execute) type Gemms<B> =
     Vec<Option<(GemmProblem, Provider, <B as GemmBackend>::PreparedGemm)>>;
+
+/// What GEMMs of a plan are asked for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::execute) struct Asked {
+    pub batch_invariant: bool,
+    pub constant_b: bool,
+}
+
+impl Asked {
+    /// By a schedule.
+    pub fn by(schedule: &Schedule) -> Self {
+        Asked {
+            batch_invariant: schedule.is_batch_invariant(),
+            constant_b: schedule.has_constant_b(),
+        }
+    }
+}
 
 /// Prepares the GEMMs of a plan, in the order of the operations; `None` for other operations and empty GEMMs.
 /// Nothing here is collective.
 pub(in crate::execute) fn gemms<B: ExecuteBackend>(
     executor: &Executor<B>,
     plan: &Plan,
-    batch_invariant: bool,
+    asked: Asked,
 ) -> Result<Gemms<B>> {
     let gemm = |kind: &OpKind| {
-        let Some((problem, provider)) = problem_of::<B>(plan, kind, batch_invariant) else {
+        let Some((problem, provider)) = problem_of::<B>(plan, kind, asked) else {
             return Ok(None);
         };
         let gemm = executor.gemm();
@@ -36,7 +54,10 @@ pub(in crate::execute) fn gemms<B: ExecuteBackend>(
 fn problem_of<B: ExecuteBackend>(
     plan: &Plan,
     kind: &OpKind,
-    batch_invariant: bool,
+    Asked {
+        batch_invariant,
+        constant_b,
+    }: Asked,
 ) -> Option<(GemmProblem, Provider)> {
     let OpKind::Gemm {
         a,
@@ -81,6 +102,7 @@ fn problem_of<B: ExecuteBackend>(
         ldc: buffer(c).cols,
         bias: bias.is_some(),
         batch_invariant,
+        constant_b,
         // The strides of a single GEMM may be any.
         batch: match batch.count {
             1 => GemmBatch::ONE,

@@ -15,7 +15,7 @@ use super::{ExecuteBackend, Executor};
 use crate::plan::{Op, OpKind, Plan, Region};
 
 pub(super) use collectives::{ProcessGroups, node_of};
-pub(super) use gemms::{Gemms, gemms};
+pub(super) use gemms::{Asked, Gemms, gemms};
 pub(crate) use kernels::without_peers;
 pub use kernels::{Binding, BoxedLaunch, Launch};
 

@@ -84,6 +84,7 @@ __device__ __forceinline__ void fence_accumulators(float (&d)[kCount]) {
 #define WARPWEAVE_TEN(tens)                                                                                 \
   "%" #tens "0,%" #tens "1,%" #tens "2,%" #tens "3,%" #tens "4,%" #tens "5,%" #tens "6,%" #tens "7,%" #tens \
   "8,%" #tens "9,"
+#define WARPWEAVE_ACCUMULATORS_4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define WARPWEAVE_ACCUMULATORS(i)                                                             \
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
       "+f"(d[i + 6]), "+f"(d[i + 7])
@@ -92,9 +93,41 @@ __device__ __forceinline__ void fence_accumulators(float (&d)[kCount]) {
       WARPWEAVE_ACCUMULATORS(i + 24)
 #define WARPWEAVE_ACCUMULATORS_64(i) WARPWEAVE_ACCUMULATORS_32(i), WARPWEAVE_ACCUMULATORS_32(i + 32)
 
-// N = 64: 32 accumulators, then the descriptors of A and B, whether to add to D, and whether B is MN-major,
+// N = 16: 8 accumulators, then the descriptors of A and B, whether to add to D, and whether B is MN-major,
 // which only types of 16 bits ask: `types` is the end of the name from the depth on, `majors` that of A and
 // B.
+#define WARPWEAVE_WGMMA_16(types, majors)                                                                    \
+  asm volatile(                                                                                              \
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %10, 0;\n"                                                       \
+      "wgmma.mma_async.sync.aligned.m64n16k" types                                                           \
+      " {%0,%1,%2,%3,%4,%5,%6,%7}, %8, %9, add, 1, 1" majors("%11") ";\n}\n"                                 \
+      : WARPWEAVE_ACCUMULATORS(0)                                                                            \
+      : "l"(a), "l"(b), "r"(add), "n"(int(kMajorB)))
+
+// N = 24, 32, 48: 12, 16, 24 accumulators, then as above.
+#define WARPWEAVE_WGMMA_24(types, majors)                                                                    \
+  asm volatile(                                                                                              \
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %14, 0;\n"                                                       \
+      "wgmma.mma_async.sync.aligned.m64n24k" types " {" WARPWEAVE_TEN() "%10,%11}, %12, %13, add, 1, 1"      \
+      majors("%15") ";\n}\n"                                                                                 \
+      : WARPWEAVE_ACCUMULATORS(0), WARPWEAVE_ACCUMULATORS_4(8)                                               \
+      : "l"(a), "l"(b), "r"(add), "n"(int(kMajorB)))
+#define WARPWEAVE_WGMMA_32(types, majors)                                                                    \
+  asm volatile(                                                                                              \
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %18, 0;\n"                                                       \
+      "wgmma.mma_async.sync.aligned.m64n32k" types " {" WARPWEAVE_TEN()                                      \
+          "%10,%11,%12,%13,%14,%15}, %16, %17, add, 1, 1" majors("%19") ";\n}\n"                             \
+      : WARPWEAVE_ACCUMULATORS(0), WARPWEAVE_ACCUMULATORS(8)                                                 \
+      : "l"(a), "l"(b), "r"(add), "n"(int(kMajorB)))
+#define WARPWEAVE_WGMMA_48(types, majors)                                                                    \
+  asm volatile(                                                                                              \
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %26, 0;\n"                                                       \
+      "wgmma.mma_async.sync.aligned.m64n48k" types " {" WARPWEAVE_TEN() WARPWEAVE_TEN(1)                     \
+          "%20,%21,%22,%23}, %24, %25, add, 1, 1" majors("%27") ";\n}\n"                                     \
+      : WARPWEAVE_ACCUMULATORS(0), WARPWEAVE_ACCUMULATORS(8), WARPWEAVE_ACCUMULATORS(16)                     \
+      : "l"(a), "l"(b), "r"(add), "n"(int(kMajorB)))
+
+// N = 64: 32 accumulators, then as above.
 #define WARPWEAVE_WGMMA_64(types, majors)                                                                    \
   asm volatile(                                                                                              \
       "{\n.reg .pred add;\nsetp.ne.b32 add, %34, 0;\n"                                                       \
@@ -140,6 +173,22 @@ __device__ __forceinline__ void fence_accumulators(float (&d)[kCount]) {
 
 // D = A · B, or D += A · B where `add` is not 0. A is K-major.
 template <typename T, Major kMajorB>
+__device__ __forceinline__ void wgmma(float (&d)[8], uint64_t a, uint64_t b, int32_t add) {
+  WARPWEAVE_WGMMA(16)
+}
+template <typename T, Major kMajorB>
+__device__ __forceinline__ void wgmma(float (&d)[12], uint64_t a, uint64_t b, int32_t add) {
+  WARPWEAVE_WGMMA(24)
+}
+template <typename T, Major kMajorB>
+__device__ __forceinline__ void wgmma(float (&d)[16], uint64_t a, uint64_t b, int32_t add) {
+  WARPWEAVE_WGMMA(32)
+}
+template <typename T, Major kMajorB>
+__device__ __forceinline__ void wgmma(float (&d)[24], uint64_t a, uint64_t b, int32_t add) {
+  WARPWEAVE_WGMMA(48)
+}
+template <typename T, Major kMajorB>
 __device__ __forceinline__ void wgmma(float (&d)[32], uint64_t a, uint64_t b, int32_t add) {
   WARPWEAVE_WGMMA(64)
 }
@@ -158,9 +207,14 @@ __device__ __forceinline__ void wgmma(float (&d)[128], uint64_t a, uint64_t b, i
 #undef WARPWEAVE_WGMMA_256
 #undef WARPWEAVE_WGMMA_128
 #undef WARPWEAVE_WGMMA_64
+#undef WARPWEAVE_WGMMA_48
+#undef WARPWEAVE_WGMMA_32
+#undef WARPWEAVE_WGMMA_24
+#undef WARPWEAVE_WGMMA_16
 #undef WARPWEAVE_ACCUMULATORS_64
 #undef WARPWEAVE_ACCUMULATORS_32
 #undef WARPWEAVE_ACCUMULATORS
+#undef WARPWEAVE_ACCUMULATORS_4
 #undef WARPWEAVE_TEN
 
 // This warpgroup releases its registers but `kRegisters` a thread. All its warps.

@@ -145,7 +145,7 @@ fn trees_back_to_back(place: &Rank, first: u32, calls: u32) {
                 capacity: place.capacity() as u32,
                 root: 0,
                 aligned: 1,
-                reserved: 0,
+                admits: 0,
             },
             parent: trees.map(|tree| tree.parent),
             children: trees.map(|tree| tree.children),
