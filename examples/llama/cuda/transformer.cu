@@ -1,7 +1,6 @@
 // What a layer of a transformer does besides its GEMMs and norms, each in one launch where candle takes many:
 //
-//   keep      a prompt: rotates its keys into the cache and copies its values there
-//   prompt    a prompt: the attention of 64 rows of a query head a block, after `keep`
+//   keep      a prompt: rotates its keys into the cache and copies its values there, before `prompt.cu` attends
 //   decode    one new token for each slot: rotates, keeps and attends. The query heads of a slot that share a
 //             key head are a cluster's, which divides the tokens into up to eight parts
 //   swiglu    silu(gate) · up
@@ -14,36 +13,12 @@
 //
 // PTX ISA: "cp.async".
 
-#include <cstdint>
-
+#include "attention.cuh"
 #include "warpweave/cluster.cuh"
 #include "warpweave/dependent.cuh"
-#include "warpweave/element.cuh"
 #include "warpweave/mma.cuh"
 
 namespace {
-
-using namespace warpweave;
-
-// `src/fused.rs` has the same layout.
-struct Attention {
-  // [rows, query heads + 2 · key heads, head]: queries, keys, values.
-  const void* qkv;
-  // Of the first slot: [key heads, capacity, head].
-  void* keys;
-  void* values;
-  // [rows, query heads, head]
-  void* out;
-  const uint32_t* positions;
-  // [positions, 3, head / 2]. Those of keys, the second of three, are not scaled.
-  const void* cosines;
-  const void* sines;
-  uint32_t rows;
-  uint32_t key_heads;
-  // Query heads that share a key head.
-  uint32_t groups;
-  uint32_t capacity;
-};
 
 constexpr uint32_t kTokens = 64;
 constexpr uint32_t kWarps = 4;
@@ -53,30 +28,6 @@ constexpr uint32_t kParts = 8;
 constexpr uint32_t kPartTiles = 3;
 // Rows that a warp has at a time. `decode` uses the first half of them, a query head each.
 constexpr uint32_t kRows = 16;
-constexpr float kNothing = -INFINITY;
-
-// A 16-byte vector of eight elements, in f32.
-template <typename T>
-__device__ __forceinline__ void widen_vector(uint4 vector, float (&wide)[8]) {
-  const uint32_t words[4] = {vector.x, vector.y, vector.z, vector.w};
-#pragma unroll
-  for (uint32_t i = 0; i < 4; ++i) {
-    const float2 pair = widen_pair<T>(words[i]);
-    wide[2 * i] = pair.x, wide[2 * i + 1] = pair.y;
-  }
-}
-
-template <typename T>
-__device__ __forceinline__ uint4 round_vector(const float (&wide)[8]) {
-  return {round_pair<T>(wide[0], wide[1]), round_pair<T>(wide[2], wide[3]), round_pair<T>(wide[4], wide[5]),
-          round_pair<T>(wide[6], wide[7])};
-}
-
-__device__ __forceinline__ void store_shared(uint32_t address, uint4 vector) {
-  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(vector.x), "r"(vector.y),
-               "r"(vector.z), "r"(vector.w)
-               : "memory");
-}
 
 // Copies a vector to shared memory, or zeros where it does not exist.
 __device__ __forceinline__ void copy_async(uint32_t to, const uint4* from, bool exists) {
@@ -89,21 +40,6 @@ __device__ __forceinline__ void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-// The maximum or sum of the four lanes that share a row.
-__device__ __forceinline__ float most_of_row(float x) {
-  x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));
-  return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));
-}
-__device__ __forceinline__ float sum_of_row(float x) {
-  x += __shfl_xor_sync(0xffffffff, x, 1);
-  return x + __shfl_xor_sync(0xffffffff, x, 2);
-}
-
-// The factor that sums of a maximum `from` are scaled by where it is `to`.
-__device__ __forceinline__ float rescale(float from, float to) {
-  return from == kNothing ? 0.0f : exp2f(from - to);
-}
-
 template <typename T, uint32_t kHead>
 struct Heads {
   // Vectors of a head, and bytes of the rows of a tile.
@@ -114,24 +50,6 @@ struct Heads {
   // that eight rows of a column are in different banks.
   static __device__ __forceinline__ uint32_t at(uint32_t tile, uint32_t row, uint32_t vector) {
     return tile + row * kHead * 2 + (vector ^ row % 8) * 16;
-  }
-
-  // Vectors `pair` and `pair + kVectors / 2` of a head at `position`, rotated.
-  static __device__ __forceinline__ void rotated(const Attention& p, const uint4* head, uint32_t position,
-                                                 uint32_t pair, uint4 (&turned)[2]) {
-    constexpr uint32_t kHalf = kVectors / 2;
-    const uint64_t turn = (uint64_t(position) * 3 + 1) * kHalf + pair;
-    float first[8], second[8], cosine[8], sine[8], a[8], b[8];
-    widen_vector<T>(head[pair], first);
-    widen_vector<T>(head[pair + kHalf], second);
-    widen_vector<T>(__ldg(static_cast<const uint4*>(p.cosines) + turn), cosine);
-    widen_vector<T>(__ldg(static_cast<const uint4*>(p.sines) + turn), sine);
-#pragma unroll
-    for (uint32_t i = 0; i < 8; ++i) {
-      a[i] = first[i] * cosine[i] - second[i] * sine[i];
-      b[i] = first[i] * sine[i] + second[i] * cosine[i];
-    }
-    turned[0] = round_vector<T>(a), turned[1] = round_vector<T>(b);
   }
 
   // What a warp has of 16 rows. A lane has rows `lane / 4` and `lane / 4 + 8`.
@@ -155,25 +73,24 @@ struct Heads {
       sum[0] = sum[1] = 0;
     }
 
-    // Takes in `kCount` tokens of a tile, from `first` on, of which the two rows see the first `seen`.
-    template <uint32_t kCount>
+    // Takes in 16 tokens of a tile, from `first` on, of which the two rows see the first `seen`.
     __device__ __forceinline__ void attend(uint32_t keys, uint32_t values, uint32_t first,
                                            const int32_t (&seen)[2], float scale) {
       const uint32_t lane = threadIdx.x % 32;
-      float scores[kCount / 8][4] = {};
+      float scores[kRows / 8][4] = {};
 #pragma unroll
       for (uint32_t k = 0; k < kHead / 16; ++k) {
 #pragma unroll
-        for (uint32_t n = 0; n < kCount / 16; ++n) {
+        for (uint32_t n = 0; n < kRows / 16; ++n) {
           uint32_t b[4];
           load_matrices(at(keys, first + n * 16 + lane / 16 * 8 + lane % 8, k * 2 + lane / 8 % 2), b);
           multiply_matrices<T>(scores[2 * n], queries[k], b[0], b[1]);
           multiply_matrices<T>(scores[2 * n + 1], queries[k], b[2], b[3]);
         }
       }
-      if (min(seen[0], seen[1]) < int32_t(kCount)) {
+      if (min(seen[0], seen[1]) < int32_t(kRows)) {
 #pragma unroll
-        for (uint32_t n = 0; n < kCount / 8; ++n) {
+        for (uint32_t n = 0; n < kRows / 8; ++n) {
 #pragma unroll
           for (uint32_t i = 0; i < 4; ++i) {
             if (int32_t(n * 8 + lane % 4 * 2 + i % 2) >= seen[i / 2]) scores[n][i] = kNothing;
@@ -184,7 +101,7 @@ struct Heads {
       for (uint32_t row = 0; row < 2; ++row) {
         float largest = kNothing;
 #pragma unroll
-        for (uint32_t n = 0; n < kCount / 8; ++n) {
+        for (uint32_t n = 0; n < kRows / 8; ++n) {
           largest = fmaxf(largest, fmaxf(scores[n][2 * row], scores[n][2 * row + 1]));
         }
         largest = fmaxf(most[row], most_of_row(largest) * scale);
@@ -193,7 +110,7 @@ struct Heads {
         most[row] = largest;
         float added = 0;
 #pragma unroll
-        for (uint32_t n = 0; n < kCount / 8; ++n) {
+        for (uint32_t n = 0; n < kRows / 8; ++n) {
 #pragma unroll
           for (uint32_t i = 2 * row; i < 2 * row + 2; ++i) {
             scores[n][i] = exp2f(scores[n][i] * scale - base);
@@ -205,7 +122,7 @@ struct Heads {
         for (uint32_t i = 0; i < kHead / 8; ++i) out[i][2 * row] *= factor, out[i][2 * row + 1] *= factor;
       }
 #pragma unroll
-      for (uint32_t n = 0; n < kCount / 16; ++n) {
+      for (uint32_t n = 0; n < kRows / 16; ++n) {
         const float(&low)[4] = scores[2 * n], (&high)[4] = scores[2 * n + 1];
         const uint32_t a[4] = {round_pair<T>(low[0], low[1]), round_pair<T>(low[2], low[3]),
                                round_pair<T>(high[0], high[1]), round_pair<T>(high[2], high[3])};
@@ -221,17 +138,12 @@ struct Heads {
   };
 };
 
-// One over the square root of a head's width, for scores in powers of two.
-template <uint32_t kHead>
-__device__ __forceinline__ float score_scale() {
-  return 1.4426950408889634f * rsqrtf(float(kHead));
-}
-
 // A thread for each pair of vectors of a key head, and as many for the values.
 template <typename T, uint32_t kHead>
 __device__ __forceinline__ void keep(const Attention& p) {
   using H = Heads<T, kHead>;
   constexpr uint32_t kHalf = H::kVectors / 2;
+  wait_for_prerequisites();
   const uint32_t index = blockIdx.x * blockDim.x + threadIdx.x;
   const uint32_t pair = index % kHalf, head = index / kHalf % p.key_heads, row = index / kHalf / p.key_heads;
   if (row >= p.rows) return;
@@ -240,82 +152,12 @@ __device__ __forceinline__ void keep(const Attention& p) {
                       (uint64_t(row) * (query_heads + 2 * p.key_heads) + query_heads + head) * H::kVectors;
   const uint64_t to = (uint64_t(head) * p.capacity + position) * H::kVectors + pair;
   uint4 turned[2];
-  H::rotated(p, from, position, pair, turned);
+  rotated<T, kHead>(p, from, position, pair, turned);
   const uint4* values = from + p.key_heads * H::kVectors + pair;
 #pragma unroll
   for (uint32_t half = 0; half < 2; ++half) {
     static_cast<uint4*>(p.keys)[to + half * kHalf] = turned[half];
     static_cast<uint4*>(p.values)[to + half * kHalf] = values[half * kHalf];
-  }
-}
-
-template <typename T, uint32_t kHead>
-__device__ __forceinline__ void prompt(const Attention& p) {
-  using H = Heads<T, kHead>;
-  extern __shared__ __align__(128) char shared[];
-  const uint32_t memory = shared_address(shared);
-  const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const uint32_t query_head = blockIdx.y, query_heads = gridDim.y;
-  // The longest rows first.
-  const uint32_t first = (gridDim.x - 1 - blockIdx.x) * kTokens;
-  const uint32_t past = p.positions[0];
-
-  constexpr uint32_t kHalf = H::kVectors / 2;
-  const uint4* qkv = static_cast<const uint4*>(p.qkv) + query_head * H::kVectors;
-  const uint64_t pitch = uint64_t(query_heads + 2 * p.key_heads) * H::kVectors;
-  for (uint32_t i = threadIdx.x; i < kTokens * kHalf; i += kThreads) {
-    const uint32_t row = i / kHalf, pair = i % kHalf;
-    uint4 turned[2] = {};
-    if (first + row < p.rows) H::rotated(p, qkv + (first + row) * pitch, past + first + row, pair, turned);
-    store_shared(H::at(memory, row, pair), turned[0]);
-    store_shared(H::at(memory, row, pair + kHalf), turned[1]);
-  }
-  __syncthreads();
-  typename H::Rows rows(memory, warp * kRows);
-  __syncthreads();
-
-  // Tokens that any row of the block sees.
-  const uint32_t total = past + min(first + kTokens, p.rows);
-  const uint32_t tiles = (total + kTokens - 1) / kTokens;
-  const uint64_t key_head = uint64_t(query_head / p.groups) * p.capacity * H::kVectors;
-  const uint4* keys = static_cast<const uint4*>(p.keys) + key_head;
-  const uint4* values = static_cast<const uint4*>(p.values) + key_head;
-  const auto load = [&](uint32_t tile) {
-    if (tile < tiles) {
-      const uint32_t to = memory + tile % 2 * 2 * H::kTileBytes;
-      for (uint32_t i = threadIdx.x; i < kTokens * H::kVectors; i += kThreads) {
-        const uint32_t row = i / H::kVectors, vector = i % H::kVectors, token = tile * kTokens + row;
-        const uint64_t from = uint64_t(min(token, total - 1)) * H::kVectors + vector;
-        copy_async(H::at(to, row, vector), keys + from, token < total);
-        copy_async(H::at(to + H::kTileBytes, row, vector), values + from, token < total);
-      }
-    }
-    commit_copies();
-  };
-  load(0);
-  const int32_t own = past + first + warp * kRows + lane / 4 + 1;
-  for (uint32_t tile = 0; tile < tiles; ++tile) {
-    load(tile + 1);
-    wait_copies<1>();
-    __syncthreads();
-    const uint32_t at = memory + tile % 2 * 2 * H::kTileBytes;
-    const int32_t before = tile * kTokens;
-    rows.template attend<kTokens>(at, at + H::kTileBytes, 0, {own - before, own + 8 - before},
-                                  score_scale<kHead>());
-    __syncthreads();
-  }
-
-#pragma unroll
-  for (uint32_t half = 0; half < 2; ++half) {
-    const uint32_t row = first + warp * kRows + half * 8 + lane / 4;
-    const float factor = 1.0f / sum_of_row(rows.sum[half]);
-    if (row >= p.rows) continue;
-    uint32_t* out = static_cast<uint32_t*>(p.out) + (uint64_t(row) * query_heads + query_head) * (kHead / 2);
-#pragma unroll
-    for (uint32_t i = 0; i < kHead / 8; ++i) {
-      out[i * 4 + lane % 4] =
-          round_pair<T>(rows.out[i][2 * half] * factor, rows.out[i][2 * half + 1] * factor);
-    }
   }
 }
 
@@ -414,11 +256,13 @@ __device__ __forceinline__ void decode(const Attention& p) {
     load(ahead, stage);
     ahead = ahead.next(parts, tiles);
   }
+  // The kernel before computes `qkv`; what has been loaded is older.
+  wait_for_prerequisites();
 
   for (uint32_t i = threadIdx.x; i < kRows * kHalf; i += kThreads) {
     const uint32_t row = i / kHalf, pair = i % kHalf;
     uint4 turned[2] = {};
-    if (row < p.groups) H::rotated(p, qkv + (first_query + row) * H::kVectors, position, pair, turned);
+    if (row < p.groups) rotated<T, kHead>(p, qkv + (first_query + row) * H::kVectors, position, pair, turned);
     store_shared(H::at(query_memory, row, pair), turned[0]);
     store_shared(H::at(query_memory, row, pair + kHalf), turned[1]);
   }
@@ -429,7 +273,7 @@ __device__ __forceinline__ void decode(const Attention& p) {
     const uint4* key = qkv + (query_heads + key_head) * H::kVectors;
     const uint4* value = key + p.key_heads * H::kVectors + pair;
     uint4 turned[2];
-    H::rotated(p, key, position, pair, turned);
+    rotated<T, kHead>(p, key, position, pair, turned);
     const uint64_t to = uint64_t(position) * H::kVectors + pair;
 #pragma unroll
     for (uint32_t half = 0; half < 2; ++half) {
@@ -475,7 +319,7 @@ __device__ __forceinline__ void decode(const Attention& p) {
       ahead = ahead.next(parts, tiles);
       const uint32_t at = memory + stage * 2 * H::kTileBytes;
       const int32_t seen = int32_t(position + 1) - int32_t(place.tile * kTokens + warp * kRows);
-      rows.template attend<kRows>(at, at + H::kTileBytes, warp * kRows, {seen, seen}, score_scale<kHead>());
+      rows.attend(at, at + H::kTileBytes, warp * kRows, {seen, seen}, score_scale<kHead>());
       stage = (stage + 1) % kStages<kBlocks>;
       place = place.next(parts, tiles);
     }
@@ -510,6 +354,7 @@ __device__ __forceinline__ void decode(const Attention& p) {
 template <typename T>
 __device__ __forceinline__ void swiglu(const uint4* gate_up, uint4* out, uint32_t rows, uint32_t width) {
   admit_dependents();
+  wait_for_prerequisites();
   const uint64_t index = uint64_t(blockIdx.x) * blockDim.x + threadIdx.x;
   if (index >= uint64_t(rows) * width) return;
   const uint64_t from = index / width * 2 * width + index % width;
@@ -531,6 +376,7 @@ __device__ __forceinline__ uint64_t ranked(float score, uint32_t column) {
 template <typename T>
 __device__ __forceinline__ void choose(const uint4* scores, uint32_t* columns, uint32_t width) {
   __shared__ uint64_t of_warps[32];
+  wait_for_prerequisites();
   const uint4* row = scores + uint64_t(blockIdx.x) * width;
   uint64_t best = 0;
   for (uint32_t i = threadIdx.x; i < width; i += blockDim.x) {
@@ -557,17 +403,13 @@ __device__ __forceinline__ void choose(const uint4* scores, uint32_t* columns, u
 
 #define WARPWEAVE_DECODE(name, T, head, blocks)                                                       \
   extern "C" __global__ void __cluster_dims__(blocks, 1, 1) __launch_bounds__(kThreads)               \
-      decode_##name##_##blocks(const __grid_constant__ Attention p) {                                 \
+      decode_##blocks##_##name(const __grid_constant__ Attention p) {                                 \
     decode<T, head, blocks>(p);                                                                       \
   }
 #define WARPWEAVE_ATTENTION(name, T, head)                                                            \
   extern "C" __global__ void __launch_bounds__(256)                                                   \
       keep_##name(const __grid_constant__ Attention p) {                                              \
     keep<T, head>(p);                                                                                 \
-  }                                                                                                   \
-  extern "C" __global__ void __launch_bounds__(kThreads, 2)                                           \
-      prompt_##name(const __grid_constant__ Attention p) {                                            \
-    prompt<T, head>(p);                                                                               \
   }                                                                                                   \
   WARPWEAVE_DECODE(name, T, head, 1)                                                                  \
   WARPWEAVE_DECODE(name, T, head, 2)                                                                  \

@@ -1,5 +1,6 @@
 //! Attention, SwiGLU and the choice of tokens by kernels of this package (`cuda/transformer.cu`), where candle
-//! would take many operations: on Hopper and later, for f16 and bf16, with the features `cuda` and `nvcc`.
+//! would take many operations: on Hopper and later, for f16 and bf16, with the features `cuda` and `nvcc`. The
+//! attention of prompts (`cuda/prompt.cu`) is for Hopper.
 //! Elsewhere there is no result, and the caller takes candle's operations.
 
 use candle_core::{Result, Tensor};
@@ -20,7 +21,7 @@ pub(crate) fn attention(
     start: usize,
 ) -> Result<Option<Tensor>> {
     #[cfg(all(feature = "cuda", feature = "nvcc"))]
-    if device::serves_attention(qkv, key_heads)? {
+    if device::serves_attention(qkv, cache, key_heads)? {
         return device::attention(qkv, cache, key_heads, turns, start).map(Some);
     }
     let _ = (qkv, cache, key_heads, turns, start);
@@ -55,30 +56,42 @@ pub(crate) fn choose(scores: &Tensor) -> Result<Option<Tensor>> {
 
 #[cfg(all(feature = "cuda", feature = "nvcc"))]
 mod device {
+    use std::cell::RefCell;
+    use std::ffi::c_void;
+
     use candle_core::backend::BackendStorage;
     use candle_core::cuda_backend::CudaDType;
     use candle_core::cuda_backend::cudarc::driver::sys::{
-        CUdevice_attribute, CUfunction_attribute_enum,
+        self, CUdevice_attribute, CUtensorMap, CUtensorMapDataType,
     };
-    use candle_core::cuda_backend::cudarc::driver::{
-        DevicePtr, DevicePtrMut, DeviceRepr, LaunchConfig, PushKernelArg,
-    };
+    use candle_core::cuda_backend::cudarc::driver::{DevicePtr, DevicePtrMut, DeviceRepr};
     use candle_core::{
         CpuStorage, CudaDevice, CudaStorage, CustomOp1, CustomOp2, DType, Error, Layout, Result,
         Shape, Storage, Tensor,
     };
     use half::{bf16, f16};
+    use warpweave_symm_mem::cuda::{CudaStream, Image, LaunchConfig};
+    use warpweave_symm_mem::{self as warpweave, Cuda, device_image, kernel_name};
 
     use crate::rope::Turns;
     use crate::scratch::alloc;
 
-    /// JIT-compiled by the driver when it is first used.
-    const PTX: &str = include_str!(concat!(env!("OUT_DIR"), "/transformer.compute_90.ptx"));
+    static TRANSFORMER: Image = device_image!("transformer", sm_90a, compute_90);
+    static PROMPT: Image = device_image!("prompt", sm_90a);
 
-    /// Tokens of a tile, rows of a block of `prompt`: `kTokens`.
+    /// Tokens of a tile of `decode`: `kTokens`.
     const TOKENS: usize = 64;
-    /// `kThreads`, of `prompt` and `decode`.
+    /// `kThreads` of `decode`.
     const THREADS: u32 = 128;
+    /// Rows of a block and tokens of a tile of `prompt`: `kRows` and `kTokens` in `cuda/prompt.cu`.
+    const PROMPT_ROWS: usize = 128;
+    /// `kThreads` of `prompt`.
+    const PROMPT_THREADS: u32 = 384;
+    /// Operands of `prompt` in shared memory: queries, two tiles of keys and two of values.
+    const PROMPT_OPERANDS: usize = 5;
+    /// Elements of a swizzled row, and where such rows begin in shared memory.
+    const BOX: usize = 64;
+    const SWIZZLE_ALIGNMENT: usize = 1024;
     /// Of the other kernels.
     const WIDE: u32 = 256;
     /// The most parts that `decode` divides the tokens of a slot into: `kParts`.
@@ -105,28 +118,79 @@ mod device {
         capacity: u32,
     }
 
-    // SAFETY: integers, laid out as the kernels have them.
-    unsafe impl DeviceRepr for Parameters {}
+    /// The same of `prompt`, and the keys and values as the tensor maps of TMA: `Prompt` in `cuda/prompt.cu`.
+    #[derive(Clone, Copy)]
+    #[repr(C, align(128))]
+    struct Prompt {
+        keys: CUtensorMap,
+        values: CUtensorMap,
+        attention: Parameters,
+    }
 
-    fn is_served(x: &Tensor) -> Result<bool> {
+    impl Prompt {
+        fn new<T: Element>(attention: Parameters, head: usize) -> Result<Self> {
+            let map = |address: u64| {
+                let (row, tokens) = ((head * size_of::<T>()) as u64, attention.capacity.into());
+                let sizes = [head as u64, tokens, attention.key_heads.into()];
+                let strides = [row, row * tokens];
+                let (box_sizes, steps) = ([BOX as u32, PROMPT_ROWS as u32, 1], [1; 3]);
+                let mut map = CUtensorMap { opaque: [0; 16] };
+                // SAFETY: all places are valid, and the arrays have three dimensions.
+                let encoded = unsafe {
+                    sys::cuTensorMapEncodeTiled(
+                        &mut map,
+                        T::MAP,
+                        sizes.len() as u32,
+                        address as *mut c_void,
+                        sizes.as_ptr(),
+                        strides.as_ptr(),
+                        box_sizes.as_ptr(),
+                        steps.as_ptr(),
+                        sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
+                        sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
+                        sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                        sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+                    )
+                };
+                encoded.result().map(|()| map).map_err(Error::wrap)
+            };
+            Ok(Prompt {
+                keys: map(attention.keys)?,
+                values: map(attention.values)?,
+                attention,
+            })
+        }
+    }
+
+    /// The major compute capability of the GPU of `x`, if its elements are served.
+    fn served(x: &Tensor) -> Result<Option<i32>> {
         if !x.device().is_cuda() || !matches!(x.dtype(), DType::BF16 | DType::F16) {
-            return Ok(false);
+            return Ok(None);
         }
         let stream = x.device().as_cuda_device()?.cuda_stream();
         let major = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR;
-        Ok(stream.context().attribute(major).map_err(Error::wrap)? >= 9)
+        let major = stream.context().attribute(major).map_err(Error::wrap)?;
+        Ok((major >= 9).then_some(major))
     }
 
-    pub(super) fn serves_attention(qkv: &Tensor, key_heads: usize) -> Result<bool> {
-        let (_, heads, head) = qkv.dims3()?;
+    /// Whether there are kernels for a token of every slot, or for a prompt.
+    pub(super) fn serves_attention(qkv: &Tensor, cache: &Tensor, key_heads: usize) -> Result<bool> {
+        let (rows, heads, head) = qkv.dims3()?;
         let fits = matches!(head, 64 | 128) && heads / key_heads - 2 <= MOST_GROUPS;
-        Ok(fits && is_served(qkv)?)
+        let is_step = rows == slots(cache, key_heads, head)?;
+        Ok(fits && served(qkv)?.is_some_and(|major| is_step || major == 9))
+    }
+
+    /// Slots of a cache.
+    fn slots(cache: &Tensor, key_heads: usize, head: usize) -> Result<usize> {
+        let capacity = cache.dim(cache.rank() - 2)?;
+        Ok(cache.elem_count() / 2 / (key_heads * capacity * head))
     }
 
     /// Whether each row of `x` is so many times whole vectors.
     pub(super) fn serves_rows(x: &Tensor, times: usize) -> Result<bool> {
         let (_, width) = x.dims2()?;
-        Ok(width.is_multiple_of(times * VECTOR) && is_served(x)?)
+        Ok(width.is_multiple_of(times * VECTOR) && served(x)?.is_some())
     }
 
     pub(super) fn attention(
@@ -145,15 +209,28 @@ mod device {
         qkv.apply_op2_no_bwd(&positions, &op)
     }
 
-    /// The names of the kernels of a type.
+    /// The type of a kernel's elements, by its name and in tensor maps.
     trait Element: CudaDType + DeviceRepr {
-        const NAME: &str;
+        const DTYPE: warpweave::DType;
+        const MAP: CUtensorMapDataType;
     }
     impl Element for bf16 {
-        const NAME: &str = "bf16";
+        const DTYPE: warpweave::DType = warpweave::DType::Bf16;
+        const MAP: CUtensorMapDataType = CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
     }
     impl Element for f16 {
-        const NAME: &str = "f16";
+        const DTYPE: warpweave::DType = warpweave::DType::F16;
+        const MAP: CUtensorMapDataType = CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+    }
+
+    /// The kernel of an element type and a head's width.
+    macro_rules! of_head {
+        ($kernel:literal, $element:ty, $head:expr) => {
+            match $head {
+                64 => kernel_name!(<$element>::DTYPE, $kernel, "_64"),
+                _ => kernel_name!(<$element>::DTYPE, $kernel, "_128"),
+            }
+        };
     }
 
     /// The address of a contiguous tensor's elements.
@@ -181,43 +258,60 @@ mod device {
         Address(u64),
         Count(u32),
         Attention(Parameters),
+        Prompt(Prompt),
     }
 
-    /// Launches a kernel of this package.
+    impl Argument {
+        fn place(&mut self) -> *mut c_void {
+            match self {
+                Argument::Address(address) => (&raw mut *address).cast(),
+                Argument::Count(count) => (&raw mut *count).cast(),
+                Argument::Attention(parameters) => (&raw mut *parameters).cast(),
+                Argument::Prompt(parameters) => (&raw mut *parameters).cast(),
+            }
+        }
+    }
+
+    thread_local! {
+        /// The device and the stream that this thread has launched on.
+        static ADOPTED: RefCell<Option<(Cuda, CudaStream)>> = const { RefCell::new(None) };
+    }
+
+    fn adopted(device: &CudaDevice) -> warpweave::Result<(Cuda, CudaStream)> {
+        let of_candle = device.cuda_stream();
+        let known = ADOPTED.with_borrow(Clone::clone);
+        if let Some(known) = known.filter(|(_, stream)| stream.raw() == of_candle.cu_stream()) {
+            return Ok(known);
+        }
+        let cuda = Cuda::adopt(of_candle.context().clone())?;
+        let stream = cuda.adopt_stream(of_candle)?;
+        ADOPTED.set(Some((cuda.clone(), stream.clone())));
+        Ok((cuda, stream))
+    }
+
+    /// Launches a kernel of this package, which waits for the one before it.
     ///
     /// # Safety
     /// The kernel takes these arguments. Their addresses are those of tensors that are large enough, and that
     /// candle frees in the order of the stream.
     unsafe fn launch(
         device: &CudaDevice,
-        name: &str,
-        (grid, threads): ((u32, u32), u32),
+        (image, name): (&'static Image, &'static str),
+        ((x, y), threads): ((u32, u32), u32),
         shared_bytes: usize,
-        arguments: &[Argument],
+        arguments: &mut [Argument],
     ) -> Result<()> {
-        let function = device.get_or_load_custom_func(name, "transformer", PTX)?;
-        if shared_bytes > 0 {
-            let most = CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-            function
-                .set_attribute(most, shared_bytes as i32)
-                .map_err(Error::wrap)?;
-        }
         let config = LaunchConfig {
-            grid_dim: (grid.0, grid.1, 1),
-            block_dim: (threads, 1, 1),
-            shared_mem_bytes: shared_bytes as u32,
+            grid: (x, y, 1),
+            shared_bytes: shared_bytes as u32,
+            programmatic: true,
+            ..LaunchConfig::linear(1, threads)
         };
-        let mut call = function.builder();
-        for argument in arguments {
-            match argument {
-                Argument::Address(address) => call.arg(address),
-                Argument::Count(count) => call.arg(count),
-                Argument::Attention(parameters) => call.arg(parameters),
-            };
-        }
+        let mut places: Vec<_> = arguments.iter_mut().map(Argument::place).collect();
+        let (cuda, stream) = adopted(device).map_err(Error::wrap)?;
+        let function = cuda.function(image, name).map_err(Error::wrap)?;
         // SAFETY: the caller's obligation.
-        unsafe { call.launch(config) }.map_err(Error::wrap)?;
-        Ok(())
+        unsafe { cuda.launch(&stream, &function, config, &mut places) }.map_err(Error::wrap)
     }
 
     struct Attention<'a> {
@@ -236,7 +330,7 @@ mod device {
             let query_heads = heads - 2 * self.key_heads;
             let capacity = self.cache.dim(self.cache.rank() - 2)?;
             let half = self.cache.elem_count() / 2;
-            let slots = half / (self.key_heads * capacity * head);
+            let slots = slots(self.cache, self.key_heads, head)?;
             let device = qkv.device();
             // SAFETY: the kernels write all of it.
             let mut out = unsafe { alloc::<T>(device, rows * query_heads * head)? };
@@ -256,34 +350,37 @@ mod device {
                 groups: (query_heads / self.key_heads) as u32,
                 capacity: capacity as u32,
             };
-            let tile_bytes = TOKENS * head * size_of::<T>();
-            let enqueue = |kernel: &str, variant: &str, shape, shared_bytes| {
-                let name = format!("{kernel}_{}_{head}{variant}", T::NAME);
-                let arguments = [Argument::Attention(parameters)];
+            let row_bytes = head * size_of::<T>();
+            let enqueue = |kernel, shape, shared_bytes, argument| {
                 // SAFETY: the kernels take these parameters, whose shapes are those of the tensors; the caches
                 // have room for the positions.
-                unsafe { launch(device, &name, shape, shared_bytes, &arguments) }
+                unsafe { launch(device, kernel, shape, shared_bytes, &mut [argument]) }
             };
+            let attention = Argument::Attention(parameters);
             if rows == slots {
                 let clusters = slots * self.key_heads;
                 // As many blocks as keep all SMs busy: each has less to do and as much to begin and end.
-                let (blocks, stages) = match clusters {
-                    ..48 => (PARTS, 3),
-                    48..128 => (2, 2),
-                    _ => (1, 2),
+                let (name, blocks, stages) = match clusters {
+                    ..48 => (of_head!("decode_8", T, head), PARTS, 3),
+                    48..128 => (of_head!("decode_2", T, head), 2, 2),
+                    _ => (of_head!("decode_1", T, head), 1, 2),
                 };
                 let warps = THREADS as usize / 32;
                 let partials = (warps + PARTS / blocks) * (query_heads / self.key_heads);
                 let shared_bytes =
-                    stages * 2 * tile_bytes + partials * (head + 2) * size_of::<f32>();
+                    stages * 2 * TOKENS * row_bytes + partials * (head + 2) * size_of::<f32>();
                 let shape = ((blocks as u32, clusters as u32), THREADS);
-                enqueue("decode", &format!("_{blocks}"), shape, shared_bytes)?;
+                enqueue((&TRANSFORMER, name), shape, shared_bytes, attention)?;
             } else if slots == 1 {
                 let pairs = rows * self.key_heads * head / (2 * VECTOR);
                 let shape = ((pairs.div_ceil(WIDE as usize) as u32, 1), WIDE);
-                enqueue("keep", "", shape, 0)?;
-                let grid = (rows.div_ceil(TOKENS) as u32, query_heads as u32);
-                enqueue("prompt", "", (grid, THREADS), 2 * 2 * tile_bytes)?;
+                let keep = of_head!("keep", T, head);
+                enqueue((&TRANSFORMER, keep), shape, 0, attention)?;
+                let grid = (query_heads as u32, rows.div_ceil(PROMPT_ROWS) as u32);
+                let shared_bytes = SWIZZLE_ALIGNMENT + PROMPT_OPERANDS * PROMPT_ROWS * row_bytes;
+                let prompt = Argument::Prompt(Prompt::new::<T>(parameters, head)?);
+                let kernel = (&PROMPT, of_head!("prompt", T, head));
+                enqueue(kernel, (grid, PROMPT_THREADS), shared_bytes, prompt)?;
             } else {
                 let why = format!("{rows} rows for the caches of {slots} requests");
                 return Err(Error::msg(why));
@@ -342,14 +439,13 @@ mod device {
             let (rows, columns) = layout.shape().dims2()?;
             let (device, from) = (x.device(), address::<T>(x, layout)?);
             let stream = device.cuda_stream();
-            let enqueue = |to: u64, shape, counts: &[usize]| {
+            let enqueue = |name, to: u64, shape, counts: &[usize]| {
                 let counts = counts.iter().map(|&count| Argument::Count(count as u32));
                 let addresses = [from, to].map(Argument::Address);
-                let arguments: Vec<_> = addresses.into_iter().chain(counts).collect();
-                let name = format!("{}_{}", self.name(), T::NAME);
+                let mut arguments: Vec<_> = addresses.into_iter().chain(counts).collect();
                 // SAFETY: the kernels take two addresses, of the rows and of what is made of them, then these
                 // numbers.
-                unsafe { launch(device, &name, shape, 0, &arguments) }
+                unsafe { launch(device, (&TRANSFORMER, name), shape, 0, &mut arguments) }
             };
             match self {
                 OfRows::SwiGlu => {
@@ -358,7 +454,12 @@ mod device {
                     let mut out = unsafe { alloc::<T>(device, rows * width)? };
                     let blocks = (rows * vectors).div_ceil(WIDE as usize) as u32;
                     let to = out.device_ptr_mut(&stream).0;
-                    enqueue(to, ((blocks, 1), WIDE), &[rows, vectors])?;
+                    enqueue(
+                        kernel_name!(T::DTYPE, "swiglu", ""),
+                        to,
+                        ((blocks, 1), WIDE),
+                        &[rows, vectors],
+                    )?;
                     let out = CudaStorage::wrap_cuda_slice(out, device.clone());
                     Ok((out, Shape::from((rows, width))))
                 }
@@ -366,7 +467,12 @@ mod device {
                     // SAFETY: the kernel writes all of it.
                     let mut out = unsafe { alloc::<u32>(device, rows)? };
                     let to = out.device_ptr_mut(&stream).0;
-                    enqueue(to, ((rows as u32, 1), 1024), &[columns / VECTOR])?;
+                    enqueue(
+                        kernel_name!(T::DTYPE, "choose", ""),
+                        to,
+                        ((rows as u32, 1), 1024),
+                        &[columns / VECTOR],
+                    )?;
                     let out = CudaStorage::wrap_cuda_slice(out, device.clone());
                     Ok((out, Shape::from(rows)))
                 }

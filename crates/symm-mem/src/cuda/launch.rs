@@ -18,12 +18,13 @@ use crate::error::{Error, Result};
 pub struct Image {
     name: &'static str,
     sm_90a: &'static [u8],
-    compute_80: &'static [u8],
+    ptx: &'static [u8],
 }
 
 impl Image {
     /// An image, called `name` in messages: machine code for sm_90a, which runs on compute capability 9.0
-    /// only, and PTX for compute_80, which the driver compiles for any later device. Either may be empty.
+    /// only, and PTX for compute_80 or another, which the driver compiles for any later device. Either may be
+    /// empty.
     ///
     /// The driver trusts the lengths inside both, so safe code must not pass it arbitrary bytes:
     ///
@@ -34,17 +35,9 @@ impl Image {
     ///
     /// # Safety
     /// - `sm_90a` is empty or a complete cubin made by nvcc.
-    /// - `compute_80` is empty or PTX with a terminating zero byte.
-    pub const unsafe fn new(
-        name: &'static str,
-        sm_90a: &'static [u8],
-        compute_80: &'static [u8],
-    ) -> Self {
-        Image {
-            name,
-            sm_90a,
-            compute_80,
-        }
+    /// - `ptx` is empty or PTX with a terminating zero byte.
+    pub const unsafe fn new(name: &'static str, sm_90a: &'static [u8], ptx: &'static [u8]) -> Self {
+        Image { name, sm_90a, ptx }
     }
 
     /// Name in messages: the source file without its extension.
@@ -57,9 +50,9 @@ impl Image {
         self.sm_90a
     }
 
-    /// The PTX for compute_80; empty if it was not built or there is none.
-    pub fn compute_80(&self) -> &'static [u8] {
-        self.compute_80
+    /// The PTX; empty if it was not built or there is none.
+    pub fn ptx(&self) -> &'static [u8] {
+        self.ptx
     }
 }
 
@@ -73,21 +66,22 @@ macro_rules! device_image {
         // SAFETY: nvcc's complete output for the source, or nothing.
         unsafe { $crate::cuda::Image::new(NAME, CUBIN, &[]) }
     }};
-    ($name:literal, sm_90a, compute_80) => {{
+    ($name:literal, sm_90a, $ptx:ident) => {{
         const NAME: &str = $name;
     const CUBIN: &[u8] = $crate::device_image!(@code $name, ".sm_90a.cubin", "");
-    const PTX: &[u8] = $crate::device_image!(@code $name, ".compute_80.ptx", "\0");
+        const PTX: &[u8] =
+        $crate::device_image!(@code $name, concat!(".", stringify!($ptx), ".ptx"), "\0");
         // SAFETY: nvcc's complete output for the source, or nothing; a zero terminates the PTX.
         unsafe { $crate::cuda::Image::new(NAME, CUBIN, PTX) }
     }};
-    (@code $name:literal, $ending:literal, "") => {{
+    (@code $name:literal, $ending:expr, "") => {{
         #[cfg(feature = "nvcc")]
         const CODE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/", $name, $ending));
         #[cfg(not(feature = "nvcc"))]
         const CODE: &[u8] = &[];
         CODE
     }};
-    (@code $name:literal, $ending:literal, $zero:literal) => {{
+    (@code $name:literal, $ending:expr, $zero:literal) => {{
         #[cfg(feature = "nvcc")]
         const CODE: &[u8] = concat!(
             include_str!(concat!(env!("OUT_DIR"), "/", $name, $ending)),
@@ -232,7 +226,7 @@ impl LaunchConfig {
 
 impl Module {
     pub(super) fn load(cuda: &Cuda, image: &'static Image) -> Result<Self> {
-        if image.sm_90a.is_empty() && image.compute_80.is_empty() {
+        if image.sm_90a.is_empty() && image.ptx.is_empty() {
             return Err(Error::FeatureMissing {
                 what: format!("the kernel `{}`", image.name),
                 feature: "nvcc",
@@ -241,9 +235,9 @@ impl Module {
         let capability = cuda.compute_capability();
         let code = match capability {
             (9, 0) if !image.sm_90a.is_empty() => image.sm_90a,
-            (8.., _) if !image.compute_80.is_empty() => image.compute_80,
+            (8.., _) if !image.ptx.is_empty() => image.ptx,
             (major, minor) => {
-                let needs = if image.compute_80.is_empty() {
+                let needs = if image.ptx.is_empty() {
                     "9.0 (Hopper)"
                 } else {
                     "8.0 or later"

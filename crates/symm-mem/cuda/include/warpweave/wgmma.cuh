@@ -78,7 +78,7 @@ __device__ __forceinline__ void wgmma_wait() {
 template <int kCount>
 __device__ __forceinline__ void fence_accumulators(float (&d)[kCount]) {
 #pragma unroll
-  for (float& accumulator : d) asm volatile("" : "+f"(accumulator)::"memory");
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
 #define WARPWEAVE_TEN(tens)                                                                                 \
@@ -171,6 +171,36 @@ __device__ __forceinline__ void fence_accumulators(float (&d)[kCount]) {
     WARPWEAVE_WGMMA_##n("32.f32.e4m3.e4m3", WARPWEAVE_NO_MAJORS);                   \
   }
 
+// D += A · B of f16 or bf16 with A in registers, which hold its 64×16 as `mma.sync` has a warp's 16×16, and B
+// MN-major. N = 64 and 128.
+#define WARPWEAVE_WGMMA_REGISTERS_64(types)                                                  \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." types " {" WARPWEAVE_TEN()      \
+                   WARPWEAVE_TEN(1) WARPWEAVE_TEN(2) "%30,%31}, {%32,%33,%34,%35}, %36, 1, " \
+                                                     "1, 1, 1;\n"                            \
+               : WARPWEAVE_ACCUMULATORS_32(0)                                                \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+#define WARPWEAVE_WGMMA_REGISTERS_128(types)                                                          \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32." types " {" WARPWEAVE_TEN()              \
+                   WARPWEAVE_TEN(1) WARPWEAVE_TEN(2) WARPWEAVE_TEN(3) WARPWEAVE_TEN(4)                \
+                       WARPWEAVE_TEN(5) "%60,%61,%62,%63}, {%64,%65,%66,%67}, %68, 1, 1, 1, 1;\n"     \
+               : WARPWEAVE_ACCUMULATORS_64(0)                                                         \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+#define WARPWEAVE_WGMMA_REGISTERS(n)                   \
+  if constexpr (std::is_same_v<T, __half>) {           \
+    WARPWEAVE_WGMMA_REGISTERS_##n("f16.f16");          \
+  } else {                                             \
+    static_assert(std::is_same_v<T, __nv_bfloat16>);   \
+    WARPWEAVE_WGMMA_REGISTERS_##n("bf16.bf16");        \
+  }
+template <typename T>
+__device__ __forceinline__ void wgmma_registers(float (&d)[32], const uint32_t (&a)[4], uint64_t b) {
+  WARPWEAVE_WGMMA_REGISTERS(64)
+}
+template <typename T>
+__device__ __forceinline__ void wgmma_registers(float (&d)[64], const uint32_t (&a)[4], uint64_t b) {
+  WARPWEAVE_WGMMA_REGISTERS(128)
+}
+
 // D = A · B, or D += A · B where `add` is not 0. A is K-major.
 template <typename T, Major kMajorB>
 __device__ __forceinline__ void wgmma(float (&d)[8], uint64_t a, uint64_t b, int32_t add) {
@@ -201,6 +231,9 @@ __device__ __forceinline__ void wgmma(float (&d)[128], uint64_t a, uint64_t b, i
   WARPWEAVE_WGMMA(256)
 }
 
+#undef WARPWEAVE_WGMMA_REGISTERS
+#undef WARPWEAVE_WGMMA_REGISTERS_128
+#undef WARPWEAVE_WGMMA_REGISTERS_64
 #undef WARPWEAVE_WGMMA
 #undef WARPWEAVE_NO_MAJORS
 #undef WARPWEAVE_MAJORS
