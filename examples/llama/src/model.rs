@@ -136,26 +136,26 @@ impl<'a> Model<'a> {
         positions: &Tensor,
         attention: &dyn Attend,
     ) -> Result<Tensor> {
-        let turns = self.rope.at(positions);
+        let (turns, rows) = (self.rope.at(positions), tokens.dim(0)?);
         let mut residual = self.weights.embedding.index_select(tokens, 0)?;
         let mut x = self
             .parallel
             .norm(&residual, &self.norm(&self.weights.layers[0].input_norm))?;
         for (index, layer) in self.weights.layers.iter().enumerate() {
-            let qkv = self.heads(layer, &x)?;
+            let qkv = self.heads(layer, &x, rows)?;
             let heads = attention.attend(index, &qkv, &turns, self.heads_of_rank().1)?;
             let norm = self.norm(&layer.mlp_norm);
             (residual, x) = self
                 .parallel
                 .row_add_norm(&heads, &layer.o, &residual, &norm)?;
-            let inner = self.mlp(layer, &x)?;
+            let inner = self.mlp(layer, &x, rows)?;
             let next = self.weights.layers.get(index + 1);
             let norm = self.norm(next.map_or(&self.weights.norm, |next| &next.input_norm));
             (residual, x) = self
                 .parallel
                 .row_add_norm(&inner, &layer.down, &residual, &norm)?;
         }
-        Ok(x)
+        self.parallel.all_rows(&x, rows)
     }
 
     /// Logits, f32, `[rows, vocabulary]`, of what [`Model::transform`] gives.
@@ -180,7 +180,9 @@ impl<'a> Model<'a> {
 
     /// Logits in the type of the weights.
     fn scores(&self, x: &Tensor) -> Result<Tensor> {
-        let scores = self.parallel.column(x, &self.weights.head, None)?;
+        let scores = self
+            .parallel
+            .column(x, &self.weights.head, None, x.dim(0)?)?;
         self.parallel.all_gather(&scores)
     }
 
@@ -200,12 +202,12 @@ impl<'a> Model<'a> {
     }
 
     /// q, k and v of this rank's heads: `[rows, heads, head]`.
-    fn heads(&self, layer: &Layer, x: &Tensor) -> Result<Tensor> {
-        let (rows, head) = (x.dim(0)?, self.config.head_dim());
+    fn heads(&self, layer: &Layer, x: &Tensor, rows: usize) -> Result<Tensor> {
+        let head = self.config.head_dim();
         let (q_heads, k_heads) = self.heads_of_rank();
         let qkv = self
             .parallel
-            .column(x, &layer.qkv, layer.qkv_bias.as_ref())?;
+            .column(x, &layer.qkv, layer.qkv_bias.as_ref(), rows)?;
         let mut qkv = qkv.reshape((rows, q_heads + 2 * k_heads, head))?;
         if let Some((q_norm, k_norm)) = &layer.qk_norm {
             let normalized = |first, count, weight| {
@@ -227,8 +229,8 @@ impl<'a> Model<'a> {
     }
 
     /// SwiGLU: this rank's part of the inner width.
-    fn mlp(&self, layer: &Layer, x: &Tensor) -> Result<Tensor> {
-        let gate_up = self.parallel.column(x, &layer.gate_up, None)?;
+    fn mlp(&self, layer: &Layer, x: &Tensor, rows: usize) -> Result<Tensor> {
+        let gate_up = self.parallel.column(x, &layer.gate_up, None, rows)?;
         if let Some(inner) = fused::swiglu(&gate_up)? {
             return Ok(inner);
         }

@@ -25,17 +25,28 @@ pub struct Norm<'a> {
 /// The linear layers and norms of a transformer over ranks. Matrices are row-major; weights are `[out, in]`,
 /// as safetensors stores them. All ranks make the same calls with the same number of rows.
 ///
+/// From a row-parallel layer to the column-parallel one after it, ranks have all rows, or each its
+/// [shard](warpweave_overlap::plan::shard) of them (sequence parallelism): as the implementation likes.
+///
 /// # Errors
 /// A rank that did not come in time, by its number; errors of the device.
 pub trait Parallel: std::fmt::Debug {
     /// Number of ranks.
     fn world(&self) -> usize;
 
-    /// x · weightᵀ + bias, where each rank has its rows of the weight, and gets its columns.
-    fn column(&self, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor>;
+    /// x · weightᵀ + bias of all `rows`, where each rank has its rows of the weight, and gets its columns. x has
+    /// all rows, or this rank's shard of them.
+    fn column(
+        &self,
+        x: &Tensor,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+        rows: usize,
+    ) -> Result<Tensor>;
 
     /// r = residual + Σ x · weightᵀ over the ranks, each of which has its columns of x and of the weight; and
-    /// the norm of r. Gives both, the same bits on all ranks.
+    /// the norm of r. x has all rows, the residual and both results all, or this rank's shard. The same bits on
+    /// all ranks.
     fn row_add_norm(
         &self,
         x: &Tensor,
@@ -46,6 +57,12 @@ pub trait Parallel: std::fmt::Debug {
 
     /// The norm of x, which all ranks have.
     fn norm(&self, x: &Tensor, norm: &Norm<'_>) -> Result<Tensor>;
+
+    /// All `rows` of x, of which this rank has all or its shard.
+    fn all_rows(&self, x: &Tensor, rows: usize) -> Result<Tensor> {
+        debug_assert_eq!(x.dims().first(), Some(&rows));
+        Ok(x.clone())
+    }
 
     /// All columns, of which each rank has its part, by rank.
     fn all_gather(&self, columns: &Tensor) -> Result<Tensor>;

@@ -88,8 +88,14 @@ impl Parallel for Nccl {
         self.world
     }
 
-    fn column(&self, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
-        Plain.column(x, weight, bias)
+    fn column(
+        &self,
+        x: &Tensor,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+        rows: usize,
+    ) -> Result<Tensor> {
+        Plain.column(x, weight, bias, rows)
     }
 
     fn row_add_norm(
@@ -99,7 +105,7 @@ impl Parallel for Nccl {
         residual: &Tensor,
         norm: &Norm<'_>,
     ) -> Result<(Tensor, Tensor)> {
-        let partial = Plain.column(x, weight, None)?;
+        let partial = Plain.column(x, weight, None, x.dim(0)?)?;
         let reduced = if self.world == 1 {
             partial
         } else {

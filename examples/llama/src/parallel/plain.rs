@@ -15,7 +15,13 @@ impl Parallel for Plain {
         1
     }
 
-    fn column(&self, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+    fn column(
+        &self,
+        x: &Tensor,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+        _: usize,
+    ) -> Result<Tensor> {
         let y = x.matmul(&weight.t()?)?;
         Ok(match bias {
             Some(bias) => y.broadcast_add(bias)?,

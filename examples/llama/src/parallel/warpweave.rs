@@ -1,10 +1,13 @@
 //! Tensor parallelism by Warpweave's layers and collectives.
 //!
-//! A row-parallel layer, the residual addition and the norm that follows it are done in one of two ways, with
+//! A row-parallel layer, the residual addition and the norm that follows it are done in one of three ways, with
 //! the same bits: for few rows, the GEMM of this rank's partial, then one launch that reduces, adds and
-//! normalizes; for many, a GEMM that overlaps with its reduction, then the addition and the norm.
+//! normalizes; for more, a GEMM that overlaps with its reduction, then the addition and the norm; for long
+//! prompts, each rank gets its shard of the reduced rows alone, adds and normalizes these, and the GEMM that
+//! follows gathers them (sequence parallelism: Korthikanti and others, 2022).
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use candle_core::{Shape, Tensor};
@@ -13,7 +16,7 @@ use warpweave_overlap::execute::{DeviceSlice, ExecuteBackend, Executor};
 use warpweave_overlap::layers::{
     ColumnParallelLinear, Input, Layers, Options, Output, Reproducible, RowParallelLinear,
 };
-use warpweave_overlap::plan::Problem;
+use warpweave_overlap::plan::{Problem, shard};
 use warpweave_symm_mem::{BackendKind, Exchange};
 
 use super::operand::{self, Op};
@@ -32,6 +35,9 @@ pub struct Batches {
     pub fused_bytes: usize,
     /// Whether the bits of a request may depend on what shares its batch.
     pub reproducible: Reproducible,
+    /// From so many rows on, ranks have a shard of the rows between a row-parallel layer and the column-parallel
+    /// layer after it (sequence parallelism). Only the time and the memory depend on it.
+    pub sharded_rows: usize,
 }
 
 impl Batches {
@@ -42,6 +48,7 @@ impl Batches {
             rows,
             fused_bytes: CollectiveOptions::default().packet_bytes,
             reproducible: Reproducible::Yes,
+            sharded_rows: 1024,
         }
     }
 }
@@ -52,12 +59,17 @@ pub struct Warpweave<B: ExecuteBackend + CollectiveKernels> {
     stream: B::Stream,
     executor: Executor<B>,
     collectives: Collectives<B>,
+    rank: usize,
     world: usize,
     batches: Batches,
     /// Of each (out, in) and whether there is a bias; a row-parallel layer's partials among them.
     columns: HashMap<(usize, usize, bool), ColumnParallelLinear<B>>,
+    /// The same for rows that are sharded.
+    gathering: HashMap<(usize, usize, bool), ColumnParallelLinear<B>>,
     /// Of each (out, in), in being this rank's.
     rows: HashMap<(usize, usize), RowParallelLinear<B>>,
+    /// The same with results that are sharded.
+    scattering: HashMap<(usize, usize), RowParallelLinear<B>>,
 }
 
 impl<B: ExecuteBackend + CollectiveKernels> Warpweave<B> {
@@ -97,13 +109,13 @@ impl<B: ExecuteBackend + CollectiveKernels> Warpweave<B> {
         let heads = (config.num_attention_heads + 2 * config.kv_heads()) / world * head;
         let attended = config.num_attention_heads / world * head;
         let width = config.intermediate_size / world;
-        let mut columns = HashMap::new();
-        for shape in [
-            (heads, hidden, config.has_qkv_bias()),
-            (hidden, attended, false),
-            (2 * width, hidden, false),
-            (hidden, width, false),
-            (config.vocab_size / world, hidden, false),
+        let (mut columns, mut gathering) = (HashMap::new(), HashMap::new());
+        for (shape, is_after_norm) in [
+            ((heads, hidden, config.has_qkv_bias()), true),
+            ((hidden, attended, false), false),
+            ((2 * width, hidden, false), true),
+            ((hidden, width, false), false),
+            ((config.vocab_size / world, hidden, false), false),
         ] {
             let (out, from, bias) = shape;
             let problem = Problem::new(batches.rows, out, from, dtype);
@@ -112,40 +124,43 @@ impl<B: ExecuteBackend + CollectiveKernels> Warpweave<B> {
             } else {
                 reproducible.clone()
             };
-            let layer = ColumnParallelLinear::new(&layers, &problem, Input::Replicated, &options)?;
-            columns.insert(shape, layer);
+            let layer = |input| ColumnParallelLinear::new(&layers, &problem, input, &options);
+            columns.insert(shape, layer(Input::Replicated)?);
+            if is_after_norm && world > 1 {
+                gathering.insert(shape, layer(Input::SequenceSharded)?);
+            }
         }
-        let mut rows = HashMap::new();
+        let (mut rows, mut scattering) = (HashMap::new(), HashMap::new());
         for from in [attended, width] {
             let problem = Problem::new(batches.rows, hidden, from * world, dtype);
-            let layer = RowParallelLinear::new(&layers, &problem, Output::Reduced, &reproducible)?;
-            rows.insert((hidden, from), layer);
+            let layer = |output| RowParallelLinear::new(&layers, &problem, output, &reproducible);
+            rows.insert((hidden, from), layer(Output::Reduced)?);
+            if world > 1 {
+                scattering.insert((hidden, from), layer(Output::Scattered)?);
+            }
         }
         Ok(Warpweave {
             backend: backend.clone(),
             stream: stream.clone(),
             executor,
             collectives,
+            rank: exchange.rank(),
             world,
             batches,
             columns,
+            gathering,
             rows,
+            scattering,
         })
     }
 
     /// Bytes on this rank of what the layers share and have of their own.
     pub fn arena_bytes(&self) -> usize {
-        let own = self
-            .columns
-            .values()
-            .map(ColumnParallelLinear::own_bytes)
-            .sum::<usize>();
-        let rows = self
-            .rows
-            .values()
-            .map(RowParallelLinear::own_bytes)
-            .sum::<usize>();
-        self.executor.arena_bytes().0 + own + rows
+        let columns = self.columns.values().chain(self.gathering.values());
+        let rows = self.rows.values().chain(self.scattering.values());
+        let columns = columns.map(ColumnParallelLinear::own_bytes).sum::<usize>();
+        let rows = rows.map(RowParallelLinear::own_bytes).sum::<usize>();
+        self.executor.arena_bytes().0 + columns + rows
     }
 
     /// Frees what the ranks share. Collective, with no work under way.
@@ -185,15 +200,14 @@ impl<B: ExecuteBackend + CollectiveKernels> Warpweave<B> {
         Ok(op.apply(operands)?)
     }
 
-    /// r = residual + `added`, reduced over the ranks if it is `partial`; then the norm of r. Both in one
-    /// tensor.
+    /// r = residual + `added`, reduced over the ranks if it is `partial`; then the norm of r.
     fn add_norm(
         &self,
         added: &Tensor,
         partial: bool,
         residual: &Tensor,
         norm: &Norm<'_>,
-    ) -> Result<Tensor> {
+    ) -> Result<(Tensor, Tensor)> {
         let (rows, hidden) = added.dims2()?;
         let dtype = operand::dtype(added.dtype())?;
         let call = |operands: &[DeviceSlice<'_>], result: DeviceSlice<'_>| {
@@ -218,12 +232,14 @@ impl<B: ExecuteBackend + CollectiveKernels> Warpweave<B> {
             }
             Ok(())
         };
-        self.compute(
-            "add-rms-norm",
-            (2, rows, hidden),
-            &[added, residual, norm.weight],
-            &call,
-        )
+        let operands = [added, residual, norm.weight];
+        let both = self.compute("add-rms-norm", (2, rows, hidden), &operands, &call)?;
+        Ok((both.get(0)?, both.get(1)?))
+    }
+
+    /// A rank's part of so many rows.
+    fn shard(&self, rows: usize, rank: usize) -> Range<usize> {
+        shard(rows, rank, self.world)
     }
 }
 
@@ -244,10 +260,19 @@ impl<B: ExecuteBackend + CollectiveKernels> Parallel for Warpweave<B> {
         self.world
     }
 
-    fn column(&self, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
-        let ((rows, _), (out, from)) = (x.dims2()?, weight.dims2()?);
-        let layer = self
-            .columns
+    fn column(
+        &self,
+        x: &Tensor,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+        rows: usize,
+    ) -> Result<Tensor> {
+        let (out, from) = weight.dims2()?;
+        let layers = match x.dim(0)? == rows {
+            true => &self.columns,
+            false => &self.gathering,
+        };
+        let layer = layers
             .get(&(out, from, bias.is_some()))
             .ok_or_else(|| no_layer(weight))?;
         let call = |operands: &[DeviceSlice<'_>], y: DeviceSlice<'_>| {
@@ -266,25 +291,49 @@ impl<B: ExecuteBackend + CollectiveKernels> Parallel for Warpweave<B> {
         norm: &Norm<'_>,
     ) -> Result<(Tensor, Tensor)> {
         let ((rows, _), (out, from)) = (x.dims2()?, weight.dims2()?);
-        let fused = rows * out * x.dtype().size_in_bytes() <= self.batches.fused_bytes;
-        let y = if fused {
-            self.column(x, weight, None)?
-        } else {
-            let layer = self
-                .rows
-                .get(&(out, from))
-                .ok_or_else(|| no_layer(weight))?;
-            let call = |operands: &[DeviceSlice<'_>], y: DeviceSlice<'_>| {
-                Ok(layer.forward(&self.stream, operands[0], operands[1], None, y, rows)?)
-            };
-            self.compute("row-parallel-linear", (rows, out), &[x, weight], &call)?
+        if rows * out * x.dtype().size_in_bytes() <= self.batches.fused_bytes {
+            let partial = self.column(x, weight, None, rows)?;
+            return self.add_norm(&partial, true, residual, norm);
+        }
+        let (layers, own) = match self.world > 1 && rows >= self.batches.sharded_rows {
+            true => (&self.scattering, self.shard(rows, self.rank)),
+            false => (&self.rows, 0..rows),
         };
-        let both = self.add_norm(&y, fused, residual, norm)?;
-        Ok((both.get(0)?, both.get(1)?))
+        let layer = layers.get(&(out, from)).ok_or_else(|| no_layer(weight))?;
+        let call = |operands: &[DeviceSlice<'_>], y: DeviceSlice<'_>| {
+            Ok(layer.forward(&self.stream, operands[0], operands[1], None, y, rows)?)
+        };
+        let y = self.compute("row-parallel-linear", (own.len(), out), &[x, weight], &call)?;
+        // That of the first layer has all rows.
+        let residual = match residual.dim(0)? == own.len() {
+            true => residual,
+            false => &residual.narrow(0, own.start, own.len())?,
+        };
+        self.add_norm(&y, false, residual, norm)
     }
 
     fn norm(&self, x: &Tensor, norm: &Norm<'_>) -> Result<Tensor> {
-        Ok(self.add_norm(x, false, &x.zeros_like()?, norm)?.get(1)?)
+        Ok(self.add_norm(x, false, &x.zeros_like()?, norm)?.1)
+    }
+
+    fn all_rows(&self, x: &Tensor, rows: usize) -> Result<Tensor> {
+        let (own, hidden) = x.dims2()?;
+        if own == rows {
+            return Ok(x.clone());
+        }
+        // Shards differ by a row; all send as many.
+        let most = rows.div_ceil(self.world);
+        let x = x.pad_with_zeros(0, 0, most - own)?;
+        let call = |operands: &[DeviceSlice<'_>], result: DeviceSlice<'_>| {
+            self.collectives
+                .all_gather(&self.stream, operands[0], result)?;
+            Ok(())
+        };
+        let by_rank = self.compute("all-gather", (self.world * most, hidden), &[&x], &call)?;
+        let shards = (0..self.world)
+            .map(|rank| by_rank.narrow(0, rank * most, self.shard(rows, rank).len()))
+            .collect::<candle_core::Result<Vec<_>>>()?;
+        Ok(Tensor::cat(&shards, 0)?)
     }
 
     fn all_gather(&self, columns: &Tensor) -> Result<Tensor> {
@@ -325,8 +374,14 @@ impl<B: ExecuteBackend + CollectiveKernels> Parallel for Silent<'_, B> {
         self.0.world
     }
 
-    fn column(&self, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
-        self.0.column(x, weight, bias)
+    fn column(
+        &self,
+        x: &Tensor,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+        rows: usize,
+    ) -> Result<Tensor> {
+        self.0.column(x, weight, bias, rows)
     }
 
     fn row_add_norm(
@@ -336,10 +391,8 @@ impl<B: ExecuteBackend + CollectiveKernels> Parallel for Silent<'_, B> {
         residual: &Tensor,
         norm: &Norm<'_>,
     ) -> Result<(Tensor, Tensor)> {
-        let both = self
-            .0
-            .add_norm(&self.0.column(x, weight, None)?, false, residual, norm)?;
-        Ok((both.get(0)?, both.get(1)?))
+        let partial = self.0.column(x, weight, None, x.dim(0)?)?;
+        self.0.add_norm(&partial, false, residual, norm)
     }
 
     fn norm(&self, x: &Tensor, norm: &Norm<'_>) -> Result<Tensor> {

@@ -83,6 +83,8 @@ fn on_ranks_at<B: ExecuteBackend + CollectiveKernels, T: Send>(
         let row = config.hidden_size * dtype.size_in_bytes();
         let batches = Batches {
             fused_bytes: FUSED_ROWS * row,
+            // Both ways for more rows.
+            sharded_rows: if comm.world() == 2 { usize::MAX } else { 0 },
             ..Batches::of_rows(ROWS)
         };
         let parallel = Warpweave::new(&place, &exchange, &config, dtype, batches).unwrap();
