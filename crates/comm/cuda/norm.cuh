@@ -48,9 +48,8 @@ struct RowNorm {
   uint32_t hidden;
   float share;  // 1 / hidden
   float epsilon;
-  // By these the host has chosen the kernel and its grid.
-  uint32_t alignment;
-  uint32_t shares_device;
+  uint32_t alignment;  // by which the host has chosen the kernel
+  uint32_t reserved;
 };
 static_assert(sizeof(RowNorm) == 80, "as in Rust");
 

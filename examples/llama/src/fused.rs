@@ -6,6 +6,8 @@
 use candle_core::{Result, Tensor};
 
 use crate::rope::Turns;
+#[cfg(all(feature = "cuda", feature = "nvcc"))]
+use crate::scratch::kept;
 
 /// Keeps keys and values of the new tokens `qkv`, `[rows, heads, head]`, and attends: `[rows, query heads ·
 /// head]`. They are not rotated yet, and are the rows from `start` on that `turns` is of. `cache` has keys,
@@ -22,7 +24,8 @@ pub(crate) fn attention(
 ) -> Result<Option<Tensor>> {
     #[cfg(all(feature = "cuda", feature = "nvcc"))]
     if device::serves_attention(qkv, cache, key_heads)? {
-        return device::attention(qkv, cache, key_heads, turns, start).map(Some);
+        let attended = device::attention(qkv, cache, key_heads, turns, start)?;
+        return Ok(Some(kept(attended)));
     }
     let _ = (qkv, cache, key_heads, turns, start);
     Ok(None)
@@ -35,7 +38,8 @@ pub(crate) fn attention(
 pub(crate) fn swiglu(gate_up: &Tensor) -> Result<Option<Tensor>> {
     #[cfg(all(feature = "cuda", feature = "nvcc"))]
     if device::serves_rows(gate_up, 2)? {
-        return gate_up.apply_op1_no_bwd(&device::OfRows::SwiGlu).map(Some);
+        let inner = gate_up.apply_op1_no_bwd(&device::OfRows::SwiGlu)?;
+        return Ok(Some(kept(inner)));
     }
     let _ = gate_up;
     Ok(None)
@@ -48,7 +52,8 @@ pub(crate) fn swiglu(gate_up: &Tensor) -> Result<Option<Tensor>> {
 pub(crate) fn choose(scores: &Tensor) -> Result<Option<Tensor>> {
     #[cfg(all(feature = "cuda", feature = "nvcc"))]
     if device::serves_rows(scores, 1)? {
-        return scores.apply_op1_no_bwd(&device::OfRows::Choose).map(Some);
+        let columns = scores.apply_op1_no_bwd(&device::OfRows::Choose)?;
+        return Ok(Some(kept(columns)));
     }
     let _ = scores;
     Ok(None)

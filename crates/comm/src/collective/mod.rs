@@ -102,8 +102,6 @@ pub struct Collectives<B: CollectiveKernels> {
     capacity: usize,
     blocks: u32,
     early_dependents: bool,
-    /// Whether ranks of the group share a device.
-    shares_device: bool,
     side: B::Stream,
     pushed: [B::Event; PIECES],
     reduced: [B::Event; PIECES],
@@ -208,7 +206,6 @@ impl<B: CollectiveKernels> Collectives<B> {
             capacity,
             blocks: 0,
             early_dependents: false,
-            shares_device: false,
             side,
             pushed,
             reduced,
@@ -229,11 +226,10 @@ impl<B: CollectiveKernels> Collectives<B> {
             let ranks = if device.is_empty() { 1 } else { shares(device) };
             u32::from_le_bytes(**blocks) / ranks as u32
         });
-        let shares_device = all.iter().any(|(_, device)| shares(device) > 1);
+        let is_shared = all.iter().any(|(_, device)| shares(device) > 1);
         Ok(Self {
             blocks: grids.min().unwrap_or(1).max(1),
-            early_dependents: options.early_dependents && !shares_device,
-            shares_device,
+            early_dependents: options.early_dependents && !is_shared,
             ..this
         })
     }

@@ -13,9 +13,6 @@
 
 use std::time::{Duration, Instant};
 
-#[cfg(feature = "cuda")]
-use std::sync::Arc;
-
 use candle_core::Tensor;
 use warpweave_symm_mem::Backend;
 #[cfg(feature = "cuda")]
@@ -37,7 +34,7 @@ pub struct Decode<'a, B: Backend> {
     graph: Option<B::Graph>,
     /// The results of its kernels.
     #[cfg(feature = "cuda")]
-    _scratch: Option<Arc<Scratch>>,
+    _scratch: Option<Scratch>,
     context: usize,
 }
 
@@ -158,7 +155,7 @@ impl<'a, B: Backend> Decode<'a, B> {
 fn capture<B: Backend>(
     place: &Place<B>,
     step: impl Fn() -> Result<()>,
-) -> Result<(B::Graph, Arc<Scratch>)> {
+) -> Result<(B::Graph, Scratch)> {
     let device = place.candle.as_cuda_device()?;
     let _uploads = device.enable_cuda_graph_htod_cache();
     step()?;

@@ -37,12 +37,15 @@ impl Op<'_> {
     /// # Errors
     /// Tensors of other types, devices or layouts; what the call reports.
     pub fn apply(&self, operands: &[&Tensor]) -> Result<Tensor> {
-        match operands {
+        let result = match operands {
             [x] => x.apply_op1_no_bwd(self),
             [x, y] => x.apply_op2_no_bwd(y, self),
             [x, y, z] => x.apply_op3_no_bwd(y, z, self),
             _ => Err(Error::msg("candle's operations take up to three tensors")),
-        }
+        };
+        #[cfg(feature = "cuda")]
+        let result = result.map(crate::scratch::kept);
+        result
     }
 
     fn on_cpu(&self, operands: &[(&CpuStorage, &Layout)]) -> Result<(CpuStorage, Shape)> {

@@ -248,6 +248,12 @@ fn halves(slice: DeviceSlice<'_>) -> [DeviceSlice<'_>; 2] {
     [0, half].map(|offset| slice.slice(offset, half).expect("half of a slice is in it"))
 }
 
+/// The columns of all ranks, which are by rank, row by row.
+fn side_by_side(by_rank: &Tensor) -> Result<Tensor> {
+    let (world, rows, each) = by_rank.dims3()?;
+    Ok(by_rank.transpose(0, 1)?.reshape((rows, world * each))?)
+}
+
 fn no_layer(weight: &Tensor) -> Error {
     Error::Differs(format!(
         "the model has no layer of shape {:?}",
@@ -344,9 +350,7 @@ impl<B: ExecuteBackend + CollectiveKernels> Parallel for Warpweave<B> {
             Ok(())
         };
         let by_rank = self.compute("all-gather", (self.world, rows, each), &[columns], &call)?;
-        Ok(by_rank
-            .transpose(0, 1)?
-            .reshape((rows, self.world * each))?)
+        side_by_side(&by_rank)
     }
 
     fn finish(&self) -> Result<()> {
@@ -400,7 +404,7 @@ impl<B: ExecuteBackend + CollectiveKernels> Parallel for Silent<'_, B> {
     }
 
     fn all_gather(&self, columns: &Tensor) -> Result<Tensor> {
-        Ok(Tensor::cat(&vec![columns; self.0.world], 1)?)
+        side_by_side(&Tensor::stack(&vec![columns; self.0.world], 0)?)
     }
 
     fn finish(&self) -> Result<()> {

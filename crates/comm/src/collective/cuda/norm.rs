@@ -109,7 +109,7 @@ pub(super) unsafe fn add_rms_norm(
     let most = (cuda.sms() * BLOCKS_PER_SM, LOCAL_THREADS);
     let name = local_kernel(dtype, norm.alignment >= 16);
     let units = norm.row_bytes(dtype.size()).div_ceil(UNIT);
-    let config = grid((norm.rows, units), most, may_cluster(cuda, norm));
+    let config = grid((norm.rows, units), most, is_hopper(cuda));
     // SAFETY: the kernel takes the structure by value; the rest is the caller's obligation.
     unsafe { launch_shared(cuda, stream, &NORM, name, config, *norm) }
 }
@@ -129,12 +129,12 @@ pub(super) unsafe fn reduced_norm(
     let name = reduced_kernel(shots, dtype, world, words).ok_or_else(|| unknown(dtype))?;
     let most = (blocks, norm_threads(world));
     let rows = (launch.norm.rows, launch.norm.packets(dtype.size()));
-    let config = grid(rows, most, may_cluster(cuda, &launch.norm));
+    let config = grid(rows, most, is_hopper(cuda));
     // SAFETY: the kernel takes the structure by value; the rest is the caller's obligation.
     unsafe { launch_shared(cuda, stream, &NORM, name, config, *launch) }
 }
 
-/// Whether the machine code for clusters runs, which PTX for other devices has not, and they find room.
-fn may_cluster(cuda: &Cuda, norm: &RowNorm) -> bool {
-    cuda.compute_capability() == (9, 0) && norm.shares_device == 0
+/// Whether the machine code for clusters runs; PTX for other devices has one block for a row.
+fn is_hopper(cuda: &Cuda) -> bool {
+    cuda.compute_capability() == (9, 0)
 }

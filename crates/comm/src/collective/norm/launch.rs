@@ -54,8 +54,8 @@ pub struct RowNorm {
     pub epsilon: f32,
     /// Rows and addresses are multiples of so many bytes: 16, 4 or 2.
     pub alignment: u32,
-    /// 1 if ranks share the device: a cluster might then never find its SMs free at once.
-    pub shares_device: u32,
+    /// Zero.
+    pub reserved: u32,
 }
 
 /// Parameter of `packet_norm_*`.

@@ -284,7 +284,7 @@ impl<B: CollectiveKernels> Collectives<B> {
             share: 0.0,
             epsilon: norm.epsilon,
             alignment: 0,
-            shares_device: 0,
+            reserved: 0,
         };
         Ok(rows.completed(norm.dtype))
     }
@@ -292,7 +292,6 @@ impl<B: CollectiveKernels> Collectives<B> {
     /// # Safety
     /// As for [`CollectiveKernels::add_rms_norm`].
     unsafe fn normalize(&self, stream: &B::Stream, dtype: DType, rows: &RowNorm) -> Result<()> {
-        let rows = &self.on_this_device(rows);
         match rows.rows {
             0 => Ok(()),
             // SAFETY: the caller's obligations.
@@ -314,13 +313,6 @@ impl<B: CollectiveKernels> Collectives<B> {
     }
 
     /// Rows that a rank reduces, in two shots.
-    fn on_this_device(&self, rows: &RowNorm) -> RowNorm {
-        RowNorm {
-            shares_device: self.shares_device.into(),
-            ..*rows
-        }
-    }
-
     fn chunk_of_rows(&self, rows: &RowNorm) -> usize {
         (rows.rows as usize).div_ceil(self.world())
     }
@@ -424,7 +416,7 @@ impl<B: CollectiveKernels> Collectives<B> {
                 (shots, dtype),
                 &[rows.hidden as usize, call.bytes()],
             )),
-            norm: self.on_this_device(rows),
+            norm: *rows,
             chunk: self.chunk_of_rows(rows) as u32,
             reserved: 0,
         };
