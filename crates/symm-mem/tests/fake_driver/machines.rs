@@ -9,7 +9,8 @@ use warpweave_symm_mem::{
 };
 
 /// What the backend uses and drivers of CUDA 12.2 lack.
-pub const SINCE_12_2: [&str; 4] = [
+pub const SINCE_12_2: [&str; 5] = [
+    "cuStreamGetCaptureInfo_v3",
     "cuEventElapsedTime_v2",
     "cuFuncLoad",
     "cuMemcpyBatchAsync",

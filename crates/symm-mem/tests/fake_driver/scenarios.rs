@@ -63,6 +63,7 @@ pub const SCENARIOS: &[Scenario] = &[
     Scenario::of("dropped", 2, bodies::dropped),
     Scenario::of("twins", 1, bodies::twins),
     Scenario::of("captured", 1, bodies::captured),
+    Scenario::of("early", 1, bodies::early),
     Scenario::of("batch", 1, bodies::batch),
     Scenario::of("adoption", 1, bodies::adoption),
     Scenario::of("slice", 1, slices::shared),

@@ -3,7 +3,8 @@
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
 use cudarc::driver::sys::{
-    CUfunction, CUfunction_attribute as A, CUjit_option, CUlaunchConfig, CUmodule, CUresult as R,
+    CUfunction, CUfunction_attribute as A, CUjit_option, CUlaunchAttributeID, CUlaunchConfig,
+    CUmodule, CUresult as R,
 };
 
 use super::devices::SMS;
@@ -49,6 +50,18 @@ fn function(driver: &Driver, function: CUfunction) -> Outcome<(&Function, u64)> 
             "no such kernel, or its module is unloaded",
         ),
     }
+}
+
+/// Whether a launch may start before its predecessor has ended.
+fn is_programmatic(config: &CUlaunchConfig) -> bool {
+    let early = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+    (0..config.numAttrs as usize).any(|i| {
+        // SAFETY: the caller's obligation: there are so many attributes, each with the value of its kind.
+        unsafe {
+            let attribute = &*config.attrs.add(i);
+            attribute.id == early && attribute.value.programmaticStreamSerializationAllowed != 0
+        }
+    })
 }
 
 calls! {
@@ -189,7 +202,17 @@ calls! {
             // SAFETY: as above: a kernel of this name takes these parameters.
             unsafe { Kernel::of(&function.name, parameters) }
         };
+        let stream = config.hStream as u64;
+        if is_programmatic(config) {
+            let mut driver = lock();
+            let captures = driver.capture_of(stream).is_some();
+            require(
+                !captures || driver.follows_one_kernel(stream),
+                R::CUDA_ERROR_INVALID_VALUE,
+                "a programmatic edge of a graph that is from no kernel",
+            )?;
+        }
         // SAFETY: as above.
-        unsafe { submit(config.hStream as u64, Work::Kernel(kernel)) }
+        unsafe { submit(stream, Work::Kernel(kernel)) }
     }
 }

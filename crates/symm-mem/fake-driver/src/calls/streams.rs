@@ -4,13 +4,14 @@ use std::ffi::{c_int, c_uint};
 use std::time::Instant;
 
 use cudarc::driver::sys::{
-    CUcontext, CUevent, CUevent_flags, CUresult as R, CUstream, CUstreamCaptureStatus as C,
+    CUcontext, CUevent, CUevent_flags, CUgraph, CUgraphEdgeData, CUgraphNode, CUgraphNodeType,
+    CUresult as R, CUstream, CUstreamCaptureStatus as C, cuuint64_t,
 };
 
 use super::put;
 use crate::journal::{Outcome, refuse, require};
-use crate::state::streams::{Event, Recorded, Stream};
-use crate::state::work::{Key, Recording};
+use crate::state::streams::{Capture, Event, Recorded, Stream};
+use crate::state::work::{Key, Recording, Work};
 use crate::state::{current, lock};
 use crate::work::queue;
 
@@ -122,6 +123,45 @@ calls! {
         };
         // SAFETY: as above.
         unsafe { put(status, answer) }
+    }
+
+    fn cuStreamGetCaptureInfo_v3(
+        stream: CUstream,
+        status: *mut C,
+        _id: *mut cuuint64_t,
+        _graph: *mut CUgraph,
+        nodes: *mut *const CUgraphNode,
+        _edges: *mut *const CUgraphEdgeData,
+        count: *mut usize,
+    ) {
+        let mut driver = lock();
+        driver.stream_context(stream as u64)?;
+        let (answer, after) = match driver.capture_of(stream as u64) {
+            None => (C::CU_STREAM_CAPTURE_STATUS_NONE, &[][..]),
+            Some((_, capture)) => {
+                let after = capture.after.get(&(stream as u64));
+                (C::CU_STREAM_CAPTURE_STATUS_ACTIVE, after.map_or(&[][..], |nodes| nodes))
+            }
+        };
+        // SAFETY: as above; the nodes stay where they are until the capture goes on.
+        unsafe {
+            put(status, answer)?;
+            put(nodes, after.as_ptr().cast())?;
+            put(count, after.len())
+        }
+    }
+
+    fn cuGraphNodeGetType(node: CUgraphNode, kind: *mut CUgraphNodeType) {
+        let driver = lock();
+        let capture = driver.captures.get(&Capture::of_node(node as u64));
+        let answer = match capture.and_then(|capture| capture.work_of(node as u64)) {
+            None => return refuse(R::CUDA_ERROR_INVALID_VALUE, "no such node"),
+            Some(Work::Kernel(_)) => CUgraphNodeType::CU_GRAPH_NODE_TYPE_KERNEL,
+            Some(Work::Fill { .. }) => CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEMSET,
+            Some(_) => CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEMCPY,
+        };
+        // SAFETY: as above.
+        unsafe { put(kind, answer) }
     }
 
     fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint) {

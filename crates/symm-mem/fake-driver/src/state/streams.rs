@@ -40,6 +40,9 @@ pub(crate) struct Capture {
     pub broken: bool,
     /// For each stream in the capture: how much of each stream's work, its own included, it is ordered after.
     pub order: BTreeMap<u64, BTreeMap<u64, usize>>,
+    /// For each stream in the capture: the nodes that its next work comes after.
+    pub after: BTreeMap<u64, Vec<u64>>,
+    name: u64,
 }
 
 #[derive(Debug)]
@@ -55,8 +58,10 @@ pub(crate) struct Exec {
 }
 
 impl Capture {
-    pub fn new(origin: u64) -> Self {
+    pub fn new(name: u64, origin: u64) -> Self {
         Capture {
+            name,
+            after: BTreeMap::new(),
             origin,
             work: Vec::new(),
             broken: false,
@@ -66,11 +71,34 @@ impl Capture {
 
     pub fn add(&mut self, stream: u64, work: Work) {
         self.work.push(work);
+        let node = self.name * Self::MOST_WORK + self.work.len() as u64;
+        self.after.insert(stream, vec![node]);
         let seen = self.order.entry(stream).or_default();
         *seen.entry(stream).or_default() += 1;
     }
 
+    /// Nodes are numbered from one, after so many for each capture.
+    const MOST_WORK: u64 = 1 << 20;
+
+    /// The capture of a node.
+    pub fn of_node(node: u64) -> u64 {
+        node / Self::MOST_WORK
+    }
+
+    pub fn work_of(&self, node: u64) -> Option<&Work> {
+        self.work.get((node % Self::MOST_WORK) as usize - 1)
+    }
+
     pub fn join(&mut self, stream: u64, seen: &BTreeMap<u64, usize>) {
+        // More than the real driver: all that these streams have done last.
+        let last: Vec<u64> = seen
+            .keys()
+            .filter(|other| **other != stream)
+            .filter_map(|other| self.after.get(other))
+            .flatten()
+            .copied()
+            .collect();
+        self.after.entry(stream).or_default().extend(last);
         let own = self.order.entry(stream).or_default();
         for (&other, &count) in seen {
             let known = own.entry(other).or_default();

@@ -29,7 +29,7 @@ impl Driver {
         }
     }
 
-    fn capture_of(&mut self, stream: u64) -> Option<(u64, &mut Capture)> {
+    pub fn capture_of(&mut self, stream: u64) -> Option<(u64, &mut Capture)> {
         let id = self.streams.get(&stream)?.capture?;
         Some((id, self.captures.get_mut(&id)?))
     }
@@ -53,6 +53,15 @@ impl Driver {
                 Ok(None)
             }
         }
+    }
+
+    /// Whether all that work on the stream would come after, in a capture, is one kernel.
+    pub fn follows_one_kernel(&mut self, stream: u64) -> bool {
+        self.capture_of(stream).is_some_and(|(_, capture)| {
+            let after = capture.after.get(&stream).map_or(&[][..], |nodes| nodes);
+            let is_kernel = |node| matches!(capture.work_of(node), Some(Work::Kernel(_)));
+            matches!(after, [node] if is_kernel(*node))
+        })
     }
 
     /// For a call that is illegal during a capture: breaks the capture.
@@ -81,7 +90,7 @@ impl Driver {
             "the stream is being captured",
         )?;
         let id = self.name();
-        self.captures.insert(id, Capture::new(stream));
+        self.captures.insert(id, Capture::new(id, stream));
         if let Some(stream) = self.streams.get_mut(&stream) {
             stream.capture = Some(id);
         }

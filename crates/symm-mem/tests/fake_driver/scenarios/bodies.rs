@@ -345,6 +345,49 @@ pub fn captured(rank: &Rank) -> Result<Kept> {
     Ok(Box::new((fork, join, kept, stream, side, device)))
 }
 
+/// Kernels that may start before their predecessor has ended: in a capture only after one kernel, which the
+/// driver here sees to.
+pub fn early(rank: &Rank) -> Result<Kept> {
+    let device = rank.device()?;
+    let (stream, side) = (
+        device.stream(Priority::Normal)?,
+        device.stream(Priority::Normal)?,
+    );
+    let (fork, join) = (device.event()?, device.event()?);
+    let memory = device.allocate(BYTES)?;
+    let function = device.function(&KERNELS, "warpweave_delay")?;
+    let delay = |stream: &CudaStream| {
+        let mut ns = 1u64;
+        let config = LaunchConfig {
+            programmatic: true,
+            ..LaunchConfig::linear(1, 1)
+        };
+        // SAFETY: the kernel takes a number.
+        unsafe { device.launch(stream, &function, config, &mut [(&raw mut ns).cast()]) }
+    };
+    let enqueue = || {
+        delay(&stream)?;
+        delay(&stream)?;
+        // SAFETY: the range lives while the graph does.
+        unsafe { device.fill(&stream, memory.address(), 1, BYTES)? };
+        delay(&stream)?;
+        device.record(&fork, &stream)?;
+        device.wait_event(&side, &fork)?;
+        delay(&side)?;
+        device.record(&join, &side)?;
+        delay(&stream)?;
+        device.wait_event(&stream, &join)?;
+        delay(&stream)
+    };
+    enqueue()?;
+    let graph = device.capture(&stream, enqueue)?;
+    // SAFETY: what was captured lives until the stream is empty.
+    unsafe { device.launch_graph(&graph, &stream)? };
+    device.synchronize(&stream)?;
+    rank.barrier("done")?;
+    Ok(Box::new((graph, fork, join, memory, stream, side, device)))
+}
+
 /// Many copies in one call.
 pub fn batch(rank: &Rank) -> Result<Kept> {
     let device = rank.device()?;
