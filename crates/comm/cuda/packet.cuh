@@ -151,8 +151,8 @@ struct Sections {
   __device__ __forceinline__ uint32_t flag() const {
     return (p.group.signature & ~kEpochMask) | ((epoch() << 1 | 1) & kEpochMask);
   }
-  // Whether this rank sends `data`, which it has loaded: one that gave up does not know whether its peers have
-  // read what it sent before.
+  // Whether this rank sends `data`, which it has loaded: one that gave up does not know whether its peers
+  // have read what it sent before.
   template <int N>
   __device__ __forceinline__ bool may_send(uint32_t (&data)[N]) {
 #pragma unroll

@@ -1,6 +1,7 @@
 // Collectives by packets, one launch each, which may start while the kernel before still runs: every thread
-// waits for that, sends its packets, then receives those of the peers with the same indices. Operands are this
-// rank's own memory; input and output may be the same. Data that timed out is neither stored nor forwarded.
+// waits for that, sends its packets, then receives those of the peers with the same indices. Operands are
+// this rank's own memory; input and output may be the same. Data that timed out is neither stored nor
+// forwarded.
 
 #include "accumulator.cuh"
 #include "packet.cuh"

@@ -247,8 +247,8 @@ fn few_rows_are_exact() {
     few_rows::<f16>();
 }
 
-/// Each GEMM turns the columns of what the one before has stored by one. B is loaded early, A is not: in a stream
-/// and in a graph, where a kernel may start while the one before it runs.
+/// Each GEMM turns the columns of what the one before has stored by one. B is loaded early, A is not: in a
+/// stream and in a graph, where a kernel may start while the one before it runs.
 #[test]
 #[ignore = "needs a Hopper GPU and the feature `nvcc`"]
 fn few_rows_wait_for_the_gemm_before() {

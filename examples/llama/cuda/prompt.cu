@@ -4,10 +4,10 @@
 //   warp 8                 one thread loads keys and values of 128 tokens at a time by TMA
 //
 // Scores are computed tile by tile, and what has been added up is scaled down when a larger score comes
-// (FlashAttention: Dao, 2023). The tensor cores compute the scores of the next tile and add up the values of this
-// one while the weights of the next are found (FlashAttention-3: Shah and others, 2024). The bits of a row depend
-// on its own query and the tokens that it sees: tiles begin at multiples of 128 tokens, and one that a row does not
-// see adds zeros and scales by one.
+// (FlashAttention: Dao, 2023). The tensor cores compute the scores of the next tile and add up the values of
+// this one while the weights of the next are found (FlashAttention-3: Shah and others, 2024). The bits of a
+// row depend on its own query and the tokens that it sees: tiles begin at multiples of 128 tokens, and one
+// that a row does not see adds zeros and scales by one.
 
 #include "attention.cuh"
 #include "warpweave/dependent.cuh"
@@ -229,7 +229,8 @@ __device__ __forceinline__ void prompt(const Prompt& prompt) {
         static_cast<uint32_t*>(p.out) + (uint64_t(row + 8 * half) * query_heads + query_head) * (kHead / 2);
 #pragma unroll
     for (uint32_t i = 0; i < kHead / 8; ++i) {
-      to[i * 4 + lane % 4] = round_pair<T>(out[4 * i + 2 * half] * inverse, out[4 * i + 2 * half + 1] * inverse);
+      const float* of_row = &out[4 * i + 2 * half];
+      to[i * 4 + lane % 4] = round_pair<T>(of_row[0] * inverse, of_row[1] * inverse);
     }
   }
 }

@@ -1,7 +1,7 @@
-//! Attention, SwiGLU and the choice of tokens by kernels of this package (`cuda/transformer.cu`), where candle
-//! would take many operations: on Hopper and later, for f16 and bf16, with the features `cuda` and `nvcc`. The
-//! attention of prompts (`cuda/prompt.cu`) is for Hopper.
-//! Elsewhere there is no result, and the caller takes candle's operations.
+//! Attention, SwiGLU and the choice of tokens by kernels of this package (`cuda/transformer.cu`), where
+//! candle would take many operations: on Hopper and later, for f16 and bf16, with the features `cuda` and
+//! `nvcc`. The attention of prompts (`cuda/prompt.cu`) is for Hopper. Elsewhere there is no result, and the
+//! caller takes candle's operations.
 
 use candle_core::{Result, Tensor};
 
@@ -263,7 +263,7 @@ mod device {
         Address(u64),
         Count(u32),
         Attention(Parameters),
-        Prompt(Prompt),
+        Prompt(Box<Prompt>),
     }
 
     impl Argument {
@@ -272,7 +272,7 @@ mod device {
                 Argument::Address(address) => (&raw mut *address).cast(),
                 Argument::Count(count) => (&raw mut *count).cast(),
                 Argument::Attention(parameters) => (&raw mut *parameters).cast(),
-                Argument::Prompt(parameters) => (&raw mut *parameters).cast(),
+                Argument::Prompt(parameters) => (&raw mut **parameters).cast(),
             }
         }
     }
@@ -339,8 +339,8 @@ mod device {
             let device = qkv.device();
             // SAFETY: the kernels write all of it.
             let mut out = unsafe { alloc::<T>(device, rows * query_heads * head)? };
-            // The cache is written through a shared borrow of its storage, as all of candle's work on it is in
-            // the order of one stream.
+            // The cache is written through a shared borrow of its storage, as all of candle's work on it is
+            // in the order of one stream.
             let keys = address_of::<T>(self.cache)?;
             let parameters = Parameters {
                 qkv: address::<T>(qkv, layout)?,
@@ -357,8 +357,8 @@ mod device {
             };
             let row_bytes = head * size_of::<T>();
             let enqueue = |kernel, shape, shared_bytes, argument| {
-                // SAFETY: the kernels take these parameters, whose shapes are those of the tensors; the caches
-                // have room for the positions.
+                // SAFETY: the kernels take these parameters, whose shapes are those of the tensors; the
+                // caches have room for the positions.
                 unsafe { launch(device, kernel, shape, shared_bytes, &mut [argument]) }
             };
             let attention = Argument::Attention(parameters);
@@ -383,7 +383,7 @@ mod device {
                 enqueue((&TRANSFORMER, keep), shape, 0, attention)?;
                 let grid = (query_heads as u32, rows.div_ceil(PROMPT_ROWS) as u32);
                 let shared_bytes = SWIZZLE_ALIGNMENT + PROMPT_OPERANDS * PROMPT_ROWS * row_bytes;
-                let prompt = Argument::Prompt(Prompt::new::<T>(parameters, head)?);
+                let prompt = Argument::Prompt(Prompt::new::<T>(parameters, head)?.into());
                 let kernel = (&PROMPT, of_head!("prompt", T, head));
                 enqueue(kernel, (grid, PROMPT_THREADS), shared_bytes, prompt)?;
             } else {

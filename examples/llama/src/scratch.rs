@@ -1,8 +1,8 @@
 //! Memory for the results of a captured step, outside of its graph.
 //!
-//! What a capture allocates from its stream becomes nodes of the graph, which stand between kernels that could
-//! follow each other early (programmatic dependent launches). So results are taken from another stream during a
-//! capture, and are kept for as long as the graph.
+//! What a capture allocates from its stream becomes nodes of the graph, which stand between kernels that
+//! could follow each other early (programmatic dependent launches). So results are taken from another stream
+//! during a capture, and are kept for as long as the graph.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -54,8 +54,9 @@ pub(crate) unsafe fn alloc<T: DeviceRepr>(
     count: usize,
 ) -> Result<CudaSlice<T>> {
     IN_USE.with_borrow(|scratch| match scratch {
-        // SAFETY: the caller's obligation, here and below.
+        // SAFETY: the caller's obligation.
         None => unsafe { device.alloc::<T>(count) },
+        // SAFETY: as above.
         Some(scratch) => unsafe { scratch.stream.alloc::<T>(count) }.map_err(Error::wrap),
     })
 }

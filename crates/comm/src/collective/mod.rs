@@ -66,8 +66,8 @@ pub struct CollectiveOptions {
     /// Whether the kernel that follows a call by packets may start while the call waits for peers, if it is a
     /// programmatic dependent launch: on Hopper, GEMMs of [constant] weights load these meanwhile.
     ///
-    /// That kernel then keeps its place on the SMs, so no other stream of this GPU may have work that a peer's
-    /// call waits for: neither might come to an end. Without effect where ranks share a GPU.
+    /// That kernel then keeps its place on the SMs, so no other stream of this GPU may have work that a
+    /// peer's call waits for: neither might come to an end. Without effect where ranks share a GPU.
     ///
     /// [constant]: https://docs.rs/warpweave-gemm/latest/warpweave_gemm/struct.GemmProblem.html
     pub early_dependents: bool,
@@ -219,8 +219,8 @@ impl<B: CollectiveKernels> Collectives<B> {
             .iter()
             .filter_map(|of| of.split_first_chunk::<4>())
             .collect();
-        // A block synchronizes with the blocks of its number, so the smallest grid bounds all. Ranks that share
-        // a device share its SMs: what waits for a peer leaves it room.
+        // A block synchronizes with the blocks of its number, so the smallest grid bounds all. Ranks that
+        // share a device share its SMs: what waits for a peer leaves it room.
         let shares = |device: &[u8]| all.iter().filter(|(_, other)| *other == device).count();
         let grids = all.iter().map(|(blocks, device)| {
             let ranks = if device.is_empty() { 1 } else { shares(device) };

@@ -41,8 +41,8 @@ __device__ __forceinline__ void few_rows(const FewRowsParams& p) {
   const uint32_t beyond = shared_address(shared) % kSwizzleAlignment;
   char* const ring = shared + (kSwizzleAlignment - beyond) % kSwizzleAlignment;
   const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  // Boxes of A have its rows alone. What an instruction reads below them belongs to others, and gives rows of C
-  // that are not stored.
+  // Boxes of A have its rows alone. What an instruction reads below them belongs to others, and gives rows of
+  // C that are not stored.
   const uint32_t box_a = (p.rows + 7) / 8 * kSwizzleGroup;
   constexpr uint32_t kBoxB = kColumns * kSwizzledRow;
   const uint32_t stage_bytes = kBoxes * (kBoxB + box_a);

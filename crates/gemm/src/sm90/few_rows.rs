@@ -1,5 +1,5 @@
-//! GEMMs of few rows, as decode steps have: a kernel that reads B once, in tiles narrow enough to keep all SMs
-//! busy. Its bits are those of the other kernels.
+//! GEMMs of few rows, as decode steps have: a kernel that reads B once, in tiles narrow enough to keep all
+//! SMs busy. Its bits are those of the other kernels.
 
 use warpweave_symm_mem::cuda::{CudaStream, Function, Image, LaunchConfig};
 use warpweave_symm_mem::{Backend, Cuda, DType, DevicePtr};
@@ -70,8 +70,8 @@ struct Division {
 }
 
 impl Division {
-    /// The narrowest blocks of which each of `sms` SMs has one at most; if there are more of the widest, two on
-    /// an SM.
+    /// The narrowest blocks of which each of `sms` SMs has one at most; if there are more of the widest, two
+    /// on an SM.
     fn new(problem: &GemmProblem, sms: u32) -> Self {
         let blocks = |width| problem.n.div_ceil(width) as u32;
         let widest = WIDTHS[WIDTHS.len() - 1];

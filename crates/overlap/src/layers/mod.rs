@@ -100,7 +100,7 @@ pub enum Reproducible {
     /// They do not: a row has the same bits at every M, at every place, and by every schedule.
     #[default]
     Yes,
-    /// They may: the fastest schedule, with GEMMs of cuBLASLt. Up to 16 rows the GEMMs of `Yes` are faster.
+    /// They may: the fastest schedule, with GEMMs of cuBLASLt. Up to 64 rows the GEMMs of `Yes` are faster.
     No,
 }
 
@@ -112,8 +112,8 @@ pub struct Options {
     pub bias: bool,
     /// Whether the bits of a row may depend on M.
     pub reproducible: Reproducible,
-    /// Whether the weight is constant: nothing that a call is enqueued after writes it while it may still run.
-    /// A GEMM of few rows then loads it while what comes before it in the stream ends
+    /// Whether the weight is constant: nothing that a call is enqueued after writes it while it may still
+    /// run. A GEMM of few rows then loads it while what comes before it in the stream ends
     /// ([`GemmProblem::constant_b`](warpweave_gemm::GemmProblem::constant_b)).
     pub constant_weight: bool,
     /// The only schedule, instead of a choice.

@@ -5,8 +5,8 @@
 //! - They enqueue on one stream, without events of cudarc's, which
 //!   [`Place::gpu`](crate::place::Place) turns off.
 //! - They allocate from the stream-ordered pool, which a capture turns into memory nodes. Everything that a
-//!   step allocates it also frees, so the graph can be launched again and again. The kernels of the layers have
-//!   their results in the memory of a [`Scratch`] instead.
+//!   step allocates it also frees, so the graph can be launched again and again. The kernels of the layers
+//!   have their results in memory of their own (`scratch.rs`).
 //! - Shapes and strides of operands that are not contiguous are uploaded. `enable_cuda_graph_htod_cache`
 //!   keeps what the steps before the capture uploaded.
 //! - Nothing is downloaded: tokens and positions stay on the device, at addresses that do not change.

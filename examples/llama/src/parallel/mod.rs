@@ -34,8 +34,8 @@ pub trait Parallel: std::fmt::Debug {
     /// Number of ranks.
     fn world(&self) -> usize;
 
-    /// x · weightᵀ + bias of all `rows`, where each rank has its rows of the weight, and gets its columns. x has
-    /// all rows, or this rank's shard of them.
+    /// x · weightᵀ + bias of all `rows`, where each rank has its rows of the weight, and gets its columns. x
+    /// has all rows, or this rank's shard of them.
     fn column(
         &self,
         x: &Tensor,
@@ -45,8 +45,8 @@ pub trait Parallel: std::fmt::Debug {
     ) -> Result<Tensor>;
 
     /// r = residual + Σ x · weightᵀ over the ranks, each of which has its columns of x and of the weight; and
-    /// the norm of r. x has all rows, the residual and both results all, or this rank's shard. The same bits on
-    /// all ranks.
+    /// the norm of r. x has all rows, the residual and both results all, or this rank's shard. The same bits
+    /// on all ranks.
     fn row_add_norm(
         &self,
         x: &Tensor,

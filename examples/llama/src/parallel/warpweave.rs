@@ -1,7 +1,7 @@
 //! Tensor parallelism by Warpweave's layers and collectives.
 //!
-//! A row-parallel layer, the residual addition and the norm that follows it are done in one of three ways, with
-//! the same bits: for few rows, the GEMM of this rank's partial, then one launch that reduces, adds and
+//! A row-parallel layer, the residual addition and the norm that follows it are done in one of three ways,
+//! with the same bits: for few rows, the GEMM of this rank's partial, then one launch that reduces, adds and
 //! normalizes; for more, a GEMM that overlaps with its reduction, then the addition and the norm; for long
 //! prompts, each rank gets its shard of the reduced rows alone, adds and normalizes these, and the GEMM that
 //! follows gathers them (sequence parallelism: Korthikanti and others, 2022).
@@ -35,8 +35,8 @@ pub struct Batches {
     pub fused_bytes: usize,
     /// Whether the bits of a request may depend on what shares its batch.
     pub reproducible: Reproducible,
-    /// From so many rows on, ranks have a shard of the rows between a row-parallel layer and the column-parallel
-    /// layer after it (sequence parallelism). Only the time and the memory depend on it.
+    /// From so many rows on, ranks have a shard of the rows between a row-parallel layer and the
+    /// column-parallel layer after it (sequence parallelism). Only the time and the memory depend on it.
     pub sharded_rows: usize,
 }
 
