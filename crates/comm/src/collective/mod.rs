@@ -64,12 +64,11 @@ pub struct CollectiveOptions {
     /// The largest grid of a kernel, in blocks of 512 threads; the other SMs compute meanwhile.
     pub max_blocks: u32,
     /// Whether the kernel that follows a call by packets may start while the call waits for peers, if it is a
-    /// programmatic dependent launch: on Hopper, GEMMs of [constant] weights load these meanwhile.
+    /// programmatic dependent launch: on Hopper, GEMMs of few rows whose weights are constant
+    /// (`GemmProblem::constant_b` of warpweave-gemm) load these meanwhile.
     ///
     /// That kernel then keeps its place on the SMs, so no other stream of this GPU may have work that a
     /// peer's call waits for: neither might come to an end. Without effect where ranks share a GPU.
-    ///
-    /// [constant]: https://docs.rs/warpweave-gemm/latest/warpweave_gemm/struct.GemmProblem.html
     pub early_dependents: bool,
 }
 

@@ -161,14 +161,14 @@ fn the_errors_are_as_the_docs_have_them() {
     // GEMMs alone must not hide what communicates.
     let communicates = all().filter(|case| !is_gemm(&case.plan));
     let held = [
-        hold("all", all(), [2.8, 9.3, 30.7]),
-        hold("fitted", fitted, [2.9, 9.2, 30.7]),
+        hold("all", all(), [2.8, 9.3, 26.4]),
+        hold("fitted", fitted, [2.9, 9.2, 17.6]),
         hold("held out", all().filter(held_out), [2.5, 10.3, 26.4]),
         hold("overlapped", files[4..7].iter().flatten(), [2.6, 9.3, 17.6]),
         hold("small", files[7..9].iter().flatten(), [3.2, 8.8, 11.9]),
         hold("four again", &files[9], [2.6, 9.0, 20.3]),
-        hold("small on four", &files[10], [4.3, 13.5, 30.7]),
-        hold("without GEMMs", communicates, [2.7, 9.3, 30.7]),
+        hold("small on four", &files[10], [4.3, 12.1, 26.4]),
+        hold("without GEMMs", communicates, [2.7, 9.3, 21.7]),
     ];
     let [found, said] = [0, 1].map(|at| held.map(|pair| pair[at]));
     assert_eq!(
@@ -176,7 +176,7 @@ fn the_errors_are_as_the_docs_have_them() {
         "the README of this crate and docs/results have these"
     );
     let far = all().filter(|case| case.error() > 0.15);
-    assert_eq!(far.count(), 7, "the README has this");
+    assert_eq!(far.count(), 6, "the README has this");
 }
 
 fn is_gemm(plan: &str) -> bool {
