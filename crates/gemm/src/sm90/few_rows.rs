@@ -2,7 +2,7 @@
 //! SMs busy. Its bits are those of the other kernels.
 
 use warpweave_symm_mem::cuda::{CudaStream, Function, Image, LaunchConfig};
-use warpweave_symm_mem::{Backend, Cuda, DType, DevicePtr};
+use warpweave_symm_mem::{Backend, Cuda, DType, DeviceInfo, DevicePtr};
 
 use super::config::{CONFIGS, SWIZZLED_ROW};
 use super::prepared::{Bias, check_compiled, refused, used_bias};
@@ -54,6 +54,15 @@ pub fn serves(problem: &GemmProblem) -> bool {
     let is_half = matches!(problem.dtype, DType::F16 | DType::Bf16);
     let is_plain = is_half && problem.scaling == Scaling::None && problem.out == problem.dtype;
     is_plain && problem.b_layout == Layout::Transposed && problem.m <= MOST_ROWS
+}
+
+/// Whether the kernel is there for it on `device`. It is then about as fast as cuBLASLt's best algorithm, or
+/// faster (`docs/fused-kernel.md`).
+pub fn runs(device: &DeviceInfo, problem: &GemmProblem) -> bool {
+    let checked = check_compiled(&FEW_ROWS)
+        .and_then(|()| check_device(device))
+        .and_then(|()| check_problem(problem));
+    serves(problem) && checked.is_ok()
 }
 
 /// How a problem is divided.
@@ -263,6 +272,21 @@ mod tests {
         };
         let columns = [8, 1536, 2120, 3072, 4096, 6144, 7168, 32064];
         assert_eq!(columns.map(width), [16, 16, 24, 24, 32, 48, 64, 64]);
+    }
+
+    #[test]
+    fn the_kernel_runs_on_hopper_if_it_was_compiled() {
+        let problem = GemmProblem::new(64, 64, 64, DType::Bf16);
+        let problem = problem.with_layouts(Layout::RowMajor, Layout::Transposed);
+        let host = warpweave_symm_mem::Host::new();
+        let of = |capability| DeviceInfo {
+            compute_capability: capability,
+            ..host.device().clone()
+        };
+        assert_eq!(runs(&of(Some((9, 0))), &problem), cfg!(feature = "nvcc"));
+        let row_major = GemmProblem::new(64, 64, 64, DType::Bf16);
+        assert!(!runs(&of(Some((9, 0))), &row_major));
+        assert!(!runs(&of(Some((10, 0))), &problem) && !runs(host.device(), &problem));
     }
 
     #[test]

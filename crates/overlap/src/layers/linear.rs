@@ -234,9 +234,13 @@ impl<B: ExecuteBackend> Linear<B> {
         let executor = self.executor();
         let schedule = Schedule::new(configuration.clone(), self.world(), problem);
         let prepared = schedule.map_err(ExecuteError::from).and_then(|schedule| {
-            executor.prepare(&match self.options.constant_weight {
+            let schedule = match self.options.constant_weight {
                 true => schedule.with_constant_b(),
                 false => schedule,
+            };
+            executor.prepare(&match self.options.reproducible {
+                Reproducible::Yes => schedule,
+                Reproducible::No => schedule.with_fastest_gemms(),
             })
         });
         match (prepared, place) {

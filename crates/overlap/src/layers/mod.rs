@@ -100,7 +100,7 @@ pub enum Reproducible {
     /// They do not: a row has the same bits at every M, at every place, and by every schedule.
     #[default]
     Yes,
-    /// They may: the fastest schedule, with GEMMs of cuBLASLt. Up to 64 rows the GEMMs of `Yes` are faster.
+    /// They may: the fastest schedule, with GEMMs of cuBLASLt, up to 64 rows of the hand-written kernel.
     No,
 }
 

@@ -50,6 +50,7 @@ pub struct Schedule {
     problem: Problem,
     symmetric: BTreeSet<&'static str>,
     constant_b: bool,
+    fastest_gemms: bool,
 }
 
 /// Plans of all ranks with staging, and how many copies each has.
@@ -75,6 +76,7 @@ impl Schedule {
             problem,
             symmetric: BTreeSet::new(),
             constant_b: false,
+            fastest_gemms: false,
         })
     }
 
@@ -127,6 +129,21 @@ impl Schedule {
     /// Whether B [is constant](Schedule::with_constant_b).
     pub fn has_constant_b(&self) -> bool {
         self.constant_b
+    }
+
+    /// The same, where plain GEMMs of few rows that the plan gives to cuBLASLt are by the hand-written kernel
+    /// if that runs.
+    #[must_use]
+    pub fn with_fastest_gemms(self) -> Self {
+        Schedule {
+            fastest_gemms: true,
+            ..self
+        }
+    }
+
+    /// Whether it takes [the fastest GEMMs](Schedule::with_fastest_gemms).
+    pub fn has_fastest_gemms(&self) -> bool {
+        self.fastest_gemms
     }
 
     /// Whether its GEMMs are [batch-invariant](Schedule::batch_invariant).

@@ -1,6 +1,6 @@
 //! The GEMMs of a plan: problems with their algorithms.
 
-use warpweave_gemm::{GemmBackend, GemmBatch, GemmProblem, Layout, Scaling};
+use warpweave_gemm::{GemmBackend, GemmBatch, GemmProblem, Layout, Scaling, sm90};
 use warpweave_symm_mem::{BackendKind, DType};
 
 use crate::execute::error::Result;
@@ -17,6 +17,7 @@ pub(in crate::execute) type Gemms<B> =
 pub(in crate::execute) struct Asked {
     pub batch_invariant: bool,
     pub constant_b: bool,
+    pub fastest: bool,
 }
 
 impl Asked {
@@ -25,6 +26,7 @@ impl Asked {
         Asked {
             batch_invariant: schedule.is_batch_invariant(),
             constant_b: schedule.has_constant_b(),
+            fastest: schedule.has_fastest_gemms(),
         }
     }
 }
@@ -37,11 +39,15 @@ pub(in crate::execute) fn gemms<B: ExecuteBackend>(
     asked: Asked,
 ) -> Result<Gemms<B>> {
     let gemm = |kind: &OpKind| {
-        let Some((problem, provider)) = problem_of::<B>(plan, kind, asked) else {
+        let Some((problem, planned)) = problem_of::<B>(plan, kind, asked) else {
             return Ok(None);
         };
         let gemm = executor.gemm();
         let backend = gemm.backend();
+        let few_rows = asked.fastest
+            && planned == Provider::CublasLt
+            && sm90::runs_few_rows(backend.device(), &problem);
+        let provider = if few_rows { Provider::Sm90 } else { planned };
         let planned = backend.prepare_gemm(gemm.handle(), &problem, provider)?;
         Ok(Some((problem, provider, planned)))
     };
@@ -57,6 +63,7 @@ fn problem_of<B: ExecuteBackend>(
     Asked {
         batch_invariant,
         constant_b,
+        ..
     }: Asked,
 ) -> Option<(GemmProblem, Provider)> {
     let OpKind::Gemm {
