@@ -14,9 +14,7 @@
 use std::time::{Duration, Instant};
 
 use candle_core::Tensor;
-use warpweave_symm_mem::Backend;
-#[cfg(feature = "cuda")]
-use warpweave_symm_mem::BackendKind;
+use warpweave_symm_mem::{Backend, BackendKind};
 
 use crate::error::Result;
 use crate::model::Model;
@@ -31,11 +29,15 @@ pub struct Decode<'a, B: Backend> {
     model: &'a Model<'a>,
     state: State,
     /// A step, on backends where candle's work can be captured. Dropped before what it uses.
-    graph: Option<B::Graph>,
+    captured: Option<Captured<B>>,
+    context: usize,
+}
+
+struct Captured<B: Backend> {
+    graph: B::Graph,
     /// The results of its kernels.
     #[cfg(feature = "cuda")]
-    _scratch: Option<Scratch>,
-    context: usize,
+    _scratch: Scratch,
 }
 
 /// What a step reads and writes, at fixed addresses.
@@ -96,24 +98,15 @@ impl<'a, B: Backend> Decode<'a, B> {
             positions: numbers(vec![context as u32; batch])?,
             one: numbers(vec![1; batch])?,
         };
-        #[cfg(feature = "cuda")]
-        let (graph, scratch) = match B::KIND {
-            BackendKind::Host => (None, None),
-            BackendKind::Cuda => {
-                let (graph, scratch) = capture(place, || state.step(model))?;
-                (Some(graph), Some(scratch))
-            }
+        let captured = match B::KIND {
+            BackendKind::Host => None,
+            BackendKind::Cuda => Some(capture(place, || state.step(model))?),
         };
         Ok(Decode {
             place,
             model,
             state,
-            #[cfg(feature = "cuda")]
-            graph,
-            #[cfg(not(feature = "cuda"))]
-            graph: None,
-            #[cfg(feature = "cuda")]
-            _scratch: scratch,
+            captured,
             context,
         })
     }
@@ -135,10 +128,10 @@ impl<'a, B: Backend> Decode<'a, B> {
         self.model.finish()?;
         let began = Instant::now();
         for _ in 0..steps {
-            match &self.graph {
+            match &self.captured {
                 // SAFETY: the graph uses the state, the weights and the layers, which outlive this value, and
                 // what the cache of uploads keeps until the thread ends. All ranks launch theirs.
-                Some(graph) => unsafe {
+                Some(Captured { graph, .. }) => unsafe {
                     self.place.backend.launch_graph(graph, &self.place.stream)?
                 },
                 None => self.state.step(self.model)?,
@@ -152,14 +145,19 @@ impl<'a, B: Backend> Decode<'a, B> {
 /// Captures `step`, after two that do the work of first calls: loading kernels, preparing layers, uploading
 /// shapes.
 #[cfg(feature = "cuda")]
-fn capture<B: Backend>(
-    place: &Place<B>,
-    step: impl Fn() -> Result<()>,
-) -> Result<(B::Graph, Scratch)> {
+fn capture<B: Backend>(place: &Place<B>, step: impl Fn() -> Result<()>) -> Result<Captured<B>> {
     let device = place.candle.as_cuda_device()?;
     let _uploads = device.enable_cuda_graph_htod_cache();
     step()?;
     step()?;
     place.candle.synchronize()?;
-    Scratch::of(device, || place.backend.capture(&place.stream, step))
+    let capture = || place.backend.capture(&place.stream, step);
+    let (graph, _scratch) = Scratch::of(device, capture)?;
+    Ok(Captured { graph, _scratch })
+}
+
+#[cfg(not(feature = "cuda"))]
+fn capture<B: Backend>(place: &Place<B>, step: impl Fn() -> Result<()>) -> Result<Captured<B>> {
+    let graph = place.backend.capture(&place.stream, step)?;
+    Ok(Captured { graph })
 }
