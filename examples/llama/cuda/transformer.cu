@@ -1,9 +1,10 @@
 // What a layer of a transformer does besides its GEMMs and norms, each in one launch where candle takes many:
 //
-//   keep      a prompt: rotates its keys into the cache and copies its values there, before `prompt.cu`
-//   attends decode    one new token for each slot: rotates, keeps and attends. The query heads of a slot that
-//   share a key head are a cluster's, which divides the tokens into up to eight parts swiglu    silu(gate) ·
-//   up choose    the most probable token of each row
+//   keep      a prompt: rotates its keys into the cache and copies its values there. `prompt.cu` attends
+//   decode    one new token for each slot: rotates, keeps and attends. The query heads of a slot that share a
+//             key head are a cluster's, which divides the tokens into up to eight parts
+//   swiglu    silu(gate) · up
+//   choose    the most probable token of each row
 //
 // Scores, their maxima and all sums are f32. Scores are computed tile by tile of 64 tokens, and what has been
 // added up is scaled down when a larger score comes (FlashAttention: Dao, 2023), so that no score leaves the

@@ -2,7 +2,7 @@
 //! SMs busy. Its bits are those of the other kernels.
 
 use warpweave_symm_mem::cuda::{CudaStream, Function, Image, LaunchConfig};
-use warpweave_symm_mem::{Backend, Cuda, DType, DeviceInfo, DevicePtr};
+use warpweave_symm_mem::{Backend, Cuda, DType, DeviceInfo, DevicePtr, kernel_name};
 
 use super::config::{CONFIGS, SWIZZLED_ROW};
 use super::prepared::{Bias, check_compiled, refused, used_bias};
@@ -29,7 +29,7 @@ const WIDTHS: [(usize, usize); 5] = [(16, 4), (24, 4), (32, 4), (48, 4), (64, 2)
 /// Shared memory of an SM that its blocks can use, and what each takes in addition to its own.
 const SM_BYTES: usize = 228 * 1024;
 const BLOCK_BYTES: usize = 1024;
-/// What is left of it to kernels that communicate: their blocks find room beside those that wait for them.
+/// What is left of it to kernels that communicate: their blocks find room while others wait for them.
 const LEFT_BYTES: usize = 8 * 1024;
 
 /// The parameter of the kernel: `FewRowsParams` in `cuda/sm90/few_rows.cu`.
@@ -91,15 +91,15 @@ impl Division {
         let stage = boxes * (width * SWIZZLED_ROW + box_a);
         // The ring starts at a multiple of 1024, and the last box of A is read as one of 64 rows; a stage has
         // two barriers.
-        let beside = 1024 + MOST_ROWS * SWIZZLED_ROW - box_a;
+        let fixed = 1024 + MOST_ROWS * SWIZZLED_ROW - box_a;
         let room = (SM_BYTES - LEFT_BYTES) / if fitting.is_some() { 1 } else { 2 } - BLOCK_BYTES;
-        let stages = ((room - beside) / (stage + 16)).min(steps as usize);
+        let stages = ((room - fixed) / (stage + 16)).min(steps as usize);
         Self {
             width,
             blocks: blocks(width),
             steps,
             stages: stages as u32,
-            shared_bytes: (beside + stages * (stage + 16)) as u32,
+            shared_bytes: (fixed + stages * (stage + 16)) as u32,
         }
     }
 }
@@ -207,20 +207,12 @@ impl PreparedFewRows {
 
 /// The kernel of a width.
 fn name(dtype: DType, width: usize) -> &'static str {
-    macro_rules! of {
-        ($dtype:literal) => {
-            match width {
-                16 => concat!("few_rows_", $dtype, "_16"),
-                24 => concat!("few_rows_", $dtype, "_24"),
-                32 => concat!("few_rows_", $dtype, "_32"),
-                48 => concat!("few_rows_", $dtype, "_48"),
-                _ => concat!("few_rows_", $dtype, "_64"),
-            }
-        };
-    }
-    match dtype {
-        DType::F16 => of!("f16"),
-        _ => of!("bf16"),
+    match width {
+        16 => kernel_name!(dtype, "few_rows", "_16"),
+        24 => kernel_name!(dtype, "few_rows", "_24"),
+        32 => kernel_name!(dtype, "few_rows", "_32"),
+        48 => kernel_name!(dtype, "few_rows", "_48"),
+        _ => kernel_name!(dtype, "few_rows", "_64"),
     }
 }
 

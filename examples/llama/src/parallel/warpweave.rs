@@ -7,7 +7,6 @@
 //! follows gathers them (sequence parallelism: Korthikanti and others, 2022).
 
 use std::collections::HashMap;
-use std::ops::Range;
 use std::sync::Arc;
 
 use candle_core::{Shape, Tensor};
@@ -237,9 +236,15 @@ impl<B: ExecuteBackend + CollectiveKernels> Warpweave<B> {
         Ok((both.get(0)?, both.get(1)?))
     }
 
-    /// A rank's part of so many rows.
-    fn shard(&self, rows: usize, rank: usize) -> Range<usize> {
-        shard(rows, rank, self.world)
+    /// The matrices of all ranks, which have as many rows and columns: `[world, rows, columns]`.
+    fn by_rank(&self, own: &Tensor) -> Result<Tensor> {
+        let (rows, columns) = own.dims2()?;
+        let call = |operands: &[DeviceSlice<'_>], result: DeviceSlice<'_>| {
+            self.collectives
+                .all_gather(&self.stream, operands[0], result)?;
+            Ok(())
+        };
+        self.compute("all-gather", (self.world, rows, columns), &[own], &call)
     }
 }
 
@@ -302,7 +307,7 @@ impl<B: ExecuteBackend + CollectiveKernels> Parallel for Warpweave<B> {
             return self.add_norm(&partial, true, residual, norm);
         }
         let (layers, own) = match self.world > 1 && rows >= self.batches.sharded_rows {
-            true => (&self.scattering, self.shard(rows, self.rank)),
+            true => (&self.scattering, shard(rows, self.rank, self.world)),
             false => (&self.rows, 0..rows),
         };
         let layer = layers.get(&(out, from)).ok_or_else(|| no_layer(weight))?;
@@ -323,34 +328,26 @@ impl<B: ExecuteBackend + CollectiveKernels> Parallel for Warpweave<B> {
     }
 
     fn all_rows(&self, x: &Tensor, rows: usize) -> Result<Tensor> {
-        let (own, hidden) = x.dims2()?;
+        let own = x.dim(0)?;
         if own == rows {
             return Ok(x.clone());
         }
         // Shards differ by a row; all send as many.
         let most = rows.div_ceil(self.world);
         let x = x.pad_with_zeros(0, 0, most - own)?;
-        let call = |operands: &[DeviceSlice<'_>], result: DeviceSlice<'_>| {
-            self.collectives
-                .all_gather(&self.stream, operands[0], result)?;
-            Ok(())
-        };
-        let by_rank = self.compute("all-gather", (self.world * most, hidden), &[&x], &call)?;
+        let by_rank = self.by_rank(&x)?;
         let shards = (0..self.world)
-            .map(|rank| by_rank.narrow(0, rank * most, self.shard(rows, rank).len()))
+            .map(|rank| {
+                by_rank
+                    .get(rank)?
+                    .narrow(0, 0, shard(rows, rank, self.world).len())
+            })
             .collect::<candle_core::Result<Vec<_>>>()?;
         Ok(Tensor::cat(&shards, 0)?)
     }
 
     fn all_gather(&self, columns: &Tensor) -> Result<Tensor> {
-        let (rows, each) = columns.dims2()?;
-        let call = |operands: &[DeviceSlice<'_>], result: DeviceSlice<'_>| {
-            self.collectives
-                .all_gather(&self.stream, operands[0], result)?;
-            Ok(())
-        };
-        let by_rank = self.compute("all-gather", (self.world, rows, each), &[columns], &call)?;
-        side_by_side(&by_rank)
+        side_by_side(&self.by_rank(columns)?)
     }
 
     fn finish(&self) -> Result<()> {

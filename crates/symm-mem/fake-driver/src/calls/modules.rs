@@ -204,10 +204,8 @@ calls! {
         };
         let stream = config.hStream as u64;
         if is_programmatic(config) {
-            let mut driver = lock();
-            let captures = driver.capture_of(stream).is_some();
             require(
-                !captures || driver.follows_one_kernel(stream),
+                lock().may_follow_early(stream),
                 R::CUDA_ERROR_INVALID_VALUE,
                 "a programmatic edge of a graph that is from no kernel",
             )?;

@@ -86,7 +86,8 @@ impl Capture {
     }
 
     pub fn work_of(&self, node: u64) -> Option<&Work> {
-        self.work.get((node % Self::MOST_WORK) as usize - 1)
+        let number = (node % Self::MOST_WORK) as usize;
+        self.work.get(number.checked_sub(1)?)
     }
 
     pub fn join(&mut self, stream: u64, seen: &BTreeMap<u64, usize>) {

@@ -55,9 +55,9 @@ impl Driver {
         }
     }
 
-    /// Whether all that work on the stream would come after, in a capture, is one kernel.
-    pub fn follows_one_kernel(&mut self, stream: u64) -> bool {
-        self.capture_of(stream).is_some_and(|(_, capture)| {
+    /// Whether a kernel may start before its predecessor has ended: in a capture, after one kernel alone.
+    pub fn may_follow_early(&mut self, stream: u64) -> bool {
+        self.capture_of(stream).is_none_or(|(_, capture)| {
             let after = capture.after.get(&stream).map_or(&[][..], |nodes| nodes);
             let is_kernel = |node| matches!(capture.work_of(node), Some(Work::Kernel(_)));
             matches!(after, [node] if is_kernel(*node))
