@@ -42,6 +42,44 @@ struct Flag {
     pending: Vec<(NodeId, usize)>,
 }
 
+/// Some steps in their order, each with a time.
+#[derive(Default)]
+struct Steps(Vec<(NodeId, f64)>);
+
+impl Steps {
+    fn insert(&mut self, id: NodeId, time: f64) {
+        let place = self.0.partition_point(|&(other, _)| other < id);
+        self.0.insert(place, (id, time));
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (NodeId, f64)> {
+        self.0.iter().copied()
+    }
+
+    fn ids(&self) -> impl Iterator<Item = NodeId> {
+        self.iter().map(|(id, _)| id)
+    }
+
+    /// Takes those out whose time is over.
+    fn take(&mut self, is_over: impl Fn(f64) -> bool) -> Vec<NodeId> {
+        let over = self.0.extract_if(.., |(_, time)| is_over(*time));
+        over.map(|(id, _)| id).collect()
+    }
+}
+
+/// How fast steps run together, and what that depends on.
+#[derive(Default)]
+struct Shares {
+    /// Each step that runs, whether it is in its last wave, and whether it was placed before.
+    steps: Vec<(NodeId, bool, bool)>,
+    /// GPUs without a reserve.
+    exhausted: Vec<bool>,
+    /// Of each step.
+    speeds: Vec<f64>,
+    /// That each GPU draws, 1 where all SMs multiply.
+    power: Vec<f64>,
+}
+
 struct Engine<'a, 'p> {
     program: &'a Program<'p>,
     machine: &'a Machine,
@@ -57,11 +95,13 @@ struct Engine<'a, 'p> {
     held: Vec<f64>,
     flags: BTreeMap<(SlotId, usize, usize), Flag>,
     /// Steps in their fixed part, and when that ends.
-    delayed: BTreeMap<NodeId, f64>,
+    delayed: Steps,
     /// Steps that run, and what is left of them at full speed, µs.
-    running: BTreeMap<NodeId, f64>,
+    running: Steps,
     /// Those of them most of whose blocks have their places, which they keep.
     placed: BTreeSet<NodeId>,
+    /// How fast they ran when they were looked at last.
+    shares: Shares,
     /// Signals and waits whose turn has come and whose block finds no place.
     kept_out: BTreeSet<NodeId>,
     engines: Vec<usize>,
@@ -99,9 +139,10 @@ impl<'a, 'p> Engine<'a, 'p> {
             cause: vec![(Cause::Start, None); count],
             held: vec![f64::NEG_INFINITY; count],
             flags: BTreeMap::new(),
-            delayed: BTreeMap::new(),
-            running: BTreeMap::new(),
+            delayed: Steps::default(),
+            running: Steps::default(),
             placed: BTreeSet::new(),
+            shares: Shares::default(),
             kept_out: BTreeSet::new(),
             engines: vec![machine.gpu.copy_engines; program.plans.len()],
             reserve: vec![most_reserve(machine); program.plans.len()],
@@ -176,24 +217,25 @@ impl<'a, 'p> Engine<'a, 'p> {
     fn has_engine(&self, id: NodeId) -> bool {
         let rank = self.program.nodes[id].rank;
         let pulls =
-            |other: &NodeId| self.costs[*other].pulls && self.program.nodes[*other].rank == rank;
-        let mut under_way = self.running.keys().chain(self.delayed.keys());
+            |other: NodeId| self.costs[other].pulls && self.program.nodes[other].rank == rank;
+        let mut under_way = self.running.ids().chain(self.delayed.ids());
         self.engines[rank] > 0 && !(self.costs[id].pulls && under_way.any(pulls))
     }
 
     /// Goes on to the next moment at which something happens.
     fn advance(&mut self) -> bool {
-        let (speeds, power) = self.speeds();
-        let ran = self.running.keys().zip(&speeds);
+        let shares = self.shares();
+        let (speeds, power) = (&shares.speeds, &shares.power);
+        let ran = self.running.ids().zip(speeds);
         self.placed = ran
             .filter(|(_, speed)| **speed > PLACED)
-            .map(|(&id, _)| id)
+            .map(|(id, _)| id)
             .collect();
         let sustained = self.machine.gemm.throttled;
-        let ends = self.running.iter().zip(&speeds);
+        let ends = self.running.iter().zip(speeds);
         let next = ends
-            .map(|((&id, &left), speed)| self.now + self.until_change(id, left) / speed)
-            .chain(self.delayed.values().copied())
+            .map(|((id, left), speed)| self.now + self.until_change(id, left) / speed)
+            .chain(self.delayed.iter().map(|(_, at)| at))
             .chain(
                 // When a GPU's GEMMs become slower.
                 power
@@ -207,7 +249,7 @@ impl<'a, 'p> Engine<'a, 'p> {
             return false;
         };
         let step = (next - self.now).max(0.0);
-        for (reserve, power) in self.reserve.iter_mut().zip(&power) {
+        for (reserve, power) in self.reserve.iter_mut().zip(power) {
             let left = *reserve + step * (sustained - power);
             *reserve = left.min(most_reserve(self.machine));
             if *reserve <= INSTANT {
@@ -215,25 +257,19 @@ impl<'a, 'p> Engine<'a, 'p> {
             }
         }
         let mut ended = Vec::new();
-        for ((&id, left), speed) in self.running.iter_mut().zip(&speeds) {
+        let mut with_speeds = speeds.iter();
+        self.running.0.retain_mut(|(id, left)| {
+            let speed = with_speeds.next().copied().unwrap_or_default();
             *left -= step * speed;
-            if *left <= INSTANT * speed {
-                ended.push(id);
+            let is_over = *left <= INSTANT * speed;
+            if is_over {
+                ended.push(*id);
             }
-        }
+            !is_over
+        });
+        self.shares = shares;
         self.now = self.now.max(next);
-        for &id in &ended {
-            self.running.remove(&id);
-        }
-        let due = |at: &f64| *at <= self.now + INSTANT;
-        let started: Vec<NodeId> = self
-            .delayed
-            .iter()
-            .filter(|(_, at)| due(at))
-            .map(|(&id, _)| id)
-            .collect();
-        for id in started {
-            self.delayed.remove(&id);
+        for id in self.delayed.take(|at| at <= self.now + INSTANT) {
             if self.costs[id].time > 0.0 {
                 self.running.insert(id, self.costs[id].time);
             } else {
@@ -253,36 +289,43 @@ impl<'a, 'p> Engine<'a, 'p> {
         true
     }
 
-    /// The speeds of what runs, in the order of `running`, and the power that each GPU draws, 1 where all SMs
-    /// multiply. Blocks keep their places; then what begins first gets SMs first, and what comes later what is
-    /// left of them, as blocks are dispatched in the order of launches, those of urgent streams before others.
-    /// GEMMs of GPUs without a reserve are throttled to what power sustains.
-    fn speeds(&self) -> (Vec<f64>, Vec<f64>) {
-        let gpus = self.reserve.len();
-        let running: Vec<(usize, &Cost)> = self
-            .running
-            .keys()
-            .map(|&id| (self.program.nodes[id].rank, &self.costs[id]))
+    /// The speeds of what runs, in the order of `running`, and the power that each GPU draws. Blocks keep their
+    /// places; then what begins first gets SMs first, and what comes later what is left of them, as blocks are
+    /// dispatched in the order of launches, those of urgent streams before others. GEMMs of GPUs without a
+    /// reserve are throttled to what power sustains.
+    fn shares(&mut self) -> Shares {
+        let known = std::mem::take(&mut self.shares);
+        let exhausted: Vec<bool> = self.reserve.iter().map(|&left| left <= 0.0).collect();
+        let steps = self.running.iter();
+        let steps: Vec<_> = steps
+            .map(|(id, left)| (id, self.is_last_wave(id, left), self.placed.contains(&id)))
             .collect();
-        let loads: Vec<Loads> = self
-            .running
-            .iter()
-            .map(|(&id, &left)| self.takes(id, left))
-            .collect();
-        let with = running.iter().zip(&loads);
-        let with = with.map(|(&(rank, cost), loads)| (rank, cost, loads));
-        let contention = Contention::of(self.machine, gpus, with);
-        let jobs = running.iter().zip(&loads).zip(self.places());
+        if (&known.steps, &known.exhausted) == (&steps, &exhausted) {
+            return known;
+        }
+        let ranks = |&(id, ..): &(NodeId, bool, bool)| self.program.nodes[id].rank;
+        let costs = |&(id, ..): &(NodeId, bool, bool)| &self.costs[id];
+        let running = self.running.iter();
+        let loads: Vec<Loads> = running.map(|(id, left)| self.takes(id, left)).collect();
+        let with = steps.iter().zip(&loads);
+        let with = with.map(|(step, loads)| (ranks(step), costs(step), loads));
+        let contention = Contention::of(self.machine, self.reserve.len(), with);
+        let jobs = steps.iter().zip(&loads).zip(self.places());
         let jobs: Vec<InTurn<'_>> = jobs
-            .map(|(((_, cost), loads), place)| InTurn {
+            .map(|((step, loads), place)| InTurn {
                 loads,
                 place,
-                together: cost.gemm,
+                together: costs(step).gemm,
             })
             .collect();
         let mut speeds = speeds_in_turn(&jobs, |resource| contention.capacity(resource));
         let power = self.draw(&jobs, &mut speeds);
-        (speeds, power)
+        Shares {
+            steps,
+            exhausted,
+            speeds,
+            power,
+        }
     }
 
     fn finish(&mut self, id: NodeId) {
@@ -303,7 +346,7 @@ impl<'a, 'p> Engine<'a, 'p> {
                 self.signal(id, slot, to);
             }
         }
-        for next in self.successors[id].clone() {
+        for next in std::mem::take(&mut self.successors[id]) {
             self.missing[next] -= 1;
             let theirs = &self.program.nodes[next];
             let cause = if theirs.entries.contains(&id) {

@@ -14,7 +14,7 @@ impl Engine<'_, '_> {
     /// without a tile are free.
     pub(super) fn takes(&self, id: NodeId, left: f64) -> Loads {
         let cost = &self.costs[id];
-        let is_last = cost.gemm && left <= cost.last_wave.us + INSTANT;
+        let is_last = self.is_last_wave(id, left);
         let take = |&(resource, load): &(Resource, f64)| match resource {
             Resource::Sms(_) | Resource::Power(_) if is_last => {
                 (resource, load.min(cost.last_wave.sms))
@@ -22,6 +22,12 @@ impl Engine<'_, '_> {
             _ => (resource, load),
         };
         cost.loads.iter().map(take).collect()
+    }
+
+    /// Whether it is a GEMM with nothing left but its last wave.
+    pub(super) fn is_last_wave(&self, id: NodeId, left: f64) -> bool {
+        let cost = &self.costs[id];
+        cost.gemm && left <= cost.last_wave.us + INSTANT
     }
 
     /// How long a step runs at full speed before it ends, or before it takes less.
@@ -36,7 +42,7 @@ impl Engine<'_, '_> {
     /// none.
     pub(super) fn places(&self) -> Vec<usize> {
         let mut queues: BTreeMap<usize, Vec<(bool, bool, f64, NodeId)>> = BTreeMap::new();
-        for &id in self.running.keys() {
+        for id in self.running.ids() {
             let rank = self.program.nodes[id].rank;
             let needs = |r: Resource| r == Resource::Sms(rank);
             if self.costs[id].loads.iter().any(|&(r, _)| needs(r)) {
@@ -56,15 +62,14 @@ impl Engine<'_, '_> {
             queue.sort_by(|a, b| (a.0, a.1).cmp(&(b.0, b.1)).then(a.2.total_cmp(&b.2)));
             places.extend(queue.iter().enumerate().map(|(at, &(.., id))| (id, at)));
         }
-        let of = |id: &NodeId| places.get(id).copied().unwrap_or(0);
-        self.running.keys().map(of).collect()
+        let of = |id: NodeId| places.get(&id).copied().unwrap_or(0);
+        self.running.ids().map(of).collect()
     }
 
     /// The GEMMs of a GPU that were launched, and what is left of them at full speed, µs.
     fn gemms(&self, rank: usize) -> impl Iterator<Item = (NodeId, f64)> {
-        let running = self.running.iter().map(|(&id, &left)| (id, left));
-        let launched = self.delayed.keys().map(|&id| (id, self.costs[id].time));
-        let all = running.chain(launched);
+        let launched = self.delayed.ids().map(|id| (id, self.costs[id].time));
+        let all = self.running.iter().chain(launched);
         all.filter(move |(id, _)| self.costs[*id].gemm && self.program.nodes[*id].rank == rank)
     }
 

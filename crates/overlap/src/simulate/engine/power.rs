@@ -22,8 +22,8 @@ impl Engine<'_, '_> {
         let sustained = self.machine.gemm.throttled;
         let steps: Vec<(NodeId, usize)> = self
             .running
-            .keys()
-            .map(|&id| (id, self.program.nodes[id].rank))
+            .ids()
+            .map(|id| (id, self.program.nodes[id].rank))
             .collect();
         let held: Vec<f64> = jobs
             .iter()
