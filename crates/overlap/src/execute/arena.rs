@@ -169,22 +169,23 @@ impl<B: Backend> Arenas<B> {
             .map_or_else(ArenaSize::default, |arena| arena.size)
     }
 
-    /// Makes the arena of nodes of `node_size` ranks hold `size`. Where it is too small on any rank, whose
-    /// local parts may differ, a larger one takes its place on all; the former stays for as long as a
-    /// captured graph may use it. Collective; `exchange` is that of the node.
+    /// Makes the arena of nodes as large as `node` hold `size`. Where it is too small on any rank of `all`,
+    /// whose local parts may differ, a larger one takes its place on all of them, as exchanges of nodes are
+    /// collective over all ranks; the former stays for as long as a captured graph may use it. Collective.
     pub fn reserve(
         &mut self,
         backend: &B,
-        exchange: &Arc<dyn Exchange>,
-        node_size: usize,
+        all: &Arc<dyn Exchange>,
+        node: &Arc<dyn Exchange>,
         size: ArenaSize,
     ) -> Result<()> {
+        let node_size = node.world();
         let present = self.size(node_size);
-        let holds = exchange.all_gather("arena.holds", &[u8::from(present.holds(size))])?;
+        let holds = all.all_gather("arena.holds", &[u8::from(present.holds(size))])?;
         if holds.iter().all(|holds| *holds == [1]) {
             return Ok(());
         }
-        let arena = Arena::new(backend, exchange, present.or(size))?;
+        let arena = Arena::new(backend, node, present.or(size))?;
         let arena = Arc::new(arena);
         match self.current.iter_mut().find(|(of, _)| *of == node_size) {
             None => self.current.push((node_size, arena)),
@@ -208,16 +209,19 @@ impl<B: Backend> Arenas<B> {
 
 #[cfg(test)]
 mod tests {
-    use warpweave_symm_mem::{Host, ThreadExchange};
+    use warpweave_symm_mem::{Host, SubExchange, ThreadExchange};
 
     use super::*;
 
-    #[test]
-    fn ranks_with_local_parts_of_different_sizes_grow_together() {
+    /// Bytes of the arenas of two ranks, in nodes of `node_size`, that need more and more.
+    fn grown(node_size: usize) -> Vec<usize> {
         let ranks = ThreadExchange::group(2).into_iter().enumerate();
         let ranks = ranks.map(|(rank, exchange)| {
             std::thread::spawn(move || {
-                let exchange: Arc<dyn Exchange> = Arc::new(exchange);
+                let all: Arc<dyn Exchange> = Arc::new(exchange);
+                let first = rank / node_size * node_size;
+                let node = SubExchange::new(all.clone(), first..first + node_size).unwrap();
+                let node: Arc<dyn Exchange> = Arc::new(node);
                 let (backend, mut arenas) = (Host::new(), Arenas::default());
                 let size = |local| ArenaSize {
                     symmetric: 64,
@@ -226,15 +230,21 @@ mod tests {
                 };
                 // The second is too much for rank 1 alone.
                 for local in [[4096, 1024][rank], 2048] {
-                    arenas.reserve(&backend, &exchange, 2, size(local)).unwrap();
-                    assert!(arenas.size(2).holds(size(local)));
+                    arenas.reserve(&backend, &all, &node, size(local)).unwrap();
+                    assert!(arenas.size(node_size).holds(size(local)));
                 }
-                exchange.barrier("grown").unwrap();
+                all.barrier("grown").unwrap();
                 arenas.bytes().0
             })
         });
         let ranks: Vec<_> = ranks.collect();
-        let bytes = ranks.into_iter().map(|rank| rank.join().unwrap());
-        assert_eq!(bytes.collect::<Vec<_>>(), [64 + 4096, 64 + 2048]);
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    }
+
+    #[test]
+    fn ranks_with_local_parts_of_different_sizes_grow_together() {
+        for node_size in [1, 2] {
+            assert_eq!(grown(node_size), [64 + 4096, 64 + 2048]);
+        }
     }
 }
