@@ -177,13 +177,13 @@ __device__ __forceinline__ void prompt(const Prompt& prompt) {
       }
       largest = fmaxf(most[half], most_of_row(largest) * scale);
       // Every row sees a token of the first tile.
-      factor[half] = exp2f(most[half] - largest);
+      factor[half] = two_to(most[half] - largest);
       most[half] = largest;
       float added = 0;
 #pragma unroll
       for (uint32_t i = 2 * half; i < kTokens / 2; i += 4) {
-        scores[i] = exp2f(scores[i] * scale - largest);
-        scores[i + 1] = exp2f(scores[i + 1] * scale - largest);
+        scores[i] = two_to(scores[i] * scale - largest);
+        scores[i + 1] = two_to(scores[i + 1] * scale - largest);
         added += scores[i] + scores[i + 1];
       }
       sum[half] = sum[half] * factor[half] + added;

@@ -113,7 +113,7 @@ struct Heads {
         for (uint32_t n = 0; n < kRows / 8; ++n) {
 #pragma unroll
           for (uint32_t i = 2 * row; i < 2 * row + 2; ++i) {
-            scores[n][i] = exp2f(scores[n][i] * scale - base);
+            scores[n][i] = two_to(scores[n][i] * scale - base);
             added += scores[n][i];
           }
         }

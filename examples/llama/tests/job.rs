@@ -32,7 +32,8 @@ fn the_bench_writes_its_report() {
     let folder = tempfile::tempdir().unwrap();
     let mut bench = Command::new(PROGRAM);
     bench.args([
-        "bench", "--ranks", "2", "--layers", "1", "--rounds", "1", "--steps", "2", "--report",
+        "bench", "--ranks", "2", "--layers", "1", "--rounds", "1", "--steps", "2", "--tune",
+        "--report",
     ]);
     let output = bench.arg(folder.path()).output().unwrap();
     assert!(

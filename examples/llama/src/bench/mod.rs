@@ -57,6 +57,9 @@ pub struct Bench {
     /// Rounds, of which the median counts
     #[arg(long, default_value_t = 3)]
     rounds: usize,
+    /// Measure first what computes each layer fastest, and keep it for later jobs on this machine
+    #[arg(long)]
+    tune: bool,
     /// Figures of others, as peers/torch_llama.py writes them
     #[arg(long)]
     peer: Option<PathBuf>,
@@ -153,7 +156,11 @@ impl Bench {
             ..batches
         };
         let by = |batches| Warpweave::new(place, &exchange, &config, dtype, batches);
-        let (parallel, fastest) = (by(batches)?, by(any_bits)?);
+        let (mut parallel, mut fastest) = (by(batches)?, by(any_bits)?);
+        if self.tune {
+            parallel.tune(&place.candle, dtype)?;
+            fastest.tune(&place.candle, dtype)?;
+        }
         let silent = Silent(&parallel);
         let mut ways: Vec<(&str, &dyn Parallel)> = vec![
             (WARPWEAVE, &parallel),

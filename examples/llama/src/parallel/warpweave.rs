@@ -6,10 +6,11 @@
 //! prompts, each rank gets its shard of the reduced rows alone, adds and normalizes these, and the GEMM that
 //! follows gathers them (sequence parallelism: Korthikanti and others, 2022).
 
-use std::collections::HashMap;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use candle_core::{Shape, Tensor};
+use candle_core::{Device, Shape, Tensor};
 use warpweave_comm::{AddRmsNorm, CollectiveKernels, CollectiveOptions, Collectives};
 use warpweave_overlap::execute::{DeviceSlice, ExecuteBackend, Executor};
 use warpweave_overlap::layers::{
@@ -62,13 +63,13 @@ pub struct Warpweave<B: ExecuteBackend + CollectiveKernels> {
     world: usize,
     batches: Batches,
     /// Of each (out, in) and whether there is a bias; a row-parallel layer's partials among them.
-    columns: HashMap<(usize, usize, bool), ColumnParallelLinear<B>>,
+    columns: BTreeMap<(usize, usize, bool), ColumnParallelLinear<B>>,
     /// The same for rows that are sharded.
-    gathering: HashMap<(usize, usize, bool), ColumnParallelLinear<B>>,
+    gathering: BTreeMap<(usize, usize, bool), ColumnParallelLinear<B>>,
     /// Of each (out, in), in being this rank's.
-    rows: HashMap<(usize, usize), RowParallelLinear<B>>,
+    rows: BTreeMap<(usize, usize), RowParallelLinear<B>>,
     /// The same with results that are sharded.
-    scattering: HashMap<(usize, usize), RowParallelLinear<B>>,
+    scattering: BTreeMap<(usize, usize), RowParallelLinear<B>>,
 }
 
 impl<B: ExecuteBackend + CollectiveKernels> Warpweave<B> {
@@ -108,7 +109,7 @@ impl<B: ExecuteBackend + CollectiveKernels> Warpweave<B> {
         let heads = (config.num_attention_heads + 2 * config.kv_heads()) / world * head;
         let attended = config.num_attention_heads / world * head;
         let width = config.intermediate_size / world;
-        let (mut columns, mut gathering) = (HashMap::new(), HashMap::new());
+        let (mut columns, mut gathering) = (BTreeMap::new(), BTreeMap::new());
         for (shape, is_after_norm) in [
             ((heads, hidden, config.has_qkv_bias()), true),
             ((hidden, attended, false), false),
@@ -129,7 +130,7 @@ impl<B: ExecuteBackend + CollectiveKernels> Warpweave<B> {
                 gathering.insert(shape, layer(Input::SequenceSharded)?);
             }
         }
-        let (mut rows, mut scattering) = (HashMap::new(), HashMap::new());
+        let (mut rows, mut scattering) = (BTreeMap::new(), BTreeMap::new());
         for from in [attended, width] {
             let problem = Problem::new(batches.rows, hidden, from * world, dtype);
             let layer = |output| RowParallelLinear::new(&layers, &problem, output, &reproducible);
@@ -151,6 +152,53 @@ impl<B: ExecuteBackend + CollectiveKernels> Warpweave<B> {
             rows,
             scattering,
         })
+    }
+
+    /// Measures what could compute the layers that communicate, chooses the fastest for each number of rows,
+    /// and keeps the times for later jobs on this machine. Collective; it takes half a minute on GPUs.
+    ///
+    /// # Errors
+    /// Errors of the device; a rank that did not come.
+    pub fn tune(&mut self, device: &Device, dtype: candle_core::DType) -> Result<()> {
+        let all = self.batches.rows;
+        let own = shard(all, self.rank, self.world).len();
+        let stream = &self.stream;
+        // Gives `tune` an x and a y of so many rows, and a weight.
+        let with = |x: usize, y: usize, (out, from, has_bias), tune: &Call<'_>| -> Result<()> {
+            let random =
+                |rows: usize| Tensor::randn(0f32, 1f32, (rows, from), device)?.to_dtype(dtype);
+            let mut operands = vec![random(x)?, random(out)?];
+            if has_bias {
+                operands.push(Tensor::zeros(out, dtype, device)?);
+            }
+            let op = Op {
+                name: "tune",
+                kind: B::KIND,
+                shape: Shape::from((y, out)),
+                call: tune,
+            };
+            op.apply(&operands.iter().collect::<Vec<_>>())?;
+            Ok(())
+        };
+        for (&shape, layer) in &mut self.gathering {
+            let layer = RefCell::new(layer);
+            with(own, all, shape, &|operands, y| {
+                let (x, weight, bias) = (operands[0], operands[1], operands.get(2).copied());
+                layer.borrow_mut().tune(stream, x, weight, bias, y)?;
+                Ok(())
+            })?;
+        }
+        for (layers, rows) in [(&mut self.rows, all), (&mut self.scattering, own)] {
+            for (&(out, from), layer) in layers {
+                let layer = RefCell::new(layer);
+                with(all, rows, (out, from, false), &|operands, y| {
+                    let [x, weight] = [operands[0], operands[1]];
+                    layer.borrow_mut().tune(stream, x, weight, y)?;
+                    Ok(())
+                })?;
+            }
+        }
+        Ok(())
     }
 
     /// Bytes on this rank of what the layers share and have of their own.
@@ -247,6 +295,9 @@ impl<B: ExecuteBackend + CollectiveKernels> Warpweave<B> {
         self.compute("all-gather", (self.world, rows, columns), &[own], &call)
     }
 }
+
+/// What an operation computes.
+type Call<'a> = dyn Fn(&[DeviceSlice<'_>], DeviceSlice<'_>) -> Result<()> + 'a;
 
 fn halves(slice: DeviceSlice<'_>) -> [DeviceSlice<'_>; 2] {
     let half = slice.bytes() / 2;
