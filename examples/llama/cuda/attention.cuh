@@ -86,8 +86,8 @@ __device__ __forceinline__ float score_scale() {
 
 // Of the vectors of a head at `position`, the number `pair` of the first half and of the second, rotated.
 template <typename T, uint32_t kHead>
-__device__ __forceinline__ void rotated(const Attention& p, const uint4* head, uint32_t position, uint32_t pair,
-                                        uint4 (&turned)[2]) {
+__device__ __forceinline__ void rotated(const Attention& p, const uint4* head, uint32_t position,
+                                        uint32_t pair, uint4 (&turned)[2]) {
   constexpr uint32_t kHalf = kHead / 16;
   const uint64_t turn = (uint64_t(position) * 3 + 1) * kHalf + pair;
   float first[8], second[8], cosine[8], sine[8], a[8], b[8];

@@ -289,10 +289,10 @@ impl<'a, 'p> Engine<'a, 'p> {
         true
     }
 
-    /// The speeds of what runs, in the order of `running`, and the power that each GPU draws. Blocks keep their
-    /// places; then what begins first gets SMs first, and what comes later what is left of them, as blocks are
-    /// dispatched in the order of launches, those of urgent streams before others. GEMMs of GPUs without a
-    /// reserve are throttled to what power sustains.
+    /// The speeds of what runs, in the order of `running`, and the power that each GPU draws. Blocks keep
+    /// their places; then what begins first gets SMs first, and what comes later what is left of them, as
+    /// blocks are dispatched in the order of launches, those of urgent streams before others. GEMMs of GPUs
+    /// without a reserve are throttled to what power sustains.
     fn shares(&mut self) -> Shares {
         let known = std::mem::take(&mut self.shares);
         let exhausted: Vec<bool> = self.reserve.iter().map(|&left| left <= 0.0).collect();
