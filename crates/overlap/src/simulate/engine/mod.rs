@@ -14,7 +14,7 @@ use crate::simulate::error::SimulateError;
 use crate::simulate::machine::Machine;
 use crate::simulate::sharing::{InTurn, Loads, speeds_in_turn};
 use crate::timeline::{Cause, Timeline};
-use power::{PLACED, most_reserve};
+use power::most_reserve;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What happens within a picosecond happens at once, µs.
@@ -98,8 +98,6 @@ struct Engine<'a, 'p> {
     delayed: Steps,
     /// Steps that run, and what is left of them at full speed, µs.
     running: Steps,
-    /// Those of them most of whose blocks have their places, which they keep.
-    placed: BTreeSet<NodeId>,
     /// How fast they ran when they were looked at last.
     shares: Shares,
     /// Signals and waits whose turn has come and whose block finds no place.
@@ -141,7 +139,6 @@ impl<'a, 'p> Engine<'a, 'p> {
             flags: BTreeMap::new(),
             delayed: Steps::default(),
             running: Steps::default(),
-            placed: BTreeSet::new(),
             shares: Shares::default(),
             kept_out: BTreeSet::new(),
             engines: vec![machine.gpu.copy_engines; program.plans.len()],
@@ -224,13 +221,10 @@ impl<'a, 'p> Engine<'a, 'p> {
 
     /// Goes on to the next moment at which something happens.
     fn advance(&mut self) -> bool {
-        let shares = self.shares();
-        let (speeds, power) = (&shares.speeds, &shares.power);
-        let ran = self.running.ids().zip(speeds);
-        self.placed = ran
-            .filter(|(_, speed)| **speed > PLACED)
-            .map(|(id, _)| id)
-            .collect();
+        if let Some(shares) = self.changed_shares() {
+            self.shares = shares;
+        }
+        let (speeds, power) = (&self.shares.speeds, &self.shares.power);
         let sustained = self.machine.gemm.throttled;
         let ends = self.running.iter().zip(speeds);
         let next = ends
@@ -267,7 +261,6 @@ impl<'a, 'p> Engine<'a, 'p> {
             }
             !is_over
         });
-        self.shares = shares;
         self.now = self.now.max(next);
         for id in self.delayed.take(|at| at <= self.now + INSTANT) {
             if self.costs[id].time > 0.0 {
@@ -293,15 +286,16 @@ impl<'a, 'p> Engine<'a, 'p> {
     /// their places; then what begins first gets SMs first, and what comes later what is left of them, as
     /// blocks are dispatched in the order of launches, those of urgent streams before others. GEMMs of GPUs
     /// without a reserve are throttled to what power sustains.
-    fn shares(&mut self) -> Shares {
-        let known = std::mem::take(&mut self.shares);
+    ///
+    /// `None` where nothing that they depend on has changed.
+    fn changed_shares(&self) -> Option<Shares> {
         let exhausted: Vec<bool> = self.reserve.iter().map(|&left| left <= 0.0).collect();
         let steps = self.running.iter();
         let steps: Vec<_> = steps
-            .map(|(id, left)| (id, self.is_last_wave(id, left), self.placed.contains(&id)))
+            .map(|(id, left)| (id, self.is_last_wave(id, left), self.is_placed(id)))
             .collect();
-        if (&known.steps, &known.exhausted) == (&steps, &exhausted) {
-            return known;
+        if (&self.shares.steps, &self.shares.exhausted) == (&steps, &exhausted) {
+            return None;
         }
         let ranks = |&(id, ..): &(NodeId, bool, bool)| self.program.nodes[id].rank;
         let costs = |&(id, ..): &(NodeId, bool, bool)| &self.costs[id];
@@ -320,12 +314,12 @@ impl<'a, 'p> Engine<'a, 'p> {
             .collect();
         let mut speeds = speeds_in_turn(&jobs, |resource| contention.capacity(resource));
         let power = self.draw(&jobs, &mut speeds);
-        Shares {
+        Some(Shares {
             steps,
             exhausted,
             speeds,
             power,
-        }
+        })
     }
 
     fn finish(&mut self, id: NodeId) {

@@ -1,5 +1,6 @@
 //! Places on SMs: what a GEMM holds of them, and who gets those that are free.
 
+use super::power::PLACED;
 use super::{Engine, INSTANT, op_of};
 use crate::check::program::NodeId;
 use crate::simulate::sharing::{Loads, Resource};
@@ -38,6 +39,12 @@ impl Engine<'_, '_> {
         }
     }
 
+    /// Whether most blocks of a step had their places when it was looked at last: it keeps them.
+    pub(super) fn is_placed(&self, id: NodeId) -> bool {
+        let found = self.shares.steps.binary_search_by_key(&id, |step| step.0);
+        found.is_ok_and(|place| self.shares.speeds[place] > PLACED)
+    }
+
     /// For each step that runs its place in the queue for its GPU's SMs, 0 for the first and for what needs
     /// none.
     pub(super) fn places(&self) -> Vec<usize> {
@@ -49,7 +56,7 @@ impl Engine<'_, '_> {
                 // Its turn may have come long before what it waited for; the blocks come with the latter.
                 let begun = self.start[id].unwrap_or(self.now).max(self.held[id]);
                 queues.entry(rank).or_default().push((
-                    !self.placed.contains(&id),
+                    !self.is_placed(id),
                     !self.is_urgent(id),
                     begun,
                     id,
