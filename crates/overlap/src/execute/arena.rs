@@ -169,17 +169,16 @@ impl<B: Backend> Arenas<B> {
             .map_or_else(ArenaSize::default, |arena| arena.size)
     }
 
-    /// Makes the arena of nodes as large as `node` hold `size`. Where it is too small on any rank of `all`,
+    /// Makes the arena of nodes of `node_size` ranks hold `size`. Where it is too small on any rank of `all`,
     /// whose local parts may differ, a larger one takes its place on all of them, as exchanges of nodes are
     /// collective over all ranks; the former stays for as long as a captured graph may use it. Collective.
     pub fn reserve(
         &mut self,
         backend: &B,
         all: &Arc<dyn Exchange>,
-        node: &Arc<dyn Exchange>,
+        (node, node_size): (&Arc<dyn Exchange>, usize),
         size: ArenaSize,
     ) -> Result<()> {
-        let node_size = node.world();
         let present = self.size(node_size);
         let holds = all.all_gather("arena.holds", &[u8::from(present.holds(size))])?;
         if holds.iter().all(|holds| *holds == [1]) {
@@ -230,7 +229,8 @@ mod tests {
                 };
                 // The second is too much for rank 1 alone.
                 for local in [[4096, 1024][rank], 2048] {
-                    arenas.reserve(&backend, &all, &node, size(local)).unwrap();
+                    let place = (&node, node_size);
+                    arenas.reserve(&backend, &all, place, size(local)).unwrap();
                     assert!(arenas.size(node_size).holds(size(local)));
                 }
                 all.barrier("grown").unwrap();

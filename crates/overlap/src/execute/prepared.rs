@@ -183,7 +183,7 @@ impl<B: ExecuteBackend> Executor<B> {
         let size = bounds.iter().map(|(_, bound)| bound.size);
         let size = size.fold(ArenaSize::default(), ArenaSize::or);
         let mut arenas = self.0.arenas.lock();
-        arenas.reserve(&self.0.backend, &exchange, &node, size)?;
+        arenas.reserve(&self.0.backend, &exchange, (&node, plan.node_size), size)?;
         drop(arenas);
         let programs = bounds.into_iter().map(|(m, bound)| (m, (0, bound)));
         prepared.state.lock().programs.extend(programs);
