@@ -53,7 +53,8 @@ impl Batches {
     }
 }
 
-/// A rank's layers, by shape: all layers of the transformer share them.
+/// A rank's layers, by shape: all layers of the transformer share them. They have an order, as tuning them is
+/// collective.
 pub struct Warpweave<B: ExecuteBackend + CollectiveKernels> {
     backend: B,
     stream: B::Stream,
@@ -224,7 +225,7 @@ impl<B: ExecuteBackend + CollectiveKernels> Warpweave<B> {
         name: &'static str,
         shape: impl Into<Shape>,
         operands: &[&Tensor],
-        call: &dyn Fn(&[DeviceSlice<'_>], DeviceSlice<'_>) -> Result<()>,
+        call: &Call<'_>,
     ) -> Result<Tensor> {
         // candle's operations on the CPU have ended when they return. On a GPU all are on one stream.
         let call = |operands: &[DeviceSlice<'_>], result: DeviceSlice<'_>| {
