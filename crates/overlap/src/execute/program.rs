@@ -82,11 +82,7 @@ impl<B: ExecuteBackend> Program<B> {
     /// The algorithms of the plan's GEMMs, in order, for tables and logs.
     pub fn algorithms(&self) -> Vec<String> {
         let gemms = self.steps.iter().filter_map(|step| match &step.action {
-            Action::Gemm(gemm) => Some(format!(
-                "{}: {}",
-                gemm.provider,
-                B::gemm_algorithm(&gemm.plan)
-            )),
+            Action::Gemm(gemm) => Some(B::gemm_algorithm(&gemm.plan)),
             Action::Kernel { launch, .. } => launch.algorithm(),
             _ => None,
         });
