@@ -48,9 +48,6 @@ pub struct CollectiveTimes {
     /// channels.
     #[serde(default, skip_serializing_if = "Times::is_empty")]
     pub pairs: Times,
-    /// By a collective's name the bytes from which copy engines do it, which take no SMs.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub by_engine: BTreeMap<String, f64>,
 }
 
 /// By a collective's name pairs of bytes and µs.
@@ -64,19 +61,6 @@ impl CollectiveTimes {
     /// measured it is the time of the size with as many bytes into a rank; what was not measured is taken for
     /// such an all-gather.
     pub fn time(&self, collective: Collective, whole: f64, ranks: usize) -> f64 {
-        let (times, size) = self.measured(collective, whole, ranks);
-        interpolate(times, size)
-    }
-
-    /// The part of the SMs that such a collective takes from GEMMs; none where copy engines do it.
-    pub(super) fn sms(&self, collective: Collective, whole: f64, ranks: usize) -> Option<f64> {
-        let (_, size) = self.measured(collective, whole, ranks);
-        let from = self.by_engine.get(&collective.to_string());
-        from.is_none_or(|&from| size < from).then_some(self.sms)
-    }
-
-    /// The times that stand for such a collective, and its bytes among them.
-    fn measured(&self, collective: Collective, whole: f64, ranks: usize) -> (&[(f64, f64)], f64) {
         let incoming = incoming(collective, whole, ranks);
         let name = collective.to_string();
         let pair = self.pairs.get(&name).filter(|_| ranks == 2);
@@ -90,7 +74,7 @@ impl CollectiveTimes {
             Collective::AllGather => measured / among as f64,
             _ => measured,
         };
-        (times, size.max(1.0))
+        interpolate(times, size.max(1.0))
     }
 
     fn validate(&self, library: &str) -> Result<(), SimulateError> {

@@ -376,11 +376,7 @@ impl Costs<'_> {
         let near = ranks.iter().filter(|&&rank| machine.same_node(own, rank));
         let near = near.count();
         let nodes = ranks.len().div_ceil(near);
-        let sms = library.sms(collective, whole, ranks.len());
-        let mut loads: Loads = sms
-            .map(|sms| (Resource::Sms(own), sms))
-            .into_iter()
-            .collect();
+        let mut loads = vec![(Resource::Sms(own), library.sms)];
         if nodes > 1 {
             // Rings enter and leave a node by the ports of all its GPUs that take part, in turn.
             let port = micros(bytes / near as f64, machine.network.gbs);

@@ -13,6 +13,8 @@ const FIRST: &str = include_str!("../simulate/measured/pipelines-2xh200.tsv");
 const SECOND: &str = include_str!("../simulate/measured/fused-2xh200.tsv");
 const FOUR: &str = include_str!("../simulate/measured/pipelines-4xh200.tsv");
 const FOUR_AGAIN: &str = include_str!("../simulate/measured/large-4xh200.tsv");
+/// All of two GPUs but at 1024³, and of four what was not in time before.
+const LAST: &str = include_str!("../simulate/measured/suites-5d1d571.tsv");
 
 /// The goal: a choice takes at most so many times as long as the best.
 const GOAL: f64 = 1.05;
@@ -40,19 +42,28 @@ fn recorded(text: &str) -> Vec<Measurement> {
     lines.filter(is_choice).map(measurement).collect()
 }
 
-/// The last runs on two and four GPUs: of what the second run of either had not, the first.
+/// The last runs on two and four GPUs: of problems that a later run had not, the one before.
 fn last_runs() -> Vec<Measurement> {
+    let key = |one: &Measurement| (one.configuration.operation(), one.problem);
     let two = later(recorded(FIRST), recorded(SECOND), |one| {
         one.configuration.operation()
     });
-    [four(), two].concat()
+    [four(), later(two, last_of(2), key)].concat()
 }
 
 /// The last runs on four GPUs.
 fn four() -> Vec<Measurement> {
-    later(recorded(FOUR), recorded(FOUR_AGAIN), |one| {
-        (one.configuration.operation(), one.problem)
-    })
+    let key = |one: &Measurement| (one.configuration.operation(), one.problem);
+    later(
+        later(recorded(FOUR), recorded(FOUR_AGAIN), key),
+        last_of(4),
+        key,
+    )
+}
+
+fn last_of(world: usize) -> Vec<Measurement> {
+    let all = recorded(LAST).into_iter();
+    all.filter(|one| one.world == world).collect()
 }
 
 /// What was measured later, and of what has no such key there what was measured before.
@@ -108,11 +119,9 @@ fn hold(evaluations: &[Evaluation], beyond: &[(&str, f64)]) {
 fn on_two_and_four_gpus_what_is_chosen_unseen_is_within_the_goal() {
     let evaluations = evaluated(&last_runs());
     assert_eq!(evaluations.len(), 41);
-    // GEMMs of 512 rows are 104 tiles. They are predicted to fill the other SMs with tiles of the next one,
-    // which they did on four GPUs and not on two.
     hold(
         &evaluations,
-        &[("all-gather-matmul 2 4096x6656x16384", 1.088)],
+        &[("all-gather-matmul 4 32768x8192x16384", 1.051)],
     );
     let regrets = evaluations.iter().map(Evaluation::regret);
     let mean = regrets.sum::<f64>() / evaluations.len() as f64;
@@ -152,7 +161,6 @@ fn what_two_gpus_say_holds_for_four_but_for_what_is_named() {
         &[
             ("all-gather-matmul 4 8192x1792x4096", 1.061),
             ("all-gather-matmul 4 16384x1792x4096", 1.065),
-            ("all-gather-matmul 4 16384x3584x8192", 1.052),
         ],
     );
 }
