@@ -225,7 +225,7 @@ pub(super) const OVERLAP_ALL_GATHER: Suite = Suite {
         let mut entries = all_of(operation);
         // The parts are there for comparison with the whole.
         if !entries.is_empty() {
-            let alone = ("productAlone", "only the GEMM, by cuBLASLt");
+            let alone = ("gemmAlone", "only the GEMM, by cuBLASLt");
             entries.push(Entry::gemm(alone, Provider::CublasLt, Some(operation)));
             entries.push(Entry {
                 told: ("allGatherAlone", "only the all-gather, by NCCL".into()),

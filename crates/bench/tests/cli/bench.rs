@@ -81,7 +81,7 @@ fn four_ranks_measure_and_verify_every_row() {
         assert!(result["limit"]["ms"].as_f64().unwrap() > 0.0);
         let breakdown = &result["breakdown"];
         assert_eq!(breakdown["implementation"], "threadloadGatherThenCutlass");
-        for part in ["empty", "handshake", "gather", "product", "together"] {
+        for part in ["empty", "handshake", "gather", "gemm", "together"] {
             let spread = &breakdown[format!("{part}_ms")];
             assert_eq!(spread["samples"], 6, "{part}: {breakdown}");
         }

@@ -203,7 +203,7 @@ pub struct Breakdown {
     /// The gather.
     pub gather_ms: Option<Spread>,
     /// The CUTLASS GEMM with all of A local; on the host backend its own GEMM.
-    #[serde(rename = "product_ms")]
+    #[serde(alias = "product_ms")]
     pub gemm_ms: Option<Spread>,
     /// The implementation, as in its row.
     pub together_ms: Option<Spread>,
