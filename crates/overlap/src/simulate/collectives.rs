@@ -2,6 +2,7 @@
 
 use super::error::SimulateError;
 use crate::plan::{Collective, Transport};
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use warpweave_comm::collective::interpolate;
@@ -48,6 +49,9 @@ pub struct CollectiveTimes {
     /// channels.
     #[serde(default, skip_serializing_if = "Times::is_empty")]
     pub pairs: Times,
+    /// In files of the release before. It is not used any more.
+    #[serde(default, skip_serializing)]
+    pub by_engine: IgnoredAny,
 }
 
 /// By a collective's name pairs of bytes and µs.

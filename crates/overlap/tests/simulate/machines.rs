@@ -39,6 +39,18 @@ fn every_machine_of_the_crate_can_be_read_under_its_name() {
     assert!(error.contains("h300") && error.contains("nvl72"), "{error}");
 }
 
+/// Machines that were measured with the release before have figures that are not used any more.
+#[test]
+fn machines_of_the_release_before_are_read() {
+    let (before, now) = (
+        "sms = 0.16\nby_engine = { all-gather = 30000000 }",
+        "sms = 0.16",
+    );
+    assert!(H200.contains(now));
+    let machine = Machine::from_toml(&H200.replace(now, before)).unwrap();
+    assert_eq!(machine, Machine::named("h200x4").unwrap());
+}
+
 #[test]
 fn figures_that_are_none_are_refused() {
     for (right, wrong) in [
