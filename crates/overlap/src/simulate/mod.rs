@@ -29,9 +29,8 @@
 //! do not exceed, and in idle times the reserve fills again.
 //!
 //! Each of these has one figure in the [`Machine`] at most, and the machine's file says what it was measured
-//! by, or that it was fitted. Held against 1245 recorded figures of one, two and four H200s, the median error
-//! is 2.7 %, 9.2 % at the 95th percentile and 26.4 % at worst; at shapes that no figure of the machine was
-//! fitted to 2.5, 10.1 and 26.4 %. What was measured in two runs differs by 2, 5 and 12 % between them.
+//! by, or that it was fitted. The README of this crate has the errors against what was recorded, in the
+//! median, at the 95th percentile and at worst.
 //!
 //! # What it leaves out
 //!
