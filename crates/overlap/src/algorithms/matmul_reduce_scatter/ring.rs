@@ -43,8 +43,14 @@ fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Pl
     let (right, left) = ((rank + 1) % world, (rank + world - 1) % world);
 
     let gemms = plan.builder.fork_with(Priority::Normal);
-    let mut puts = None;
-    let mut took = false;
+    let has_rows = |owner: usize| !problem.shard(owner, world).is_empty();
+    let puts_any = |rank: usize| (0..world).any(|owner| owner != rank && has_rows(owner));
+    // Ahead of the first GEMM: a wait is a kernel, and finds no SM while a persistent GEMM runs.
+    let puts = puts_any(rank).then(|| {
+        let puts = plan.builder.fork();
+        plan.builder.wait_credit(puts, free, [right]);
+        puts
+    });
     for step in 0..world {
         let owner = (rank + 2 * world - 1 - step) % world;
         let rows = plan.rows_of(owner);
@@ -63,26 +69,14 @@ fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Pl
                 .order(gemms, main)
                 .wait(main, ready, [left])
                 .reduce(main, vec![arrived, part.clone()], part.clone());
-            (last, took) = (main, true);
+            last = main;
         }
-        if owner == rank {
-            continue;
+        if let Some(puts) = puts.filter(|_| owner != rank) {
+            let there = plan.on(right, staging, rows);
+            plan.builder.order(last, puts).put(puts, part, there, ready);
         }
-        let stream = match puts {
-            Some(puts) => {
-                plan.builder.order(last, puts);
-                puts
-            }
-            None => {
-                let stream = plan.builder.fork_from(last, Priority::High);
-                plan.builder.wait_credit(stream, free, [right]);
-                *puts.insert(stream)
-            }
-        };
-        let there = plan.on(right, staging, rows);
-        plan.builder.put(stream, part, there, ready);
     }
-    if took {
+    if puts_any(left) {
         plan.builder.signal(main, free, [left]);
     }
     if let Some(puts) = puts {

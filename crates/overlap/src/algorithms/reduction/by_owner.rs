@@ -63,6 +63,7 @@ pub(in crate::algorithms) fn by_owner(
     if nodes.count > 1 {
         parts.sort_by_key(|(_, chunk)| *chunk);
     }
+    plan.wait_credits();
     let streams = options.count(STREAMS.key).min(parts.len());
     let streams = plan.gemm.builder.pool(streams, Priority::Normal);
     for ((owner, chunk), &stream) in parts.into_iter().zip(streams.iter().cycle()) {
@@ -161,6 +162,23 @@ impl Pipeline {
         }
     }
 
+    /// Waits for the credits of this call's pushes ahead of the first GEMM: a wait is a kernel, and finds no
+    /// SM while a persistent GEMM runs.
+    fn wait_credits(&mut self) {
+        let (Some(shared), Reach::Owner) = (self.shared, self.reach) else {
+            return;
+        };
+        let first = self.nodes.node * self.nodes.size;
+        let owners = self.peers.iter().copied();
+        let owners: Vec<usize> = owners
+            .filter(|rank| self.chunks_of(rank - first) > 0)
+            .collect();
+        if !owners.is_empty() {
+            let pushes = after(&mut self.gemm, &mut self.pushes, StreamId::MAIN);
+            self.gemm.builder.wait_credit(pushes, shared.over, owners);
+        }
+    }
+
     /// How many chunks an owner's rows have: those of its first shard, which is the longest.
     fn chunks_of(&self, owner: usize) -> usize {
         let shards = owned(&self.gemm.problem, &self.nodes, self.reach, owner);
@@ -227,11 +245,7 @@ impl Pipeline {
         let Some(shared) = self.shared else { return };
         let pushes = after(&mut self.gemm, &mut self.pushes, stream);
         let there = self.staged(shared, self.nodes.place, owner, chunk);
-        let builder = &mut self.gemm.builder;
-        if chunk.held.start == 0 && self.reach == Reach::Owner {
-            builder.wait_credit(pushes, shared.over, [there.rank]);
-        }
-        builder.put(pushes, part, there, shared.ready);
+        self.gemm.builder.put(pushes, part, there, shared.ready);
     }
 
     /// Reduces a chunk of this rank's rows, whose own partial is multiplied on `stream`, and sends the result
