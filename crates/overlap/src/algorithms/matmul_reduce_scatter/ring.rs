@@ -42,15 +42,14 @@ fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Pl
     let free = plan.builder.slot("free");
     let (right, left) = ((rank + 1) % world, (rank + world - 1) % world);
 
-    let gemms = plan.builder.fork_with(Priority::Normal);
     let has_rows = |owner: usize| !problem.shard(owner, world).is_empty();
     let puts_any = |rank: usize| (0..world).any(|owner| owner != rank && has_rows(owner));
-    // Ahead of the first GEMM: a wait is a kernel, and finds no SM while a persistent GEMM runs.
-    let puts = puts_any(rank).then(|| {
-        let puts = plan.builder.fork();
-        plan.builder.wait_credit(puts, free, [right]);
-        puts
-    });
+    // Before any GEMM begins: a wait is a kernel, and while a persistent GEMM runs it finds no SM.
+    if puts_any(rank) {
+        plan.builder.wait_credit(main, free, [right]);
+    }
+    let gemms = plan.builder.fork_with(Priority::Normal);
+    let mut puts = None;
     for step in 0..world {
         let owner = (rank + 2 * world - 1 - step) % world;
         let rows = plan.rows_of(owner);
@@ -71,9 +70,10 @@ fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Pl
                 .reduce(main, vec![arrived, part.clone()], part.clone());
             last = main;
         }
-        if let Some(puts) = puts.filter(|_| owner != rank) {
+        if owner != rank {
             let there = plan.on(right, staging, rows);
-            plan.builder.order(last, puts).put(puts, part, there, ready);
+            let puts = plan.after(&mut puts, last);
+            plan.builder.put(puts, part, there, ready);
         }
     }
     if puts_any(left) {

@@ -162,21 +162,29 @@ impl Pipeline {
         }
     }
 
-    /// Waits for the credits of this call's pushes ahead of the first GEMM: a wait is a kernel, and finds no
-    /// SM while a persistent GEMM runs.
+    /// Waits for the credits of this call's pushes, before any GEMM begins: a wait is a kernel. While a
+    /// persistent GEMM runs it finds no SM, and GEMMs that begin while it runs get their SMs in pieces.
     fn wait_credits(&mut self) {
         let (Some(shared), Reach::Owner) = (self.shared, self.reach) else {
             return;
         };
-        let first = self.nodes.node * self.nodes.size;
-        let owners = self.peers.iter().copied();
-        let owners: Vec<usize> = owners
-            .filter(|rank| self.chunks_of(rank - first) > 0)
-            .collect();
+        let owners = self.owners();
         if !owners.is_empty() {
-            let pushes = after(&mut self.gemm, &mut self.pushes, StreamId::MAIN);
-            self.gemm.builder.wait_credit(pushes, shared.over, owners);
+            let main = StreamId::MAIN;
+            self.gemm.builder.wait_credit(main, shared.over, owners);
         }
+    }
+
+    /// Whether a rank of this node has rows to reduce.
+    fn owns(&self, rank: usize) -> bool {
+        let place = rank - self.nodes.node * self.nodes.size;
+        self.starts[place] < self.starts[place + 1]
+    }
+
+    /// The peers that have.
+    fn owners(&self) -> Vec<usize> {
+        let peers = self.peers.iter().copied();
+        peers.filter(|&rank| self.owns(rank)).collect()
     }
 
     /// How many chunks an owner's rows have: those of its first shard, which is the longest.
@@ -243,7 +251,7 @@ impl Pipeline {
     /// Pushes a partial that is multiplied on `stream`.
     fn push(&mut self, stream: StreamId, owner: usize, chunk: &Chunk, part: Region) {
         let Some(shared) = self.shared else { return };
-        let pushes = after(&mut self.gemm, &mut self.pushes, stream);
+        let pushes = self.gemm.after(&mut self.pushes, stream);
         let there = self.staged(shared, self.nodes.place, owner, chunk);
         self.gemm.builder.put(pushes, part, there, shared.ready);
     }
@@ -273,7 +281,7 @@ impl Pipeline {
             }
         };
         if self.reach == Reach::Everyone && !self.peers.is_empty() {
-            let results = after(&mut self.gemm, results, reduced);
+            let results = self.gemm.after(results, reduced);
             for &to in &self.peers {
                 let there = self.gemm.on(to, self.gemm.c, part.rows.clone());
                 self.gemm.builder.copy(results, part.clone(), there);
@@ -283,7 +291,7 @@ impl Pipeline {
 
     /// Reduces a chunk that this node has reduced over all nodes. Returns the stream on which it is final.
     fn reduce_over_nodes(&mut self, chunk: &Chunk, part: &Region) -> StreamId {
-        let network = after(&mut self.gemm, &mut self.network, StreamId::MAIN);
+        let network = self.gemm.after(&mut self.network, StreamId::MAIN);
         let (collective, dst) = match self.reach {
             Reach::Everyone => (Collective::AllReduce, part.clone()),
             Reach::Owner => {
@@ -308,16 +316,15 @@ impl Pipeline {
 
     /// Signals that this rank's rows are reduced, and waits for what the others have pushed.
     fn finish(self) -> Result<Plan, PlanError> {
+        let (owns, owners) = (self.owns(self.gemm.rank), self.owners());
         let mut builder = self.gemm.builder;
         let main = StreamId::MAIN;
-        let first = self.nodes.node * self.nodes.size;
-        let owns = |rank: &usize| self.starts[rank - first] < self.starts[rank - first + 1];
-        if let Some(shared) = self.shared.filter(|_| owns(&self.gemm.rank)) {
+        if let Some(shared) = self.shared.filter(|_| owns) {
             let stream = match self.reach {
                 Reach::Everyone => self.results.or(self.pushes).unwrap_or(main),
                 Reach::Owner => main,
             };
-            builder.signal(stream, shared.over, self.peers.clone());
+            builder.signal(stream, shared.over, self.peers);
         }
         for stream in [self.pushes, self.network, self.results]
             .into_iter()
@@ -326,7 +333,7 @@ impl Pipeline {
             builder.join(stream);
         }
         if let Some(shared) = self.shared.filter(|_| self.reach == Reach::Everyone) {
-            builder.wait(main, shared.over, self.peers.into_iter().filter(owns));
+            builder.wait(main, shared.over, owners);
         }
         builder.finish()
     }
@@ -342,17 +349,5 @@ fn owned(problem: &Problem, nodes: &Nodes, reach: Reach, place: usize) -> Vec<Ra
             shards.collect()
         }
         Reach::Everyone => vec![shard(problem.m, place, nodes.size)],
-    }
-}
-
-/// A stream for communication, ordered after the work on `earlier` so far; made when it is first needed.
-fn after(gemm: &mut PartialGemm, stream: &mut Option<StreamId>, earlier: StreamId) -> StreamId {
-    let builder = &mut gemm.builder;
-    match *stream {
-        Some(stream) => {
-            builder.order(earlier, stream);
-            stream
-        }
-        None => *stream.insert(builder.fork_from(earlier, Priority::High)),
     }
 }

@@ -7,7 +7,7 @@ use crate::plan::{
     Scaling, StreamId, layout_of, shard,
 };
 use std::ops::Range;
-use warpweave_symm_mem::DType;
+use warpweave_symm_mem::{DType, Priority};
 
 /// How B is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,6 +112,21 @@ impl PartialGemm {
         rows: Range<usize>,
     ) -> Region {
         self.builder.on(rank, buffer, rows, 0..self.problem.n)
+    }
+
+    /// A stream for communication, ordered after the work on `earlier` so far; made when it is first needed.
+    pub(in crate::algorithms) fn after(
+        &mut self,
+        stream: &mut Option<StreamId>,
+        earlier: StreamId,
+    ) -> StreamId {
+        match *stream {
+            Some(stream) => {
+                self.builder.order(earlier, stream);
+                stream
+            }
+            None => *stream.insert(self.builder.fork_from(earlier, Priority::High)),
+        }
     }
 
     /// The plan of a world of one: one GEMM.
