@@ -179,18 +179,19 @@ fn first_wrong<B: ExecuteBackend>(
 
 #[test]
 fn every_reduction_sums_the_gemms_at_every_world() {
-    for configuration in every() {
-        for world in 1..=8 {
-            // Even, ragged, and fewer rows than ranks and chunks.
-            let problems = [
-                (8 * world, DType::F32, Scaling::None),
-                (9 * world + 5, DType::Bf16, Scaling::None),
-                (1, DType::F16, Scaling::None),
-                (9 * world + 5, DType::E4m3, Scaling::Row),
-                (4 * world, DType::E4m3, Scaling::Tensor),
-                (5 * world + 3, DType::E4m3, Scaling::Block),
-            ];
-            on_ranks(world, host, |rank| {
+    let every = every();
+    for world in 1..=8 {
+        // Even, ragged, and fewer rows than ranks and chunks.
+        let problems = [
+            (8 * world, DType::F32, Scaling::None),
+            (9 * world + 5, DType::Bf16, Scaling::None),
+            (1, DType::F16, Scaling::None),
+            (9 * world + 5, DType::E4m3, Scaling::Row),
+            (4 * world, DType::E4m3, Scaling::Tensor),
+            (5 * world + 3, DType::E4m3, Scaling::Block),
+        ];
+        on_ranks(world, host, |rank| {
+            for configuration in &every {
                 for (m, dtype, scaling) in problems {
                     // A rank has two scales for each of its rows.
                     let k = if scaling == Scaling::Block {
@@ -205,13 +206,13 @@ fn every_reduction_sums_the_gemms_at_every_world() {
                         Scaling::Block => world < 4 && configuration.takes(&problem),
                         _ => world <= 4 && configuration.takes(&problem),
                     };
-                    if takes && runs(&configuration, &problem, world) {
-                        let wrong = first_wrong(&rank, &configuration, &problem, 4, |_| {});
+                    if takes && runs(configuration, &problem, world) {
+                        let wrong = first_wrong(&rank, configuration, &problem, 4, |_| {});
                         assert_eq!(wrong, None, "{configuration}, {problem:?}");
                     }
                 }
-            });
-        }
+            }
+        });
     }
 }
 

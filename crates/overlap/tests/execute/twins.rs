@@ -82,8 +82,8 @@ fn problem(((m, n, k), scaling): Shape) -> Problem {
     Problem::new(m, n, k, dtype).with_scaling(scaling)
 }
 
-/// The kernels of a plan in its `call`-th call, on all ranks.
-fn launches(name: &str, world: usize, shape: Shape, call: usize) -> Vec<Launch> {
+/// The kernels of a plan in its first two calls, on all ranks.
+fn launches(name: &str, world: usize, shape: Shape) -> [Vec<Launch>; 2] {
     let problem = problem(shape);
     let algorithm = algorithms::find(name).unwrap();
     let ranks = on_ranks(world, host, |rank| {
@@ -91,24 +91,24 @@ fn launches(name: &str, world: usize, shape: Shape, call: usize) -> Vec<Launch> 
         let bound = rank
             .bind(algorithm.plan(me, world, &problem).unwrap())
             .unwrap();
-        let mut traces = Vec::new();
-        for _ in 0..=call {
-            traces = bound.run_recorded().unwrap();
-        }
+        let traces = [0, 1].map(|_| bound.run_recorded().unwrap());
         rank.exchange.barrier("end").unwrap();
-        let ops = bound.plan().ops.iter().zip(traces);
-        let kernels = ops.filter_map(|(op, trace)| match &op.kind {
-            OpKind::Kernel { kernel, .. } => Some(Launch {
-                kernel: kernel.clone(),
-                rank: me,
-                world,
-                trace,
-            }),
-            _ => None,
-        });
-        kernels.collect::<Vec<_>>()
+        traces.map(|traces| {
+            let ops = bound.plan().ops.iter().zip(traces);
+            let kernels = ops.filter_map(|(op, trace)| match &op.kind {
+                OpKind::Kernel { kernel, .. } => Some(Launch {
+                    kernel: kernel.clone(),
+                    rank: me,
+                    world,
+                    trace,
+                }),
+                _ => None,
+            });
+            kernels.collect::<Vec<_>>()
+        })
     });
-    ranks.into_iter().flatten().collect()
+    let (first, second): (Vec<_>, Vec<_>) = ranks.into_iter().map(|[a, b]| (a, b)).unzip();
+    [first, second].map(|ranks| ranks.into_iter().flatten().collect())
 }
 
 #[test]
@@ -117,8 +117,7 @@ fn every_access_signal_and_wait_of_a_twin_is_in_a_lane_in_its_order() {
     for (name, shapes) in cases() {
         for world in 2..=4 {
             for shape in shapes {
-                for call in 0..2 {
-                    let launches = launches(&name, world, shape, call);
+                for launches in launches(&name, world, shape) {
                     assert_eq!(launches.len(), world, "{name}");
                     for launch in launches {
                         let found = launch.departures(&launch.lanes());
@@ -139,7 +138,7 @@ fn every_access_signal_and_wait_of_a_twin_is_in_a_lane_in_its_order() {
 #[test]
 fn twins_touch_all_that_their_lanes_declare() {
     for (name, shapes) in cases() {
-        for launch in launches(&name, 3, shapes[1], 0) {
+        for launch in &launches(&name, 3, shapes[1])[0] {
             let left = untouched(3, &launch.lanes(), &launch.trace);
             // The CUTLASS kernel stages own rows that share a tile with others; the twin has no tiles.
             let is_staged = |effect: &Effect| match (&launch.kernel, effect) {
@@ -204,7 +203,7 @@ fn are_ordered(lanes: &[Vec<Effect>], lane: usize, index: usize) -> bool {
 fn a_lane_that_is_not_what_the_twin_does_is_found() {
     for (name, shapes) in cases() {
         let (mut dropped, mut late, mut swapped) = (0, 0, 0);
-        for launch in launches(&name, 3, shapes[0], 1) {
+        for launch in &launches(&name, 3, shapes[0])[1] {
             let lanes = launch.lanes();
             let idle = untouched(3, &lanes, &launch.trace);
             assert!(launch.departures(&lanes).is_empty(), "{name}");
@@ -247,7 +246,7 @@ fn a_lane_that_is_not_what_the_twin_does_is_found() {
 #[test]
 fn lanes_by_piece_are_the_lanes_with_slots_of_their_own() {
     for (name, shapes) in cases() {
-        for launch in launches(&name, 3, shapes[0], 0) {
+        for launch in &launches(&name, 3, shapes[0])[0] {
             let (whole, pieces) = (
                 launch.kernel.lanes(launch.rank, launch.world),
                 launch.lanes(),
