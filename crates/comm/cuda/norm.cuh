@@ -207,7 +207,7 @@ class RowCluster {
 #endif
   }
   // Peers may store to this block from now on. Once.
-  __device__ __forceinline__ void announce() const {
+  __device__ __forceinline__ void arrive() const {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     if (blocks_ == 1) return;
     if (threadIdx.x == 0) {
@@ -219,7 +219,7 @@ class RowCluster {
     asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
 #endif
   }
-  // Ends when all blocks have announced themselves. Once, before the first exchange.
+  // Ends when all blocks have arrived. Once, before the first exchange.
   __device__ __forceinline__ void begin() const {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     if (blocks_ > 1) asm volatile("barrier.cluster.wait.acquire;" ::: "memory");

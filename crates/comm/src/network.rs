@@ -336,17 +336,17 @@ fn connect_all(
         .map(|(peer, bytes)| postcard::from_bytes(bytes).map_err(|e| malformed(peer, &e)));
     let contacts: Vec<Contact> = contacts.collect::<Result<_>>()?;
     let key = Key::new(&contacts[0].secret);
-    let meeting = Meeting {
+    let connector = Connector {
         rank,
         key,
         deadline: Instant::now() + timeout,
         timeout,
         lost,
     };
-    let links = meeting
+    let links = connector
         .dial_lower(&addresses, &contacts)
         .and_then(|mut links| {
-            meeting.await_higher(&listener, &mut links)?;
+            connector.await_higher(&listener, &mut links)?;
             Ok(links)
         });
     agree(exchange, "network.connect", links)
@@ -375,7 +375,7 @@ fn malformed(peer: usize, error: &postcard::Error) -> Error {
 }
 
 /// How the ranks of a group find each other: each connects to those below it and accepts those above.
-struct Meeting<'a> {
+struct Connector<'a> {
     rank: usize,
     key: Key,
     deadline: Instant,
@@ -383,7 +383,7 @@ struct Meeting<'a> {
     lost: &'a Lost,
 }
 
-impl Meeting<'_> {
+impl Connector<'_> {
     fn dial_lower(
         &self,
         addresses: &[IpAddr],

@@ -96,7 +96,7 @@ impl Gathering<'_> {
         thread.barrier_wait(begin(rank, call), 1);
     }
 
-    /// What comes before `Gather::pull`, that, and what follows it: one warp of a block.
+    /// A block's pull warp: waits for `ready`, pulls (`pull_share`), signals `done`.
     fn pull(&self, thread: &mut Thread<'_>, rank: usize, block: usize, call: u32) {
         // Those without rows give their flags too. Loom is spared them, since it prunes a branch where a poll
         // fails.
@@ -127,7 +127,7 @@ impl Gathering<'_> {
             Published::Done,
             (self.planted, block),
             |_| {},
-            |last| self.give_back(last, rank),
+            |last| self.release(last, rank),
         );
     }
 
@@ -136,14 +136,14 @@ impl Gathering<'_> {
         self.pushed == 0 || self.planted == Some(Planted::DoneAfterPulling)
     }
 
-    fn give_back(&self, thread: &mut Thread<'_>, rank: usize) {
+    fn release(&self, thread: &mut Thread<'_>, rank: usize) {
         for peer in peers(rank, self.chunks.len()) {
             thread.signal(done(rank, peer), sent(done(rank, peer)));
             thread.advance(sent(done(rank, peer)));
         }
     }
 
-    /// `Gather::before_loads` and the loads, of a block with tiles of all chunks.
+    /// The load warp (`RowWaits`), of a block with tiles of all chunks.
     fn read(&self, thread: &mut Thread<'_>, rank: usize, call: u32) {
         for peer in peers(rank, self.chunks.len()) {
             if self.pushes(peer) {
@@ -162,14 +162,14 @@ impl Gathering<'_> {
         }
     }
 
-    /// `Gather::behind_all`.
+    /// The end of the kernel, where the last block ends the call.
     fn end(&self, thread: &mut Thread<'_>, rank: usize) {
         thread.take_ticket(
             format!("of the grid of {rank}"),
             self.blocks[rank],
             |last| {
                 if !self.pullers_end() {
-                    self.give_back(last, rank);
+                    self.release(last, rank);
                 }
                 for peer in peers(rank, self.chunks.len()) {
                     if self.opens(peer) {

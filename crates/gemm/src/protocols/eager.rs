@@ -60,20 +60,20 @@ impl Eager<'_> {
         thread.keep(calls(rank), expected(rank, block));
     }
 
-    /// `EagerGather::send`. Who has no chunks gives the first flag all the same.
+    /// The push warp (`push_chunk`). Who has no chunks gives the first flag all the same.
     fn send(&self, thread: &mut Thread<'_>, rank: usize, block: usize, call: u32) {
         thread.keep(calls(rank), sent(rank, block));
         thread.arrive(counted(rank, block, call));
         let chunks = self.chunks[rank];
         let early = self.planted == Some(Planted::FlagBeforeChunk);
         for chunk in (block..chunks.max(1)).step_by(self.blocks[rank]) {
-            let say = |thread: &mut Thread<'_>| {
+            let signal = |thread: &mut Thread<'_>| {
                 for peer in peers(rank, self.chunks.len()) {
                     thread.signal(arrived(chunk, rank, peer), sent(rank, block));
                 }
             };
             if early {
-                say(thread);
+                signal(thread);
             }
             if chunk < chunks {
                 thread.read(shard(chunk, rank), call);
@@ -82,12 +82,12 @@ impl Eager<'_> {
                 }
             }
             if !early {
-                say(thread);
+                signal(thread);
             }
         }
     }
 
-    /// `EagerGather::end`, after the barrier of the block.
+    /// The end of the kernel, after the barrier of the block.
     fn take_ticket(&self, thread: &mut Thread<'_>, rank: usize, block: usize, call: u32) {
         if self.planted != Some(Planted::UnreadCall) {
             thread.barrier_wait(counted(rank, block, call), 1);
@@ -103,7 +103,7 @@ impl Eager<'_> {
         });
     }
 
-    /// `EagerGather::watch` and the loads, of a block with tiles of all chunks.
+    /// The waits for chunks and the loads, of a block with tiles of all chunks.
     fn read(&self, thread: &mut Thread<'_>, rank: usize, block: usize, call: u32) {
         for peer in peers(rank, self.chunks.len()) {
             for chunk in 0..self.chunks[peer] {

@@ -1,4 +1,4 @@
-//! The GEMM whose sums every rank makes by itself: `one_shot.cu`.
+//! The GEMM whose partials every rank reduces by itself: `one_shot.cu`.
 
 use std::ops::Range;
 
@@ -48,7 +48,7 @@ impl OneShot<'_> {
                     sides,
                     [
                         &|thread, call| self.begin(thread, rank, block, call),
-                        &|thread, call| self.sum(thread, rank, block, call),
+                        &|thread, call| self.reduce(thread, rank, block, call),
                         &|thread, call| self.end(thread, rank, block, call),
                     ],
                 );
@@ -135,8 +135,8 @@ impl OneShot<'_> {
         }
     }
 
-    /// `OneShotSum::sum`.
-    fn sum(&self, thread: &mut Thread<'_>, rank: usize, block: usize, call: u32) {
+    /// `reduce_box`.
+    fn reduce(&self, thread: &mut Thread<'_>, rank: usize, block: usize, call: u32) {
         let unheard = match self.planted {
             Some(Planted::UnheardPeer) => peers(rank, self.world()).next(),
             Some(Planted::UnheardSelf) => Some(rank),

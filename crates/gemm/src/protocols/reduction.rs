@@ -1,4 +1,4 @@
-//! The GEMM with its sums: `reduction.cu`.
+//! The GEMM + reduction: `reduction.cu`.
 
 use std::ops::Range;
 

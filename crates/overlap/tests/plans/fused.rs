@@ -58,7 +58,7 @@ const EAGER: [&str; 3] = [
 
 /// What takes the place of all other flags where data is pushed by the eager protocol.
 #[test]
-fn what_comes_unasked_needs_two_stagings_and_a_flag_of_every_rank() {
+fn eager_chunks_need_two_stagings_and_a_flag_of_every_rank() {
     for name in EAGER {
         needs_two_stagings_and_every_flag(name);
     }

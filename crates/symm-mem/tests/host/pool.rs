@@ -181,7 +181,7 @@ fn random_histories_give_the_same_blocks_on_all_ranks() {
 }
 
 #[test]
-fn the_next_user_runs_behind_the_last_even_on_another_stream() {
+fn the_next_user_runs_after_the_last_even_on_another_stream() {
     let exchange: Arc<dyn Exchange> = Arc::new(ThreadExchange::group(1).remove(0));
     let device = Faulty::new();
     let (a, b) = (

@@ -24,19 +24,19 @@ const LOOK: Duration = Duration::from_millis(100);
 pub struct NcclGroup {
     library: Arc<NcclLibrary>,
     comm: Mutex<NcclComm>,
-    meeting: Meeting,
+    guard: Guard,
 }
 
 /// What NCCL lacks for a job in which a rank may be late: a deadline for first calls, and notice of an abort.
 ///
 /// - NCCL connects its ranks in the first call that needs a connection, on the host and without a deadline.
-///   Which one does depends on the collective and its size. So ranks meet before the first call of each kind,
-///   for as long as a wait may take, and a rank that is late is named; and one that dies in that call ends it
+///   Which one does depends on the collective and its size. So a barrier comes before the first call of each
+///   kind, with the deadline of a wait: a rank that is late is named. One that dies in that call ends it
 ///   ([`NcclComm::connecting`]).
 /// - Kernels of a communicator that is aborted end with any values, which a peer that is late takes for
 ///   valid. So a rank tells the others first ([`NcclGroup::give_up`]): on the device where they share a pad,
 ///   else by a [`Mark`].
-struct Meeting {
+struct Guard {
     /// A pad of the group. Of this rank alone if the ranks are in several nodes or do not reach each other's
     /// memory: then first calls have no deadline.
     pad: SignalPad<Cuda>,
@@ -45,7 +45,7 @@ struct Meeting {
     /// Where a pad does not tell the others of an abort, what does.
     mark: Option<Mark>,
     /// Collectives, each with its bytes rounded up to a power of two.
-    met: sync::Mutex<HashSet<(Collective, usize)>>,
+    connected: sync::Mutex<HashSet<(Collective, usize)>>,
 }
 
 /// A mark that a rank leaves before it aborts, and that others look for after their calls: what an aborted
@@ -104,20 +104,23 @@ impl NcclGroup {
         self.comm.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Meets the other ranks before `call`, if it is the first of its kind, and says whether it is. Not during
-    /// a capture, in which nothing can be waited for.
-    fn meet(
+    /// Waits for the other ranks before `call`, if it is the first of its kind, and returns whether it is. Not
+    /// during a capture, in which nothing can be waited for.
+    fn wait_for_peers(
         &self,
         cuda: &Cuda,
         stream: &<Cuda as Backend>::Stream,
         call: &NcclCall,
     ) -> Result<bool> {
-        let Meeting {
-            pad, peers, met, ..
-        } = &self.meeting;
+        let Guard {
+            pad,
+            peers,
+            connected,
+            ..
+        } = &self.guard;
         let bytes = call.counts.iter().sum::<usize>() * call.dtype.size();
         let kind = (call.collective, bytes.next_power_of_two());
-        if met.lock().contains(&kind) || cuda.is_capturing(stream)? {
+        if connected.lock().contains(&kind) || cuda.is_capturing(stream)? {
             return Ok(false);
         }
         match pad.signal(stream, 0, peers) {
@@ -131,14 +134,14 @@ impl NcclGroup {
                 pad.check(stream)?;
             }
         }
-        met.lock().insert(kind);
+        connected.lock().insert(kind);
         Ok(true)
     }
 
     /// Aborts the communicator, after this device has stopped and the other ranks have been told so: neither
     /// they nor what follows here takes what the aborted kernels leave for valid.
     fn give_up(&self, cuda: &Cuda) {
-        let pad = &self.meeting.pad;
+        let pad = &self.guard.pad;
         let tell = |stream| {
             let at_once = PadView {
                 timeout_ns: 0,
@@ -150,11 +153,11 @@ impl NcclGroup {
         };
         let comm = self.comm();
         match cuda.setup_stream().and_then(tell) {
-            // As in `meet`.
+            // As in `wait_for_peers`.
             Ok(()) | Err(Error::FeatureMissing { .. }) => {}
             Err(error) => tracing::warn!("{error}: the other ranks are not told of an abort"),
         }
-        if let Some(Err(error)) = self.meeting.mark.as_ref().map(Mark::leave) {
+        if let Some(Err(error)) = self.guard.mark.as_ref().map(Mark::leave) {
             tracing::warn!("{error}: the other ranks are not told of an abort");
         }
         comm.abort();
@@ -225,16 +228,16 @@ impl CollectiveBackend for Cuda {
         self.bind()?;
         let comm = Mutex::new(NcclComm::init(&library, exchange, options(self))?);
         let (rank, world) = (pad.flags().rank(), pad.flags().world());
-        let meeting = Meeting {
+        let guard = Guard {
             pad,
             peers: (0..world).filter(|&peer| peer != rank).collect(),
             mark,
-            met: sync::Mutex::default(),
+            connected: sync::Mutex::default(),
         };
         Ok(NcclGroup {
             library,
             comm,
-            meeting,
+            guard,
         })
     }
 
@@ -246,7 +249,7 @@ impl CollectiveBackend for Cuda {
         (src, dst): (DevicePtr, DevicePtr),
     ) -> Result<()> {
         self.bind()?;
-        let is_first = group.meet(self, stream, call)?;
+        let is_first = group.wait_for_peers(self, stream, call)?;
         let comm = group.comm();
         let (element, stream) = (Element::try_from(call.dtype)?, stream.raw() as usize);
         // SAFETY: the caller vouches for both ranges, the stream and the order of calls.
@@ -290,8 +293,8 @@ impl CollectiveBackend for Cuda {
     fn check_group(&self, stream: &<Cuda as Backend>::Stream, group: &NcclGroup) -> Result<()> {
         // One's own abort is known to the communicator.
         group.comm().check()?;
-        group.meeting.pad.check(stream)?;
-        group.meeting.mark.as_ref().map_or(Ok(()), Mark::check)
+        group.guard.pad.check(stream)?;
+        group.guard.mark.as_ref().map_or(Ok(()), Mark::check)
     }
 
     fn abandon_group(&self, group: &NcclGroup) {
@@ -310,10 +313,15 @@ impl CollectiveBackend for Cuda {
         comm.abort();
         let quiet = self.synchronize(stream).map_err(ExecuteError::from);
         agree(exchange.as_ref(), "recovery of NCCL", quiet)?;
-        let Meeting { pad, met, mark, .. } = &group.meeting;
+        let Guard {
+            pad,
+            connected,
+            mark,
+            ..
+        } = &group.guard;
         pad.recover(stream, exchange.as_ref())?;
         mark.as_ref().map_or(Ok(()), Mark::renew)?;
-        met.lock().clear();
+        connected.lock().clear();
         *comm = NcclComm::init(&group.library, exchange.as_ref(), options(self))?;
         Ok(())
     }
