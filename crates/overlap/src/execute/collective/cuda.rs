@@ -104,8 +104,8 @@ impl NcclGroup {
         self.comm.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for the other ranks before `call`, if it is the first of its kind, and returns whether it is. Not
-    /// during a capture, in which nothing can be waited for.
+    /// Waits for the other ranks before `call`, if it is the first of its kind, and returns whether it is.
+    /// Not during a capture, in which nothing can be waited for.
     fn wait_for_peers(
         &self,
         cuda: &Cuda,
