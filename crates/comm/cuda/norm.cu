@@ -82,7 +82,7 @@ __device__ __forceinline__ void one_shot(const ReducedNorm& p, RowCluster& clust
       if (t.sections.may_send(own)) t.sections.template send_all<W>(row * units + unit, own);
     });
   }
-  cluster.arrive();
+  cluster.arrive_cluster();
   const bool sound = !t.sections.gives_up();
   t.sections.prepare_next(n.rows * units);
   cluster.begin();
@@ -116,7 +116,7 @@ __device__ __forceinline__ void two_shot(const ReducedNorm& p, RowCluster& clust
       if (t.sections.may_send(own)) t.sections.send(row / p.chunk, place(row, unit), own);
     });
   }
-  cluster.arrive();
+  cluster.arrive_cluster();
   const bool sound = !t.sections.gives_up();
   const uint32_t used = units * p.chunk;
   t.sections.prepare_next(used, used);
@@ -144,7 +144,7 @@ __device__ __forceinline__ void two_shot(const ReducedNorm& p, RowCluster& clust
 template <typename T, uint32_t kAccess>
 __device__ __forceinline__ void local(const RowNorm& n, RowCluster& cluster) {
   const Units<T, 4, kAccess> units{n};
-  cluster.arrive();
+  cluster.arrive_cluster();
   cluster.begin();
   for (uint32_t row = cluster.index; row < n.rows; row += cluster.count) {
     norm_row(units, cluster, row, [&](uint32_t unit, uint32_t (&x)[12]) {

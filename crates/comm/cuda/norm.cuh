@@ -207,7 +207,7 @@ class RowCluster {
 #endif
   }
   // Peers may store to this block from now on. Once.
-  __device__ __forceinline__ void arrive() const {
+  __device__ __forceinline__ void arrive_cluster() const {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     if (blocks_ == 1) return;
     if (threadIdx.x == 0) {
