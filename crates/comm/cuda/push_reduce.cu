@@ -7,6 +7,10 @@
 //
 // Staging memory is free at the start: a rank that leaves a launch knows that all ranks have reduced. A
 // peer's destinations are free when it has pushed its first slice.
+//
+// Where no peer can write the output, results land in memory that peers map. Each block copies its slices
+// from there after the last barrier: the peers' blocks of its number have then written them, and write them
+// again only after this rank has begun its next launch.
 
 #include "direct.cuh"
 
@@ -21,6 +25,8 @@ struct PushReduce {
   Group group;
   Addresses staging;  // by rank: where this rank's data for that rank goes
   Addresses to;       // by rank: where the results go; null where they do not
+  uint64_t landed;    // where the peers' results land, a chunk from each; null if in the output
+  uint64_t output;    // where they go from there
   uint64_t received;  // this rank's staging memory, a chunk from each source
   uint64_t input;     // a chunk for each rank
   uint64_t chunk;     // bytes from one chunk to the next
@@ -29,7 +35,7 @@ struct PushReduce {
   uint32_t slices;    // of a block
   uint32_t reserved;
 };
-static_assert(sizeof(PushReduce) == sizeof(Group) + 2 * sizeof(Addresses) + 48, "as in Rust");
+static_assert(sizeof(PushReduce) == sizeof(Group) + 2 * sizeof(Addresses) + 64, "as in Rust");
 
 template <typename T, int W, int kBytes>
 struct Block {
@@ -52,8 +58,9 @@ struct Block {
     return (uint64_t(index) * gridDim.x + blockIdx.x) * p.slice;
   }
 
-  // Pushes a slice of every peer's chunk to that peer, and signals it.
-  __device__ __forceinline__ void push(uint32_t index) const {
+  // Copies a slice of every peer's chunk from `from(peer)` to `to(peer)`.
+  template <typename From, typename To>
+  __device__ __forceinline__ void copy(uint32_t index, From from, To to) const {
     const uint64_t end = begin(index) + p.slice;
     for (uint64_t at = begin(index) + threadIdx.x * kBytes; at < end;
          at += uint64_t(kUnroll) * blockDim.x * kBytes) {
@@ -64,8 +71,7 @@ struct Block {
 #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {
           const uint64_t place = at + u * blockDim.x * kBytes;
-          if (step < world && place < min(end, part(peer)))
-            values[step][u].load(p.input + peer * p.chunk + place);
+          if (step < world && place < min(end, part(peer))) values[step][u].load(from(peer) + place);
         }
       }
 #pragma unroll
@@ -74,13 +80,28 @@ struct Block {
 #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {
           const uint64_t place = at + u * blockDim.x * kBytes;
-          if (step < world && place < min(end, part(peer))) values[step][u].store(p.staging.of[peer] + place);
+          if (step < world && place < min(end, part(peer))) values[step][u].store(to(peer) + place);
         }
       }
     }
+  }
+
+  // Pushes a slice of every peer's chunk to that peer, and signals it.
+  __device__ __forceinline__ void push(uint32_t index) const {
+    copy(
+        index, [&](uint32_t peer) { return p.input + peer * p.chunk; },
+        [&](uint32_t peer) { return p.staging.of[peer]; });
     __syncthreads();
     if (threadIdx.x < world && threadIdx.x != rank)
       signal_slice(p.group, index, threadIdx.x, epoch);
+  }
+
+  // Copies the slices that have landed to the output.
+  __device__ __forceinline__ void copy_landed() const {
+    for (uint32_t index = 0; index < p.slices; ++index)
+      copy(
+          index, [&](uint32_t peer) { return p.landed + peer * p.chunk; },
+          [&](uint32_t peer) { return p.output + peer * p.chunk; });
   }
 
   // Waits for every peer's slice.
@@ -139,7 +160,8 @@ __device__ __forceinline__ void push_reduce(const PushReduce& p) {
     if (!block.wait(index)) break;
     block.reduce(index);
   }
-  group_barrier(p.group, warpweave::kLeave, block.epoch);
+  const bool left = group_barrier(p.group, warpweave::kLeave, block.epoch);
+  if (left && p.landed != 0) block.copy_landed();
 }
 
 }  // namespace

@@ -72,7 +72,7 @@ impl<B: CollectiveKernels> Collectives<B> {
                     self.by_packets(stream, call, variant)
                 }
                 (Variant::Push, Operation::ReduceScatter) | (Variant::TwoShotPush, _) => {
-                    self.by_push_reduce(stream, call)
+                    self.by_push_reduce(stream, call, None)
                 }
                 (Variant::Push, _) => self.by_exchange(stream, call, Direction::Push),
                 (Variant::Pull, Operation::ReduceScatter)

@@ -157,6 +157,10 @@ pub struct PushReduce {
     pub staging: Addresses,
     /// By rank: where the result of this rank's chunk goes, or null.
     pub to: Addresses,
+    /// Where the peers' results land, a chunk from each, if not in the output; else null.
+    pub landed: DevicePtr,
+    /// Where they go from there.
+    pub output: DevicePtr,
     /// This rank's staging memory, a chunk from each source.
     pub received: DevicePtr,
     /// A chunk for each rank.
@@ -199,7 +203,7 @@ pub struct ScatterAllGather {
 const _: () = {
     const TABLE: usize = size_of::<Addresses>();
     assert!(size_of::<ScatterAllGather>() == size_of::<Group>() + TABLE + 40);
-    assert!(size_of::<PushReduce>() == size_of::<Group>() + 2 * TABLE + 48);
+    assert!(size_of::<PushReduce>() == size_of::<Group>() + 2 * TABLE + 64);
     assert!(size_of::<Tree>() == size_of::<Packets>() + 24);
     assert!(size_of::<Multimem>() == size_of::<Direct>() + 16);
     assert!(size_of::<Group>() == size_of::<PadView>() + TABLE + 16);

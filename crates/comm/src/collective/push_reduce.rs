@@ -4,7 +4,7 @@ use warpweave_symm_mem::{DevicePtr, Result};
 
 use super::Collectives;
 use super::backend::CollectiveKernels;
-use super::call::{Operation, SignedCall};
+use super::call::{Operand, Operation, SignedCall};
 use super::enqueue::{DIRECT_THREADS, widest};
 use super::launch::{Addresses, MAX_SLICES, PushReduce};
 
@@ -22,26 +22,38 @@ impl<B: CollectiveKernels> Collectives<B> {
         (blocks, slices, slice)
     }
 
+    /// Results of an all-reduce go to the peers' outputs, or land in `landing` if those are local.
+    ///
     /// # Safety
-    /// As for [`Collectives::enqueue`].
+    /// As for [`Collectives::enqueue`]. `landing` is symmetric, as large as the output, and not accessed by
+    /// other work.
     pub(super) unsafe fn by_push_reduce(
         &self,
         stream: &B::Stream,
         call: &SignedCall,
+        landing: Option<&Operand>,
     ) -> Result<()> {
         let chunk = self.chunk(call);
         let everywhere = call.operation == Operation::AllReduce;
         let (blocks, slices, slice) = self.slices(chunk);
+        let landed = landing.map_or(DevicePtr::NULL, Operand::address);
+        let landing = landing.unwrap_or(&call.output);
         let launch = PushReduce {
             group: self.group(call.signature),
             staging: Addresses::by_rank(self.world, |rank| {
                 self.staging.peer(rank).add(self.rank * chunk)
             }),
-            to: Addresses::by_rank(self.world, |rank| match everywhere {
-                true => call.output.of(rank).add(self.rank * chunk),
-                false if rank == self.rank => call.output.address(),
-                false => DevicePtr::NULL,
+            to: Addresses::by_rank(self.world, |rank| {
+                let mine = rank == self.rank;
+                match everywhere {
+                    true if mine => call.output.address().add(rank * chunk),
+                    true => landing.of(rank).add(self.rank * chunk),
+                    false if mine => call.output.address(),
+                    false => DevicePtr::NULL,
+                }
             }),
+            landed,
+            output: call.output.address(),
             received: self.staging.local(),
             input: call.input.address(),
             chunk: chunk as u64,

@@ -3,9 +3,9 @@
 //! # What it does
 //! A message is sent in pieces. Peers write a piece into one of two slots of this rank's *bounce buffer*,
 //! with the kernel of the symmetric variant, and a local copy moves it to the output while the next piece
-//! arrives in the other slot. Pushing reads no peer's memory, so the input is read in place. A reduce-scatter
-//! needs no copy out; if its input exceeds the staging memory, pieces are packed into a slot before they are
-//! pushed.
+//! arrives in the other slot. In an all-reduce the kernel itself copies the last piece. Pushing reads no peer's
+//! memory, so the input is read in place. A reduce-scatter needs no copy out; if its input exceeds the staging
+//! memory, pieces are packed into a slot before they are pushed.
 //!
 //! # Limit
 //! The link carries the bytes of the symmetric variant. In addition comes a local copy, which reads and
@@ -123,7 +123,7 @@ impl<B: CollectiveKernels> Collectives<B> {
         // SAFETY: the caller's obligations.
         unsafe {
             match call.operation {
-                _ if self.fits_staging(call) => self.by_push_reduce(stream, call),
+                _ if self.fits_staging(call) => self.by_push_reduce(stream, call, None),
                 Operation::ReduceScatter => self.by_packed_pieces(stream, call, cut),
                 _ => self.by_landed_pieces(stream, call, cut),
             }
@@ -143,13 +143,18 @@ impl<B: CollectiveKernels> Collectives<B> {
         for piece in pieces(call, cut) {
             let slot = piece.slot();
             let out = self.out_of_slot(call, &piece);
+            let is_last = piece.index + 1 == cut.count;
             // SAFETY: the caller's obligations; the order is what the module's description argues.
             unsafe {
                 if piece.index >= PIECES {
                     backend.wait_event(stream, &self.reduced[slot])?;
                 }
+                if is_last && call.operation == Operation::AllReduce {
+                    self.reduce_landing(stream, call, &piece)?;
+                    continue;
+                }
                 self.land(stream, call, &piece)?;
-                if piece.index + 1 == cut.count {
+                if is_last {
                     backend.exchange(stream, &out, blocks)?;
                 } else {
                     backend.record(&self.pushed[slot], stream)?;
@@ -171,16 +176,16 @@ impl<B: CollectiveKernels> Collectives<B> {
     /// # Safety
     /// As for [`Collectives::enqueue`].
     unsafe fn land(&self, stream: &B::Stream, call: &SignedCall, piece: &Piece) -> Result<()> {
-        let (start, bytes) = (piece.start, piece.bytes);
+        let bytes = piece.bytes;
         let whole = call.part(
             bytes / call.dtype.size(),
-            Operand::local(call.input.address().add(start)),
-            Operand::symmetric(&self.bounce, piece.slot() * self.slot(), bytes)?,
+            Operand::local(call.input.address().add(piece.start)),
+            self.slot_of(piece)?,
         );
         // SAFETY: the caller's obligations.
         unsafe {
             match call.operation {
-                Operation::AllReduce => self.by_push_reduce(stream, &whole),
+                Operation::AllReduce => self.by_push_reduce(stream, &whole, None),
                 Operation::Broadcast => self.by_scatter_all_gather(stream, &whole),
                 Operation::AllGather | Operation::AllToAll => {
                     let launch = self.exchange_into_slots(call, piece);
@@ -190,6 +195,28 @@ impl<B: CollectiveKernels> Collectives<B> {
                 Operation::ReduceScatter | Operation::Barrier => Ok(()),
             }
         }
+    }
+
+    /// Reduces a piece; what lands in the slot goes on to the output in the same launch.
+    ///
+    /// # Safety
+    /// As for [`Collectives::enqueue`].
+    unsafe fn reduce_landing(
+        &self,
+        stream: &B::Stream,
+        call: &SignedCall,
+        piece: &Piece,
+    ) -> Result<()> {
+        let at = |operand: &Operand| Operand::local(operand.address().add(piece.start));
+        let count = piece.bytes / call.dtype.size();
+        let part = call.part(count, at(&call.input), at(&call.output));
+        // SAFETY: the caller's obligations.
+        unsafe { self.by_push_reduce(stream, &part, Some(&self.slot_of(piece)?)) }
+    }
+
+    /// The slot of a piece, on every rank.
+    fn slot_of(&self, piece: &Piece) -> Result<Operand> {
+        Operand::symmetric(&self.bounce, piece.slot() * self.slot(), piece.bytes)
     }
 
     /// Sends this rank's data for each peer to that peer's slot, and its own to the output.
@@ -275,7 +302,7 @@ impl<B: CollectiveKernels> Collectives<B> {
                     Operand::local(packed),
                     Operand::local(call.output.address().add(piece.start)),
                 );
-                self.by_push_reduce(stream, &part)?;
+                self.by_push_reduce(stream, &part, None)?;
                 backend.record(&self.pushed[slot], stream)?;
             }
         }
@@ -347,7 +374,11 @@ impl Costs {
             _ => piece,
         };
         let each = self.predict(operation, variant, world, piece)?;
-        Some(cut.count as f64 * each + LAUNCH + copied as f64 / COPIED)
+        let launch = match operation {
+            Operation::AllReduce => 0.0,
+            _ => LAUNCH,
+        };
+        Some(cut.count as f64 * each + launch + copied as f64 / COPIED)
     }
 }
 

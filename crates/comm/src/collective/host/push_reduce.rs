@@ -4,6 +4,7 @@
 use super::direct;
 use super::group::{self, HostGroup, Member, Phase};
 use crate::collective::launch::{Addresses, Direct, PushReduce};
+use warpweave_symm_mem::DevicePtr;
 use warpweave_symm_mem::host::Element;
 
 /// # Safety
@@ -42,6 +43,13 @@ pub(super) unsafe fn push_reduce<T: Element>(launch: &PushReduce) {
         // SAFETY: the caller's obligation.
         unsafe { direct::reduce::<T>(&reduction) };
     }
-    group::barrier(&group, Phase::Leave, epoch);
+    let left = group::barrier(&group, Phase::Leave, epoch);
+    let landed = launch.landed;
+    for peer in group.peers().filter(|_| left && landed != DevicePtr::NULL) {
+        let [from, to] = [landed, launch.output].map(|at| at.add(peer * chunk).as_host::<u8>());
+        // SAFETY: the caller's obligation; the peer has written its chunk, and writes it again only after this
+        // rank has begun its next launch.
+        unsafe { std::ptr::copy_nonoverlapping(from, to, chunk_bytes(peer) as usize) };
+    }
     group.advance(epoch);
 }
