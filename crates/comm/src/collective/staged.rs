@@ -2,21 +2,20 @@
 //!
 //! # What it does
 //! A message is sent in pieces. Peers write a piece into one of two slots of this rank's *bounce buffer*,
-//! with the kernel of the symmetric variant, and a local copy moves it to the output while the next piece
-//! arrives in the other slot. In an all-reduce the kernel itself copies the last piece. Pushing reads no peer's
-//! memory, so the input is read in place. A reduce-scatter needs no copy out; if its input exceeds the staging
-//! memory, pieces are packed into a slot before they are pushed.
+//! with the kernel of the symmetric variant. In an all-reduce that kernel then copies it to the output. In
+//! other operations a local copy on another stream does, while the next piece arrives in the other slot.
+//! Pushing reads no peer's memory, so the input is read in place. A reduce-scatter needs no copy out; if its
+//! input exceeds the staging memory, pieces are packed into a slot before they are pushed.
 //!
 //! # Limit
 //! The link carries the bytes of the symmetric variant. In addition comes a local copy, which reads and
-//! writes each byte once at memory bandwidth; all but that of the last piece (the first, where pieces are
-//! packed) overlaps with the links. For the all-reduce of 64 MiB on four H200s: 96 MiB over a link of 350
-//! GB/s take 288 µs, the copy of the last 32 MiB 17 µs.
+//! writes each byte once at memory bandwidth. In an all-reduce nothing hides it: a copy on another stream
+//! cost more than it hid, for it takes SMs from the reduction (64 MiB on two H100s: 236 µs, 196 without).
 //!
 //! # Order
 //! Peers write a slot again only after its owner has begun the launch after next, which waits on the device
 //! for the copy out of it. In a reduction peers store to a slot after its owner's first slice, in the other
-//! kernels after the barrier: either way its owner has begun that launch.
+//! kernels after the barrier: either way its owner has begun that launch, and ended the one before.
 
 use warpweave_symm_mem::{DevicePtr, Result};
 
@@ -125,11 +124,16 @@ impl<B: CollectiveKernels> Collectives<B> {
             match call.operation {
                 _ if self.fits_staging(call) => self.by_push_reduce(stream, call, None),
                 Operation::ReduceScatter => self.by_packed_pieces(stream, call, cut),
+                Operation::AllReduce => {
+                    pieces(call, cut).try_for_each(|piece| self.reduce_piece(stream, call, &piece))
+                }
                 _ => self.by_landed_pieces(stream, call, cut),
             }
         }
     }
 
+    /// Pieces of an all-gather, an all-to-all or a broadcast, each copied out while the next one lands.
+    ///
     /// # Safety
     /// As for [`Collectives::enqueue`].
     unsafe fn by_landed_pieces(
@@ -143,18 +147,13 @@ impl<B: CollectiveKernels> Collectives<B> {
         for piece in pieces(call, cut) {
             let slot = piece.slot();
             let out = self.out_of_slot(call, &piece);
-            let is_last = piece.index + 1 == cut.count;
             // SAFETY: the caller's obligations; the order is what the module's description argues.
             unsafe {
                 if piece.index >= PIECES {
                     backend.wait_event(stream, &self.reduced[slot])?;
                 }
-                if is_last && call.operation == Operation::AllReduce {
-                    self.reduce_landing(stream, call, &piece)?;
-                    continue;
-                }
                 self.land(stream, call, &piece)?;
-                if is_last {
+                if piece.index + 1 == cut.count {
                     backend.exchange(stream, &out, blocks)?;
                 } else {
                     backend.record(&self.pushed[slot], stream)?;
@@ -171,37 +170,30 @@ impl<B: CollectiveKernels> Collectives<B> {
         }
     }
 
-    /// Sends a piece to the slots of all ranks.
+    /// Sends a piece of an all-gather, an all-to-all or a broadcast to the slots of all ranks.
     ///
     /// # Safety
     /// As for [`Collectives::enqueue`].
     unsafe fn land(&self, stream: &B::Stream, call: &SignedCall, piece: &Piece) -> Result<()> {
-        let bytes = piece.bytes;
-        let whole = call.part(
-            bytes / call.dtype.size(),
-            Operand::local(call.input.address().add(piece.start)),
-            self.slot_of(piece)?,
-        );
         // SAFETY: the caller's obligations.
         unsafe {
-            match call.operation {
-                Operation::AllReduce => self.by_push_reduce(stream, &whole, None),
-                Operation::Broadcast => self.by_scatter_all_gather(stream, &whole),
-                Operation::AllGather | Operation::AllToAll => {
-                    let launch = self.exchange_into_slots(call, piece);
-                    let blocks = self.direct_blocks(bytes);
-                    self.backend.exchange(stream, &launch, blocks)
-                }
-                Operation::ReduceScatter | Operation::Barrier => Ok(()),
+            if call.operation == Operation::Broadcast {
+                let input = Operand::local(call.input.address().add(piece.start));
+                let count = piece.bytes / call.dtype.size();
+                let part = call.part(count, input, self.slot_of(piece)?);
+                return self.by_scatter_all_gather(stream, &part);
             }
+            let launch = self.exchange_into_slots(call, piece);
+            let blocks = self.direct_blocks(piece.bytes);
+            self.backend.exchange(stream, &launch, blocks)
         }
     }
 
-    /// Reduces a piece; what lands in the slot goes on to the output in the same launch.
+    /// Reduces a piece of an all-reduce. What lands in its slot goes on to the output in the same launch.
     ///
     /// # Safety
     /// As for [`Collectives::enqueue`].
-    unsafe fn reduce_landing(
+    unsafe fn reduce_piece(
         &self,
         stream: &B::Stream,
         call: &SignedCall,
@@ -352,8 +344,8 @@ fn pieces(call: &Call, cut: Pieces) -> impl Iterator<Item = Piece> {
 
 impl Costs {
     /// Predicted time in microseconds of a call through a bounce buffer with slots of `slot` bytes: the
-    /// kernels of the symmetric variant, piece by piece, and the copy of the last piece or the first. That
-    /// the other copies overlap is assumed, not measured.
+    /// kernels of the symmetric variant, piece by piece, and in an all-reduce the copy of each piece, else of
+    /// the last or the first. That the other copies overlap is assumed, not measured.
     fn predict_staged(
         &self,
         operation: Operation,
@@ -373,12 +365,15 @@ impl Costs {
             Operation::AllGather => world * cut.bytes,
             _ => piece,
         };
-        let each = self.predict(operation, variant, world, piece)?;
-        let launch = match operation {
-            Operation::AllReduce => 0.0,
-            _ => LAUNCH,
-        };
-        Some(cut.count as f64 * each + launch + copied as f64 / COPIED)
+        let (each, copy) = (
+            self.predict(operation, variant, world, piece)?,
+            copied as f64 / COPIED,
+        );
+        let count = cut.count as f64;
+        Some(match operation {
+            Operation::AllReduce => count * (each + copy),
+            _ => count * each + LAUNCH + copy,
+        })
     }
 }
 

@@ -46,8 +46,8 @@ pub enum Variant {
     /// Two binary trees, each of which carries half of the message by packets: partial results go up in f32,
     /// the result comes down. Any operands. The order of the reduction is that of the trees, not of ranks.
     Tree,
-    /// Any operands of any size: pieces are pushed to a symmetric bounce buffer and copied from there while
-    /// the next one is sent. The kernels, and so the bits of a reduction, are those of
+    /// Any operands of any size: pieces are pushed to a symmetric bounce buffer and copied from there, in an
+    /// all-reduce by the same launch, else while the next one is sent. The kernels, and so the bits of a reduction, are those of
     /// [`Variant::TwoShotPush`] (an all-reduce), [`Variant::ScatterAllGather`] (a broadcast) and
     /// [`Variant::Push`].
     Staged,
