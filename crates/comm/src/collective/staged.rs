@@ -9,8 +9,10 @@
 //!
 //! # Limit
 //! The link carries the bytes of the symmetric variant. In addition comes a local copy, which reads and
-//! writes each byte once at memory bandwidth. In an all-reduce nothing hides it: a copy on another stream
-//! cost more than it hid, for it takes SMs from the reduction (64 MiB on two H100s: 236 µs, 196 without).
+//! writes each byte once at memory bandwidth. In an all-reduce nothing hides it, for a copy on another stream
+//! takes SMs from the reduction: on four H100s 64 MiB took 337 µs by such copies and a launch for the last,
+//! and take 327; 256 MiB 1295 and 1297, in graphs 1244 and 1281; symmetric ones 296 and 1147. Copying slice
+//! after slice while others are reduced was slower (16 MiB on two: 65 µs for 63).
 //!
 //! # Order
 //! Peers write a slot again only after its owner has begun the launch after next, which waits on the device
