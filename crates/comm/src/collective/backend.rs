@@ -19,13 +19,48 @@ pub struct Move {
     pub bytes: usize,
 }
 
-/// The kernels of collectives. The host backend has references under the same names.
-///
-/// # Safety of the launches
-/// - The group is that of a live [`Collectives`](super::Collectives); all ranks make the same launches in the
-///   same order, with the same `blocks`, on streams whose work is ordered.
-/// - Every address is mapped until the work has ended, for as many bytes as the launch touches, and aligned
-///   to an element; no unordered work conflicts.
+/// A kernel of collectives with its parameters. The host backend has a reference of each.
+#[derive(Clone, Copy, Debug)]
+pub enum Kernel<'a> {
+    /// A barrier of all ranks, of one block.
+    Barrier(&'a Group),
+    /// A collective by packets. The type matters only where elements are reduced.
+    Packets(PacketKernel, DType, &'a Packets),
+    /// An all-to-all by packets, of chunks of different lengths, whose sources and destinations do not
+    /// overlap.
+    UnevenPackets(&'a UnevenPackets),
+    /// Copies the bytes of each source to the destination of the same rank.
+    Exchange(&'a Direct),
+    /// Reduces all sources in f32, in the order of ranks, and stores the result to each destination. Sources
+    /// are given for every rank.
+    Reduce(DType, &'a Direct),
+    /// Pushes a chunk to each peer's staging memory, and reduces what the peers push here, slice by slice.
+    PushReduce(DType, &'a PushReduce),
+    /// Scatters the root's message over the other ranks, each of which forwards its chunk to the rest.
+    ScatterAllGather(&'a ScatterAllGather),
+    /// As `Exchange`, by TMA bulk copies; by the SMs on a rank whose addresses or sizes are not multiples of
+    /// 16. [`Error::Unavailable`](warpweave_symm_mem::Error::Unavailable) where there are none.
+    ExchangeTma(&'a Direct),
+    /// As `Reduce`, by bulk copies to and from shared memory; by loads and stores on a rank whose addresses
+    /// are not multiples of 16. As `ExchangeTma` where there are none.
+    ReduceTma(DType, &'a Direct),
+    /// An all-reduce along two trees.
+    Tree(DType, &'a Tree),
+    /// Reduces rows by packets, which fit into their sections, adds them to a residual and normalizes them.
+    /// The grid is at most the one given.
+    ReducedNorm(Shots, DType, &'a ReducedNorm),
+    /// Adds rows to a residual and normalizes them. Not collective, and with a grid of its own.
+    AddRmsNorm(DType, &'a RowNorm),
+    /// Stores this rank's data to the memory of all ranks through a multicast address; what is not aligned to
+    /// 16 bytes as `Exchange` does. Multicast addresses are those of live multicast objects over the same
+    /// memory.
+    MultimemSpread(&'a Multimem),
+    /// Loads the reduction over all ranks through a multicast address and stores it, through another or to
+    /// this rank; what is not aligned to 16 bytes as `Reduce` does. Addresses as of `MultimemSpread`.
+    MultimemReduce(DType, &'a Multimem),
+}
+
+/// The kernels of collectives.
 pub trait CollectiveKernels: Backend {
     /// Loads every kernel before any of them waits: loading may need an idle device. Kernels that this build
     /// or device lacks are skipped; their launches return the error.
@@ -44,176 +79,42 @@ pub trait CollectiveKernels: Backend {
     /// What the driver reports.
     fn device_identity(&self) -> Result<Option<Vec<u8>>>;
 
-    /// A barrier of all ranks.
-    ///
-    /// # Safety
-    /// See [the trait](CollectiveKernels).
-    unsafe fn barrier(&self, stream: &Self::Stream, group: &Group) -> Result<()>;
-
-    /// A collective by packets. `dtype` matters only where elements are reduced.
-    ///
-    /// # Safety
-    /// See [the trait](CollectiveKernels).
-    unsafe fn packets(
-        &self,
-        stream: &Self::Stream,
-        kernel: PacketKernel,
-        dtype: DType,
-        launch: &Packets,
-        blocks: u32,
-    ) -> Result<()>;
-
-    /// An all-to-all by packets, of chunks of different lengths.
-    ///
-    /// # Safety
-    /// See [the trait](CollectiveKernels); sources and destinations do not overlap.
-    unsafe fn uneven_packets(
-        &self,
-        stream: &Self::Stream,
-        launch: &UnevenPackets,
-        blocks: u32,
-    ) -> Result<()>;
-
-    /// Copies `bytes` from each source to the destination of the same rank.
-    ///
-    /// # Safety
-    /// See [the trait](CollectiveKernels).
-    unsafe fn exchange(&self, stream: &Self::Stream, launch: &Direct, blocks: u32) -> Result<()>;
-
-    /// Reduces all sources in f32, in the order of ranks, and stores the result to each destination. Sources
-    /// are given for every rank.
-    ///
-    /// # Safety
-    /// See [the trait](CollectiveKernels).
-    unsafe fn reduce(
-        &self,
-        stream: &Self::Stream,
-        dtype: DType,
-        launch: &Direct,
-        blocks: u32,
-    ) -> Result<()>;
-
-    /// Pushes a chunk to each peer's staging memory, and reduces what the peers push here, slice by slice.
-    ///
-    /// # Safety
-    /// See [the trait](CollectiveKernels).
-    unsafe fn push_reduce(
-        &self,
-        stream: &Self::Stream,
-        dtype: DType,
-        launch: &PushReduce,
-        blocks: u32,
-    ) -> Result<()>;
-
-    /// Scatters the root's message over the other ranks, each of which forwards its chunk to the rest.
-    ///
-    /// # Safety
-    /// See [the trait](CollectiveKernels).
-    unsafe fn scatter_all_gather(
-        &self,
-        stream: &Self::Stream,
-        launch: &ScatterAllGather,
-        blocks: u32,
-    ) -> Result<()>;
-
-    /// As [`exchange`](CollectiveKernels::exchange), by TMA bulk copies; by the SMs on a rank whose addresses
-    /// or sizes are not multiples of 16.
+    /// Enqueues a kernel on `stream`, in a grid of `blocks`.
     ///
     /// # Errors
-    /// [`Error::Unavailable`](warpweave_symm_mem::Error::Unavailable) where there is none.
+    /// [`Error::Unavailable`](warpweave_symm_mem::Error::Unavailable) for an element type that the kernel
+    /// does not know, or that this build or device lacks it; what the backend reports.
     ///
     /// # Safety
-    /// See [the trait](CollectiveKernels).
-    unsafe fn exchange_tma(
+    /// - The group is that of a live [`Collectives`](super::Collectives); all ranks make the same launches in
+    ///   the same order, with the same `blocks`, on streams whose work is ordered.
+    /// - Every address is mapped until the work has ended, for as many bytes as the launch touches, and
+    ///   aligned to an element; no unordered work conflicts.
+    /// - What the [`Kernel`] says.
+    unsafe fn launch_collective(
         &self,
         stream: &Self::Stream,
-        launch: &Direct,
+        launch: Kernel<'_>,
         blocks: u32,
     ) -> Result<()>;
 
-    /// As [`reduce`](CollectiveKernels::reduce), by bulk copies to and from shared memory; by loads and
-    /// stores on a rank whose addresses are not multiples of 16.
+    /// Enqueues [`Kernel::Barrier`].
     ///
     /// # Errors
-    /// As [`exchange_tma`](CollectiveKernels::exchange_tma).
+    /// As for [`launch_collective`](CollectiveKernels::launch_collective).
     ///
     /// # Safety
-    /// See [the trait](CollectiveKernels).
-    unsafe fn reduce_tma(
-        &self,
-        stream: &Self::Stream,
-        dtype: DType,
-        launch: &Direct,
-        blocks: u32,
-    ) -> Result<()>;
-
-    /// An all-reduce along two trees.
-    ///
-    /// # Safety
-    /// See [the trait](CollectiveKernels).
-    unsafe fn tree(
-        &self,
-        stream: &Self::Stream,
-        dtype: DType,
-        launch: &Tree,
-        blocks: u32,
-    ) -> Result<()>;
-
-    /// Reduces rows by packets, adds them to a residual and normalizes them, in up to `blocks` blocks.
-    ///
-    /// # Safety
-    /// See [the trait](CollectiveKernels); the packets of the rows fit into their sections.
-    unsafe fn reduced_norm(
-        &self,
-        stream: &Self::Stream,
-        shots: Shots,
-        dtype: DType,
-        launch: &ReducedNorm,
-        blocks: u32,
-    ) -> Result<()>;
-
-    /// Adds rows to a residual and normalizes them. Not collective.
-    ///
-    /// # Safety
-    /// See [the trait](CollectiveKernels), for memory.
-    unsafe fn add_rms_norm(
-        &self,
-        stream: &Self::Stream,
-        dtype: DType,
-        norm: &RowNorm,
-    ) -> Result<()>;
-
-    /// Stores this rank's data to the memory of all ranks through a multicast address; what is not aligned to
-    /// 16 bytes as [`exchange`](CollectiveKernels::exchange) does.
-    ///
-    /// # Safety
-    /// See [the trait](CollectiveKernels). Multicast addresses are those of live multicast objects over the
-    /// same memory.
-    unsafe fn multimem_spread(
-        &self,
-        stream: &Self::Stream,
-        launch: &Multimem,
-        blocks: u32,
-    ) -> Result<()>;
-
-    /// Loads the reduction over all ranks through a multicast address and stores it, through another or to
-    /// this rank; what is not aligned to 16 bytes as [`reduce`](CollectiveKernels::reduce) does.
-    ///
-    /// # Safety
-    /// As for [`multimem_spread`](CollectiveKernels::multimem_spread).
-    unsafe fn multimem_reduce(
-        &self,
-        stream: &Self::Stream,
-        dtype: DType,
-        launch: &Multimem,
-        blocks: u32,
-    ) -> Result<()>;
+    /// As for [`launch_collective`](CollectiveKernels::launch_collective).
+    unsafe fn barrier(&self, stream: &Self::Stream, group: &Group) -> Result<()> {
+        // SAFETY: the caller's obligation.
+        unsafe { self.launch_collective(stream, Kernel::Barrier(group), 1) }
+    }
 
     /// Copies from or to peers by copy engine, in any order. None is made once the host knows that a wait of
     /// this rank has failed: see [`Backend::push_by_engine`].
     ///
     /// # Safety
-    /// See [the trait](CollectiveKernels); they do not overlap.
+    /// As for [`launch_collective`](CollectiveKernels::launch_collective); they do not overlap.
     unsafe fn copies(&self, stream: &Self::Stream, moves: &[Move]) -> Result<()> {
         for copy in moves {
             // SAFETY: the caller's obligation.

@@ -3,7 +3,7 @@
 use warpweave_symm_mem::Result;
 
 use super::Collectives;
-use super::backend::CollectiveKernels;
+use super::backend::{CollectiveKernels, Kernel};
 use super::call::SignedCall;
 use super::enqueue::Direction;
 use super::variant::Variant;
@@ -41,7 +41,10 @@ impl<B: CollectiveKernels> Collectives<B> {
         let items = call.bytes().div_ceil(STAGE) as u32;
         let blocks = items.clamp(1, self.blocks.min(MOVE_BLOCKS));
         // SAFETY: the caller's obligations.
-        unsafe { self.backend.exchange_tma(stream, &launch, blocks) }
+        unsafe {
+            self.backend
+                .launch_collective(stream, Kernel::ExchangeTma(&launch), blocks)
+        }
     }
 
     /// # Safety
@@ -56,6 +59,9 @@ impl<B: CollectiveKernels> Collectives<B> {
         let items = self.chunk(call).div_ceil(STAGE / self.world) as u32;
         let blocks = items.clamp(1, self.blocks.min(REDUCE_BLOCKS));
         // SAFETY: the caller's obligations.
-        unsafe { self.backend.reduce_tma(stream, call.dtype, &launch, blocks) }
+        unsafe {
+            self.backend
+                .launch_collective(stream, Kernel::ReduceTma(call.dtype, &launch), blocks)
+        }
     }
 }

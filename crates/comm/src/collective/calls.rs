@@ -13,7 +13,7 @@
 use warpweave_symm_mem::{DType, DevicePtr, DeviceSlice, Error, Result};
 
 use super::Collectives;
-use super::backend::CollectiveKernels;
+use super::backend::{CollectiveKernels, Kernel};
 use super::call::{Call, Operand, Operation};
 use super::enqueue::PACKET_THREADS;
 use super::launch::{Addresses, MAX_WORLD, PAYLOAD, Packets, UnevenPackets, signature};
@@ -192,7 +192,10 @@ impl<B: CollectiveKernels> Collectives<B> {
             let blocks = (most.min(piece)).div_ceil(PAYLOAD).div_ceil(PACKET_THREADS) as u32;
             let blocks = blocks.clamp(1, self.blocks);
             // SAFETY: the operands have these bytes, live as `DeviceSlice` promises, and do not overlap.
-            unsafe { self.backend.uneven_packets(stream, &launch, blocks)? };
+            unsafe {
+                self.backend
+                    .launch_collective(stream, Kernel::UnevenPackets(&launch), blocks)?
+            };
         }
         Ok(())
     }

@@ -3,13 +3,9 @@
 use warpweave_symm_mem::cuda::{CudaStream, Image, LaunchConfig};
 use warpweave_symm_mem::{Cuda, DType, Error, Result, device_image};
 
-use super::backend::{CollectiveKernels, Move};
+use super::backend::{CollectiveKernels, Kernel, Move};
 use super::enqueue::{DIRECT_THREADS, PACKET_THREADS, vector};
-use super::launch::{
-    Direct, Group, MAX_WORLD, Multimem, PacketKernel, Packets, PushReduce, ScatterAllGather, Tree,
-    UnevenPackets,
-};
-use super::norm::launch::{ReducedNorm, RowNorm, Shots};
+use super::launch::{Group, MAX_WORLD, Multimem, PacketKernel};
 use super::push_reduce::vector as push_vector;
 use super::scatter_all_gather::vector as scatter_vector;
 
@@ -210,184 +206,75 @@ impl CollectiveKernels for Cuda {
         Ok(Some(uuid.bytes.iter().map(|&byte| byte as u8).collect()))
     }
 
-    unsafe fn barrier(&self, stream: &CudaStream, group: &Group) -> Result<()> {
-        // SAFETY: the kernel takes a group by value; the rest is the caller's obligation.
-        unsafe { launch(self, stream, &DIRECT, "collective_barrier", (1, 32), *group) }
-    }
-
-    unsafe fn packets(
+    unsafe fn launch_collective(
         &self,
         stream: &CudaStream,
-        kernel: PacketKernel,
-        dtype: DType,
-        packets: &Packets,
+        launched: Kernel<'_>,
         blocks: u32,
     ) -> Result<()> {
-        let (world, words) = (packets.group.pad.world as usize, packets.aligned != 0);
-        let name = packet_kernel(kernel, dtype, world, words).ok_or_else(|| unknown(dtype))?;
-        // SAFETY: the kernel takes the structure by value and waits for its predecessor; the rest is the
-        // caller's obligation.
-        unsafe {
-            launch_shared(
-                self,
-                stream,
-                &PACKETS,
-                name,
-                packet_config(blocks),
-                *packets,
-            )
-        }
-    }
-
-    unsafe fn uneven_packets(
-        &self,
-        stream: &CudaStream,
-        launched: &UnevenPackets,
-        blocks: u32,
-    ) -> Result<()> {
-        let packets = &launched.packets;
-        let name = uneven_kernel(packets.group.pad.world as usize, packets.aligned != 0);
-        let config = packet_config(blocks);
-        // SAFETY: the kernel takes the structure by value and waits for its predecessor; the rest is the
-        // caller's obligation.
-        unsafe { launch_shared(self, stream, &PACKETS, name, config, *launched) }
-    }
-
-    unsafe fn exchange(&self, stream: &CudaStream, direct: &Direct, blocks: u32) -> Result<()> {
-        let name = exchange_kernel(direct.group.pad.world as usize, vector(direct, 0));
+        let world = |group: &Group| group.pad.world as usize;
+        let known = |name: Option<_>, dtype| name.ok_or_else(|| unknown(dtype));
         let grid = (blocks, DIRECT_THREADS as u32);
-        // SAFETY: the kernel takes the structure by value; the rest is the caller's obligation.
-        unsafe { launch(self, stream, &DIRECT, name, grid, *direct) }
-    }
-
-    unsafe fn reduce(
-        &self,
-        stream: &CudaStream,
-        dtype: DType,
-        direct: &Direct,
-        blocks: u32,
-    ) -> Result<()> {
-        let vector = vector(direct, dtype.size());
-        let name = reduce_kernel(dtype, direct.group.pad.world as usize, vector)
-            .ok_or_else(|| unknown(dtype))?;
-        let grid = (blocks, DIRECT_THREADS as u32);
-        // SAFETY: the kernel takes the structure by value; the rest is the caller's obligation.
-        unsafe { launch(self, stream, &DIRECT, name, grid, *direct) }
-    }
-
-    unsafe fn push_reduce(
-        &self,
-        stream: &CudaStream,
-        dtype: DType,
-        push: &PushReduce,
-        blocks: u32,
-    ) -> Result<()> {
-        let world = push.group.pad.world as usize;
-        let name = push_reduce_kernel(dtype, world, push_vector(push, dtype.size()))
-            .ok_or_else(|| unknown(dtype))?;
-        let grid = (blocks, DIRECT_THREADS as u32);
-        // SAFETY: the kernel takes the structure by value; the rest is the caller's obligation.
-        unsafe { launch(self, stream, &PUSH_REDUCE, name, grid, *push) }
-    }
-
-    unsafe fn scatter_all_gather(
-        &self,
-        stream: &CudaStream,
-        scatter: &ScatterAllGather,
-        blocks: u32,
-    ) -> Result<()> {
-        let world = scatter.group.pad.world as usize;
-        let name = scatter_all_gather_kernel(world, scatter_vector(scatter));
-        let grid = (blocks, DIRECT_THREADS as u32);
-        // SAFETY: the kernel takes the structure by value; the rest is the caller's obligation.
-        unsafe { launch(self, stream, &SCATTER_ALL_GATHER, name, grid, *scatter) }
-    }
-
-    unsafe fn exchange_tma(&self, stream: &CudaStream, direct: &Direct, blocks: u32) -> Result<()> {
-        // SAFETY: the caller's obligation. Both kernels synchronize in the same way.
+        // SAFETY: the kernels take their structures by value, those of packets wait for their predecessors,
+        // and what takes another kernel's place synchronizes as that does; the rest is the caller's
+        // obligation.
         unsafe {
-            match vector(direct, 0) {
-                16 => bulk::exchange(self, stream, direct, blocks),
-                _ => self.exchange(stream, direct, blocks),
-            }
-        }
-    }
-
-    unsafe fn reduce_tma(
-        &self,
-        stream: &CudaStream,
-        dtype: DType,
-        direct: &Direct,
-        blocks: u32,
-    ) -> Result<()> {
-        let whole = Direct {
-            bytes: 0,
-            ..*direct
-        };
-        // SAFETY: as above.
-        unsafe {
-            match vector(&whole, dtype.size()) {
-                16 => bulk::reduce(self, stream, dtype, direct, blocks),
-                _ => self.reduce(stream, dtype, direct, blocks),
-            }
-        }
-    }
-
-    unsafe fn tree(
-        &self,
-        stream: &CudaStream,
-        dtype: DType,
-        tree: &Tree,
-        blocks: u32,
-    ) -> Result<()> {
-        // SAFETY: the caller's obligation.
-        unsafe { tree::all_reduce(self, stream, dtype, tree, blocks) }
-    }
-
-    unsafe fn reduced_norm(
-        &self,
-        stream: &CudaStream,
-        shots: Shots,
-        dtype: DType,
-        launch: &ReducedNorm,
-        blocks: u32,
-    ) -> Result<()> {
-        // SAFETY: the caller's obligation.
-        unsafe { norm::reduced_norm(self, stream, shots, dtype, launch, blocks) }
-    }
-
-    unsafe fn add_rms_norm(&self, stream: &CudaStream, dtype: DType, norm: &RowNorm) -> Result<()> {
-        // SAFETY: the caller's obligation.
-        unsafe { norm::add_rms_norm(self, stream, dtype, norm) }
-    }
-
-    unsafe fn multimem_spread(
-        &self,
-        stream: &CudaStream,
-        launch: &Multimem,
-        blocks: u32,
-    ) -> Result<()> {
-        // SAFETY: the caller's obligation. Both kernels synchronize in the same way.
-        unsafe {
-            match multimem::is_aligned(launch) {
-                true => multimem::spread(self, stream, launch, blocks),
-                false => self.exchange(stream, &launch.direct, blocks),
-            }
-        }
-    }
-
-    unsafe fn multimem_reduce(
-        &self,
-        stream: &CudaStream,
-        dtype: DType,
-        launch: &Multimem,
-        blocks: u32,
-    ) -> Result<()> {
-        // SAFETY: as above.
-        unsafe {
-            match multimem::is_aligned(launch) {
-                true => multimem::reduce(self, stream, dtype, launch, blocks),
-                false => self.reduce(stream, dtype, &launch.direct, blocks),
+            match launched {
+                Kernel::Barrier(&group) => {
+                    launch(self, stream, &DIRECT, "collective_barrier", (1, 32), group)
+                }
+                Kernel::Packets(kernel, dtype, &packets) => {
+                    let (world, words) = (world(&packets.group), packets.aligned != 0);
+                    let name = known(packet_kernel(kernel, dtype, world, words), dtype)?;
+                    let config = packet_config(blocks);
+                    launch_shared(self, stream, &PACKETS, name, config, packets)
+                }
+                Kernel::UnevenPackets(&uneven) => {
+                    let packets = &uneven.packets;
+                    let name = uneven_kernel(world(&packets.group), packets.aligned != 0);
+                    let config = packet_config(blocks);
+                    launch_shared(self, stream, &PACKETS, name, config, uneven)
+                }
+                Kernel::ExchangeTma(direct) if vector(direct, 0) == 16 => {
+                    bulk::exchange(self, stream, direct, blocks)
+                }
+                Kernel::MultimemSpread(multimem) if multimem::is_aligned(multimem) => {
+                    multimem::spread(self, stream, multimem, blocks)
+                }
+                Kernel::Exchange(&direct)
+                | Kernel::ExchangeTma(&direct)
+                | Kernel::MultimemSpread(&Multimem { direct, .. }) => {
+                    let name = exchange_kernel(world(&direct.group), vector(&direct, 0));
+                    launch(self, stream, &DIRECT, name, grid, direct)
+                }
+                Kernel::ReduceTma(dtype, direct) if bulk::reduces(direct, dtype) => {
+                    bulk::reduce(self, stream, dtype, direct, blocks)
+                }
+                Kernel::MultimemReduce(dtype, multimem) if multimem::is_aligned(multimem) => {
+                    multimem::reduce(self, stream, dtype, multimem, blocks)
+                }
+                Kernel::Reduce(dtype, &direct)
+                | Kernel::ReduceTma(dtype, &direct)
+                | Kernel::MultimemReduce(dtype, &Multimem { direct, .. }) => {
+                    let vector = vector(&direct, dtype.size());
+                    let name = known(reduce_kernel(dtype, world(&direct.group), vector), dtype)?;
+                    launch(self, stream, &DIRECT, name, grid, direct)
+                }
+                Kernel::PushReduce(dtype, &push) => {
+                    let vector = push_vector(&push, dtype.size());
+                    let name = push_reduce_kernel(dtype, world(&push.group), vector);
+                    launch(self, stream, &PUSH_REDUCE, known(name, dtype)?, grid, push)
+                }
+                Kernel::ScatterAllGather(&scatter) => {
+                    let vector = scatter_vector(&scatter);
+                    let name = scatter_all_gather_kernel(world(&scatter.group), vector);
+                    launch(self, stream, &SCATTER_ALL_GATHER, name, grid, scatter)
+                }
+                Kernel::Tree(dtype, tree) => tree::all_reduce(self, stream, dtype, tree, blocks),
+                Kernel::ReducedNorm(shots, dtype, norm) => {
+                    norm::reduced_norm(self, stream, shots, dtype, norm, blocks)
+                }
+                Kernel::AddRmsNorm(dtype, rows) => norm::add_rms_norm(self, stream, dtype, rows),
             }
         }
     }

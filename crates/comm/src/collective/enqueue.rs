@@ -3,7 +3,7 @@
 use warpweave_symm_mem::{DevicePtr, Result};
 
 use super::Collectives;
-use super::backend::{CollectiveKernels, Move};
+use super::backend::{CollectiveKernels, Kernel, Move};
 use super::call::{Call, Operation, SignedCall};
 use super::launch::{Addresses, Direct, PAYLOAD, PacketKernel, Packets};
 use super::variant::Variant;
@@ -139,8 +139,11 @@ impl<B: CollectiveKernels> Collectives<B> {
         let blocks = blocks.clamp(1, self.blocks);
         // SAFETY: the caller's obligations.
         unsafe {
-            self.backend
-                .packets(stream, kernel, call.dtype, &launch, blocks)
+            self.backend.launch_collective(
+                stream,
+                Kernel::Packets(kernel, call.dtype, &launch),
+                blocks,
+            )
         }
     }
 
@@ -153,8 +156,11 @@ impl<B: CollectiveKernels> Collectives<B> {
         let launch = self.exchange_of(call, direction);
         // SAFETY: the caller's obligations.
         unsafe {
-            self.backend
-                .exchange(stream, &launch, self.direct_blocks(call.bytes()))
+            self.backend.launch_collective(
+                stream,
+                Kernel::Exchange(&launch),
+                self.direct_blocks(call.bytes()),
+            )
         }
     }
 
@@ -168,7 +174,10 @@ impl<B: CollectiveKernels> Collectives<B> {
         // All ranks have the same grid, whatever is left for the last rank.
         let blocks = self.direct_blocks(self.chunk(call).max(launch.bytes as usize));
         // SAFETY: the caller's obligations.
-        unsafe { self.backend.reduce(stream, call.dtype, &launch, blocks) }
+        unsafe {
+            self.backend
+                .launch_collective(stream, Kernel::Reduce(call.dtype, &launch), blocks)
+        }
     }
 
     /// What this rank reduces and where the result goes.
@@ -242,7 +251,7 @@ impl<B: CollectiveKernels> Collectives<B> {
                     ..self.exchange_of(call, direction)
                 };
                 let blocks = self.direct_blocks(own.bytes).min(LOCAL_BLOCKS);
-                backend.exchange(&self.side, &launch, blocks)?;
+                backend.launch_collective(&self.side, Kernel::Exchange(&launch), blocks)?;
                 backend.record(&self.reduced[0], &self.side)?;
             }
             backend.barrier(stream, &self.group(call.signature))?;

@@ -43,7 +43,7 @@ use warpweave_symm_mem::{
     SignalPad, SymmetricBuffer, agree,
 };
 
-pub use backend::{CollectiveKernels, Move};
+pub use backend::{CollectiveKernels, Kernel, Move};
 pub use call::{Call, Operand, Operation};
 pub use norm::{AddRmsNorm, Quantized};
 pub use select::{Costs, MalformedCosts, ReductionOrder, interpolate};
@@ -383,7 +383,10 @@ impl<B: CollectiveKernels> Collectives<B> {
         }
         let group = self.group(signature(Operation::Barrier, &[]));
         // SAFETY: the group is this object's own and no other memory is touched.
-        unsafe { self.backend.barrier(stream, &group) }
+        unsafe {
+            self.backend
+                .launch_collective(stream, Kernel::Barrier(&group), 1)
+        }
     }
 
     /// A barrier as a call.

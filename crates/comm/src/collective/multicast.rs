@@ -7,7 +7,7 @@
 use warpweave_symm_mem::{DevicePtr, Result};
 
 use super::Collectives;
-use super::backend::{CollectiveKernels, Move};
+use super::backend::{CollectiveKernels, Kernel, Move};
 use super::call::{Call, Operation, SignedCall};
 use super::enqueue::Direction;
 use super::launch::Multimem;
@@ -79,8 +79,11 @@ impl<B: CollectiveKernels> Collectives<B> {
             let blocks = self.direct_blocks(self.chunk(call));
             // SAFETY: the caller's obligations.
             return unsafe {
-                self.backend
-                    .multimem_reduce(stream, call.dtype, &launch, blocks)
+                self.backend.launch_collective(
+                    stream,
+                    Kernel::MultimemReduce(call.dtype, &launch),
+                    blocks,
+                )
             };
         }
         let launch = Multimem {
@@ -90,8 +93,11 @@ impl<B: CollectiveKernels> Collectives<B> {
         };
         // SAFETY: the caller's obligations.
         unsafe {
-            self.backend
-                .multimem_spread(stream, &launch, self.direct_blocks(call.bytes()))
+            self.backend.launch_collective(
+                stream,
+                Kernel::MultimemSpread(&launch),
+                self.direct_blocks(call.bytes()),
+            )
         }
     }
 

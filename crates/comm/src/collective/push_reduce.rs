@@ -3,7 +3,7 @@
 use warpweave_symm_mem::{DevicePtr, Result};
 
 use super::Collectives;
-use super::backend::CollectiveKernels;
+use super::backend::{CollectiveKernels, Kernel};
 use super::call::{Operand, Operation, SignedCall};
 use super::enqueue::{DIRECT_THREADS, widest};
 use super::launch::{Addresses, MAX_SLICES, PushReduce};
@@ -68,7 +68,7 @@ impl<B: CollectiveKernels> Collectives<B> {
         // SAFETY: the caller's obligations.
         unsafe {
             self.backend
-                .push_reduce(stream, call.dtype, &launch, blocks)
+                .launch_collective(stream, Kernel::PushReduce(call.dtype, &launch), blocks)
         }
     }
 }

@@ -3,7 +3,7 @@
 use warpweave_symm_mem::Result;
 
 use super::Collectives;
-use super::backend::CollectiveKernels;
+use super::backend::{CollectiveKernels, Kernel};
 use super::call::SignedCall;
 use super::enqueue::widest;
 use super::launch::{Addresses, ScatterAllGather};
@@ -30,7 +30,10 @@ impl<B: CollectiveKernels> Collectives<B> {
             root: call.root as u32,
         };
         // SAFETY: the caller's obligations.
-        unsafe { self.backend.scatter_all_gather(stream, &launch, blocks) }
+        unsafe {
+            self.backend
+                .launch_collective(stream, Kernel::ScatterAllGather(&launch), blocks)
+        }
     }
 }
 

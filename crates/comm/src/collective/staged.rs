@@ -21,7 +21,7 @@
 
 use warpweave_symm_mem::{DevicePtr, Result};
 
-use super::backend::CollectiveKernels;
+use super::backend::{CollectiveKernels, Kernel};
 use super::call::{Call, Operand, Operation, SignedCall};
 use super::enqueue::LOCAL_BLOCKS;
 use super::launch::{Addresses, Direct};
@@ -156,11 +156,15 @@ impl<B: CollectiveKernels> Collectives<B> {
                 }
                 self.land(stream, call, &piece)?;
                 if piece.index + 1 == cut.count {
-                    backend.exchange(stream, &out, blocks)?;
+                    backend.launch_collective(stream, Kernel::Exchange(&out), blocks)?;
                 } else {
                     backend.record(&self.pushed[slot], stream)?;
                     backend.wait_event(&self.side, &self.pushed[slot])?;
-                    backend.exchange(&self.side, &out, blocks.min(LOCAL_BLOCKS))?;
+                    backend.launch_collective(
+                        &self.side,
+                        Kernel::Exchange(&out),
+                        blocks.min(LOCAL_BLOCKS),
+                    )?;
                     backend.record(&self.reduced[slot], &self.side)?;
                 }
             }
@@ -187,7 +191,8 @@ impl<B: CollectiveKernels> Collectives<B> {
             }
             let launch = self.exchange_into_slots(call, piece);
             let blocks = self.direct_blocks(piece.bytes);
-            self.backend.exchange(stream, &launch, blocks)
+            self.backend
+                .launch_collective(stream, Kernel::Exchange(&launch), blocks)
         }
     }
 
@@ -282,12 +287,20 @@ impl<B: CollectiveKernels> Collectives<B> {
             for piece in pieces(call, cut) {
                 let slot = piece.slot();
                 match piece.index {
-                    0 => backend.exchange(stream, &pack(&piece), blocks)?,
+                    0 => backend.launch_collective(
+                        stream,
+                        Kernel::Exchange(&pack(&piece)),
+                        blocks,
+                    )?,
                     _ => backend.wait_event(stream, &self.reduced[slot])?,
                 }
                 if let Some(next) = ahead.next() {
                     backend.wait_event(&self.side, &self.pushed[next.slot()])?;
-                    backend.exchange(&self.side, &pack(&next), blocks.min(LOCAL_BLOCKS))?;
+                    backend.launch_collective(
+                        &self.side,
+                        Kernel::Exchange(&pack(&next)),
+                        blocks.min(LOCAL_BLOCKS),
+                    )?;
                     backend.record(&self.reduced[next.slot()], &self.side)?;
                 }
                 let packed = self.bounce.local().add(slot * self.slot());

@@ -2,7 +2,7 @@
 
 use warpweave_symm_mem::{DevicePtr, Result};
 
-use super::backend::CollectiveKernels;
+use super::backend::{CollectiveKernels, Kernel};
 use super::call::{Operation, SignedCall};
 use super::launch::{Addresses, Direct};
 use super::{Collectives, PIECES};
@@ -72,7 +72,11 @@ impl<B: CollectiveKernels> Collectives<B> {
                 };
                 backend.wait_event(&self.side, &self.pushed[index])?;
                 let blocks = self.direct_blocks(piece);
-                backend.reduce(&self.side, call.dtype, &launch, blocks)?;
+                backend.launch_collective(
+                    &self.side,
+                    Kernel::Reduce(call.dtype, &launch),
+                    blocks,
+                )?;
                 backend.record(&self.reduced[index], &self.side)?;
             }
             for index in 0..count {

@@ -8,7 +8,7 @@
 use warpweave_symm_mem::Result;
 
 use super::Collectives;
-use super::backend::CollectiveKernels;
+use super::backend::{CollectiveKernels, Kernel};
 use super::call::SignedCall;
 use super::enqueue::PACKET_THREADS;
 use super::launch::{PAYLOAD, Packets, Tree};
@@ -85,7 +85,10 @@ impl<B: CollectiveKernels> Collectives<B> {
             let blocks = bytes.div_ceil(PAYLOAD).div_ceil(PACKET_THREADS) as u32;
             let blocks = blocks.clamp(1, self.blocks);
             // SAFETY: the caller's obligations.
-            unsafe { self.backend.tree(stream, call.dtype, &launch, blocks)? };
+            unsafe {
+                self.backend
+                    .launch_collective(stream, Kernel::Tree(call.dtype, &launch), blocks)?
+            };
         }
         Ok(())
     }

@@ -47,9 +47,9 @@ pub enum Variant {
     /// the result comes down. Any operands. The order of the reduction is that of the trees, not of ranks.
     Tree,
     /// Any operands of any size: pieces are pushed to a symmetric bounce buffer and copied from there, in an
-    /// all-reduce by the same launch, else while the next one is sent. The kernels, and so the bits of a reduction, are those of
-    /// [`Variant::TwoShotPush`] (an all-reduce), [`Variant::ScatterAllGather`] (a broadcast) and
-    /// [`Variant::Push`].
+    /// all-reduce by the same launch, else while the next one is sent. The kernels, and so the bits of a
+    /// reduction, are those of [`Variant::TwoShotPush`] (an all-reduce), [`Variant::ScatterAllGather`] (a
+    /// broadcast) and [`Variant::Push`].
     Staged,
     /// SMs store and load through multicast addresses: the switch copies and reduces, in f32 and in its own
     /// order.

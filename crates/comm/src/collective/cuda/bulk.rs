@@ -3,7 +3,7 @@
 use warpweave_symm_mem::cuda::{CudaStream, Image, LaunchConfig};
 use warpweave_symm_mem::{Cuda, DType, Result, device_image};
 
-use super::{DTYPES, WORLDS, launch_shared, unknown};
+use super::{DTYPES, WORLDS, launch_shared, unknown, vector};
 use crate::collective::bulk::{
     MOVE_STAGES, MOVE_THREADS, REDUCE_STAGES, REDUCE_THREADS, RESULT_STAGES, STAGE,
 };
@@ -25,8 +25,8 @@ pub(super) fn all() -> impl Iterator<Item = (&'static Image, &'static str)> {
 }
 
 /// # Safety
-/// As for [`CollectiveKernels::exchange_tma`](crate::CollectiveKernels::exchange_tma); addresses and bytes
-/// are multiples of 16.
+/// As for [`CollectiveKernels::launch_collective`](crate::CollectiveKernels::launch_collective); addresses
+/// and bytes are multiples of 16.
 pub(super) unsafe fn exchange(
     cuda: &Cuda,
     stream: &CudaStream,
@@ -41,9 +41,18 @@ pub(super) unsafe fn exchange(
     unsafe { launch_shared(cuda, stream, &BULK, "exchange_bulk", config, *direct) }
 }
 
+/// Whether [`reduce`] can: all addresses are multiples of 16.
+pub(super) fn reduces(direct: &Direct, dtype: DType) -> bool {
+    let addresses = Direct {
+        bytes: 0,
+        ..*direct
+    };
+    vector(&addresses, dtype.size()) == 16
+}
+
 /// # Safety
-/// As for [`CollectiveKernels::reduce_tma`](crate::CollectiveKernels::reduce_tma); addresses are multiples of
-/// 16.
+/// As for [`CollectiveKernels::launch_collective`](crate::CollectiveKernels::launch_collective); addresses
+/// are multiples of 16.
 pub(super) unsafe fn reduce(
     cuda: &Cuda,
     stream: &CudaStream,

@@ -27,8 +27,8 @@ pub(super) fn is_aligned(launch: &Multimem) -> bool {
 }
 
 /// # Safety
-/// As for [`CollectiveKernels::multimem_spread`](crate::CollectiveKernels::multimem_spread); the launch is
-/// aligned.
+/// As for [`CollectiveKernels::launch_collective`](crate::CollectiveKernels::launch_collective); the launch
+/// is aligned.
 pub(super) unsafe fn spread(
     cuda: &Cuda,
     stream: &CudaStream,
@@ -41,8 +41,8 @@ pub(super) unsafe fn spread(
 }
 
 /// # Safety
-/// As for [`CollectiveKernels::multimem_reduce`](crate::CollectiveKernels::multimem_reduce); the launch is
-/// aligned.
+/// As for [`CollectiveKernels::launch_collective`](crate::CollectiveKernels::launch_collective); the launch
+/// is aligned.
 pub(super) unsafe fn reduce(
     cuda: &Cuda,
     stream: &CudaStream,

@@ -99,7 +99,7 @@ fn grid(
 }
 
 /// # Safety
-/// As for [`CollectiveKernels::add_rms_norm`](crate::CollectiveKernels::add_rms_norm).
+/// As for [`CollectiveKernels::launch_collective`](crate::CollectiveKernels::launch_collective).
 pub(super) unsafe fn add_rms_norm(
     cuda: &Cuda,
     stream: &CudaStream,
@@ -115,7 +115,7 @@ pub(super) unsafe fn add_rms_norm(
 }
 
 /// # Safety
-/// As for [`CollectiveKernels::reduced_norm`](crate::CollectiveKernels::reduced_norm).
+/// As for [`CollectiveKernels::launch_collective`](crate::CollectiveKernels::launch_collective).
 pub(super) unsafe fn reduced_norm(
     cuda: &Cuda,
     stream: &CudaStream,

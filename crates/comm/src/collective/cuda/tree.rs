@@ -22,7 +22,7 @@ pub(super) fn all() -> impl Iterator<Item = (&'static Image, &'static str)> {
 }
 
 /// # Safety
-/// As for [`CollectiveKernels::tree`](crate::CollectiveKernels::tree).
+/// As for [`CollectiveKernels::launch_collective`](crate::CollectiveKernels::launch_collective).
 pub(super) unsafe fn all_reduce(
     cuda: &Cuda,
     stream: &CudaStream,

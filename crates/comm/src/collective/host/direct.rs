@@ -8,7 +8,7 @@ use warpweave_symm_mem::host::Element;
 /// A barrier of all ranks.
 ///
 /// # Safety
-/// As for [`CollectiveKernels::barrier`](crate::CollectiveKernels::barrier).
+/// As for [`CollectiveKernels::launch_collective`](crate::CollectiveKernels::launch_collective).
 pub(super) unsafe fn barrier(group: &Group) {
     // SAFETY: the caller's obligation.
     let group = unsafe { HostGroup::new(group) };
@@ -20,7 +20,7 @@ pub(super) unsafe fn barrier(group: &Group) {
 /// Moves between this rank and each peer.
 ///
 /// # Safety
-/// As for [`CollectiveKernels::exchange`](crate::CollectiveKernels::exchange).
+/// As for [`CollectiveKernels::launch_collective`](crate::CollectiveKernels::launch_collective).
 pub(super) unsafe fn exchange(launch: &Direct) {
     let bytes = launch.bytes as usize;
     // SAFETY: the caller's obligation.
@@ -39,7 +39,8 @@ pub(super) unsafe fn exchange(launch: &Direct) {
 /// Reduces each element over the sources, in the order of ranks, and stores the result to every destination.
 ///
 /// # Safety
-/// As for [`CollectiveKernels::reduce`](crate::CollectiveKernels::reduce), for elements of type `T`.
+/// As for [`CollectiveKernels::launch_collective`](crate::CollectiveKernels::launch_collective), for elements
+/// of type `T`.
 pub(super) unsafe fn reduce<T: Element>(launch: &Direct) {
     let count = launch.bytes as usize / size_of::<T>();
     // SAFETY: the caller's obligation. All sources of an element are read before it is stored anywhere.

@@ -12,8 +12,8 @@ use crate::collective::norm::arithmetic::{add, normalize, quantize};
 use crate::collective::norm::launch::{ReducedNorm, RowNorm, Shots};
 
 /// # Safety
-/// As for [`CollectiveKernels::add_rms_norm`](crate::CollectiveKernels::add_rms_norm), for elements of type
-/// `T`.
+/// As for [`CollectiveKernels::launch_collective`](crate::CollectiveKernels::launch_collective), for elements
+/// of type `T`.
 pub(super) unsafe fn add_rms_norm<T: Element>(norm: &RowNorm) {
     for row in 0..norm.rows as usize {
         // SAFETY: the caller's obligation.
@@ -25,8 +25,8 @@ pub(super) unsafe fn add_rms_norm<T: Element>(norm: &RowNorm) {
 }
 
 /// # Safety
-/// As for [`CollectiveKernels::reduced_norm`](crate::CollectiveKernels::reduced_norm), for elements of type
-/// `T`.
+/// As for [`CollectiveKernels::launch_collective`](crate::CollectiveKernels::launch_collective), for elements
+/// of type `T`.
 pub(super) unsafe fn reduced_norm<T: Element>(shots: Shots, launch: &ReducedNorm) {
     // SAFETY: the caller's obligations.
     unsafe {

@@ -11,8 +11,8 @@ use warpweave_symm_mem::host::Element;
 /// The reference of `kernel`.
 ///
 /// # Safety
-/// As for [`CollectiveKernels::packets`](crate::CollectiveKernels::packets), for elements of type `T` where
-/// they are summed.
+/// As for [`CollectiveKernels::launch_collective`](crate::CollectiveKernels::launch_collective), for elements
+/// of type `T` where they are summed.
 pub(super) unsafe fn run<T: Element>(kernel: PacketKernel, launch: &Packets) {
     // SAFETY: the caller's obligations.
     unsafe {
@@ -36,7 +36,7 @@ pub(super) unsafe fn run<T: Element>(kernel: PacketKernel, launch: &Packets) {
 /// The reference of `packet_all_to_all_uneven`.
 ///
 /// # Safety
-/// As for [`CollectiveKernels::uneven_packets`](crate::CollectiveKernels::uneven_packets).
+/// As for [`CollectiveKernels::launch_collective`](crate::CollectiveKernels::launch_collective).
 pub(super) unsafe fn all_to_all_uneven(launch: &UnevenPackets) {
     // SAFETY: the caller's obligations.
     unsafe {

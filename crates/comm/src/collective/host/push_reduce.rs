@@ -8,8 +8,8 @@ use warpweave_symm_mem::DevicePtr;
 use warpweave_symm_mem::host::Element;
 
 /// # Safety
-/// As for [`CollectiveKernels::push_reduce`](crate::CollectiveKernels::push_reduce), for elements of type
-/// `T`.
+/// As for [`CollectiveKernels::launch_collective`](crate::CollectiveKernels::launch_collective), for elements
+/// of type `T`.
 pub(super) unsafe fn push_reduce<T: Element>(launch: &PushReduce) {
     // SAFETY: the caller's obligation.
     let group = unsafe { HostGroup::new(&launch.group) };
@@ -47,8 +47,8 @@ pub(super) unsafe fn push_reduce<T: Element>(launch: &PushReduce) {
     let landed = launch.landed;
     for peer in group.peers().filter(|_| left && landed != DevicePtr::NULL) {
         let [from, to] = [landed, launch.output].map(|at| at.add(peer * chunk).as_host::<u8>());
-        // SAFETY: the caller's obligation; the peer has written its chunk, and writes it again only after this
-        // rank has begun its next launch.
+        // SAFETY: the caller's obligation; the peer has written its chunk, and writes it again only after
+        // this rank has begun its next launch.
         unsafe { std::ptr::copy_nonoverlapping(from, to, chunk_bytes(peer) as usize) };
     }
     group.advance(epoch);

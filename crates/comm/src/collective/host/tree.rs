@@ -19,7 +19,8 @@ const ELEMENTS: usize = PAYLOAD / 2;
 /// An all-reduce along two trees.
 ///
 /// # Safety
-/// As for [`CollectiveKernels::tree`](crate::CollectiveKernels::tree), for elements of type `T`.
+/// As for [`CollectiveKernels::launch_collective`](crate::CollectiveKernels::launch_collective), for elements
+/// of type `T`.
 pub(super) unsafe fn all_reduce<T: Element>(launch: &Tree) {
     // SAFETY: the caller's obligations.
     unsafe {

@@ -26,7 +26,7 @@ pub mod launch;
 use warpweave_symm_mem::{DType, DevicePtr, DeviceSlice, Error, Result};
 
 use super::Collectives;
-use super::backend::CollectiveKernels;
+use super::backend::{CollectiveKernels, Kernel};
 use super::call::{Call, Operand, Operation};
 use super::calls::overlap;
 use super::launch::{PAYLOAD, signature};
@@ -290,12 +290,15 @@ impl<B: CollectiveKernels> Collectives<B> {
     }
 
     /// # Safety
-    /// As for [`CollectiveKernels::add_rms_norm`].
+    /// As for [`CollectiveKernels::launch_collective`].
     unsafe fn normalize(&self, stream: &B::Stream, dtype: DType, rows: &RowNorm) -> Result<()> {
         match rows.rows {
             0 => Ok(()),
             // SAFETY: the caller's obligations.
-            _ => unsafe { self.backend.add_rms_norm(stream, dtype, rows) },
+            _ => unsafe {
+                self.backend
+                    .launch_collective(stream, Kernel::AddRmsNorm(dtype, rows), 1)
+            },
         }
     }
 
@@ -422,8 +425,11 @@ impl<B: CollectiveKernels> Collectives<B> {
         };
         // SAFETY: the caller's obligations; the packets fit.
         unsafe {
-            self.backend
-                .reduced_norm(stream, shots, dtype, &launch, self.blocks)
+            self.backend.launch_collective(
+                stream,
+                Kernel::ReducedNorm(shots, dtype, &launch),
+                self.blocks,
+            )
         }
     }
 }

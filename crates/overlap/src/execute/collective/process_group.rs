@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use warpweave_comm::collective::launch::MAX_WORLD;
 use warpweave_comm::collective::norm::launch::RowNorm;
-use warpweave_comm::collective::{Call, CollectiveOptions, Operation, Variant};
+use warpweave_comm::collective::{Call, CollectiveOptions, Kernel, Operation, Variant};
 use warpweave_comm::{Collectives, Operand};
 use warpweave_symm_mem::{DType, DevicePtr, Exchange, Nodes};
 
@@ -245,7 +245,11 @@ impl<B: CollectiveBackend> ProcessGroup<B> {
                     self.named(self.backend.collective(stream, group, call, operands))?;
                     if let Some(norm) = norm {
                         let rows = norm.rows(at);
-                        self.backend.add_rms_norm(stream, norm.dtype, &rows)?;
+                        self.backend.launch_collective(
+                            stream,
+                            Kernel::AddRmsNorm(norm.dtype, &rows),
+                            1,
+                        )?;
                     }
                 }
                 (Engine::Symmetric(collectives), GroupCall::Symmetric(calls)) => {
