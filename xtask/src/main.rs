@@ -69,7 +69,7 @@ fn main() -> ExitCode {
     let done = match line.command {
         Command::Setup(options) => command::setup::run(&options),
         Command::Doctor(options) => command::doctor::run(&options),
-        Command::Bench(options) => command::bench::run(&options),
+        Command::Bench(options) => command::suites::run(&options),
         Command::Compare(options) => command::warpweave::compare(&options),
         Command::Test(options) => command::test::run(&options),
         Command::Plan(options) => command::warpweave::plan(&options),

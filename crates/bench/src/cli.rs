@@ -9,7 +9,7 @@ use warpweave_report::command::BASELINES;
 use warpweave_symm_mem::DType;
 
 use crate::inject::InjectedFault;
-use crate::logging::LogFilter;
+use crate::logging::LoggingArgs;
 use crate::suite::{Settings, scaling};
 
 /// Schedules that overlap communication and computation: measured, shown and proved.
@@ -24,29 +24,6 @@ pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
-}
-
-/// Output while the program runs.
-#[derive(Debug, Args)]
-pub struct LoggingArgs {
-    /// What is logged to standard error, as `info`, `warpweave_overlap=debug` or, by ranks,
-    /// `warn;0:info;2-3:debug`.
-    #[arg(
-        long,
-        global = true,
-        env = "RUST_LOG",
-        default_value = "warn",
-        value_name = "FILTER"
-    )]
-    pub log: LogFilter,
-    /// Write when the spans of all layers ran to this file, for Perfetto; each of several ranks to its own,
-    /// as `FILE` with `.rank0` before its extension.
-    #[arg(long, global = true, value_name = "FILE")]
-    pub spans: Option<PathBuf>,
-    /// Make NVTX ranges of the spans of all layers, for `nsys profile`; by the library of this file, else by
-    /// CUDA's.
-    #[arg(long, global = true, value_name = "FILE", num_args = 0..=1, require_equals = true)]
-    pub nvtx: Option<Option<PathBuf>>,
 }
 
 /// What to do.

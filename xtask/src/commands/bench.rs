@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use super::{suites, warpweave};
+use super::warpweave;
 use crate::device::Asked;
 use crate::error::{Error, Result};
 use crate::launch::JobOptions;
@@ -25,7 +25,7 @@ pub struct Options {
     /// is. The suite `quick` comes first, which checks every kernel on small data; if it fails, nothing is
     /// timed
     #[arg(long, value_name = "DIR", conflicts_with_all = ["suite", "list"])]
-    all: Option<PathBuf>,
+    pub all: Option<PathBuf>,
     /// PyTorch's operators as more rows: `torch` times them first, on the same problems and GPUs; a file has
     /// the figures of an earlier run
     #[arg(long, value_name = "torch|FILE")]
@@ -80,15 +80,6 @@ impl Options {
         }
         args.extend(self.more.iter().cloned());
         args
-    }
-}
-
-/// Measures one suite or all.
-pub fn run(options: &Options) -> Result<()> {
-    let place = Place::find()?;
-    match &options.all {
-        Some(folder) => suites::run(options, &place, folder),
-        None => suite(options, &place),
     }
 }
 

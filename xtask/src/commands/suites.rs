@@ -1,4 +1,5 @@
-//! `cargo xtask bench --all DIR`: what the owner of a machine runs first, and sends back.
+//! `cargo xtask bench`: one suite, or with `--all DIR` all, which the owner of a machine runs first and sends
+//! back.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,9 +15,18 @@ use crate::process;
 /// Checks every kernel on small data.
 const FIRST: &str = "quick";
 
+/// Measures one suite or all.
+pub fn run(options: &Options) -> Result<()> {
+    let place = Place::find()?;
+    match &options.all {
+        Some(folder) => all(options, &place, folder),
+        None => bench::suite(options, &place),
+    }
+}
+
 /// Measures all suites into `folder`. One that fails does not keep the others from being measured, unless it
 /// is the first.
-pub fn run(options: &Options, place: &Place, folder: &Path) -> Result<()> {
+fn all(options: &Options, place: &Place, folder: &Path) -> Result<()> {
     fs::create_dir_all(folder)?;
     let program = place.warpweave(place.choose(options.asked)?.cuda)?;
     fs::write(folder.join("machine.txt"), doctor::examine().to_string())?;
@@ -116,7 +126,7 @@ esac"#,
         let line = format!("-n1 --device host --grace 1 --all {}", folder.display());
         let mut options = bench::tests::parsed(&line).unwrap();
         options.job.logs = Some(root.path().join("logs"));
-        let end = run(&options, &place, &folder);
+        let end = all(&options, &place, &folder);
         let asked = fs::read_to_string(root.path().join("asked")).unwrap();
         let asked = asked.replace(&format!("{}/", folder.display()), "");
         (end, asked)

@@ -12,8 +12,7 @@ use warpweave_report::statistics::Spread;
 use warpweave_report::{Document, Operands, Outcome, Shape, Status, file};
 use warpweave_symm_mem::DType;
 
-use super::measure::machine_or_measured;
-use super::plan::machine;
+use super::measure::{machine, machine_or_measured};
 use crate::alone::gemm_alone;
 use crate::cli::{ChoiceArgs, CompareArgs};
 use crate::error::{BenchError, Result};

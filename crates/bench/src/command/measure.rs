@@ -11,7 +11,6 @@ use warpweave_overlap::Machine;
 use warpweave_report::file::{self, check_place};
 use warpweave_symm_mem::{Backend, BackendKind, Cuda, Host};
 
-use super::plan::machine;
 use crate::cli::MeasureArgs;
 use crate::collectives::NcclBackend;
 use crate::error::Result;
@@ -64,6 +63,15 @@ pub(super) fn keep_costs(measured: &Measured, costs: Costs) -> Result<()> {
 
 fn log(path: &Path) {
     tracing::info!("figures of this machine are kept in {}", path.display());
+}
+
+/// A machine of the crate by its name, or else of a file.
+pub(super) fn machine(name: &str) -> Result<Machine> {
+    let path = Path::new(name);
+    if Machine::names().contains(&name) || !path.exists() {
+        return Ok(Machine::named(name)?);
+    }
+    Ok(Machine::from_toml(&file::read(path)?)?)
 }
 
 /// The machine of this name or file; without one, this machine with `world` ranks where it was measured.

@@ -16,7 +16,7 @@ use warpweave_report::file::{self, check_place};
 use warpweave_symm_mem::DType;
 
 use super::choice;
-use super::measure::machine_or_measured;
+use super::measure::{machine, machine_or_measured};
 use crate::cli::{PlanCommand, ProblemArgs, SimulateArgs, TimelineArgs};
 use crate::collectives::NcclBackend;
 use crate::error::{BenchError, Result};
@@ -91,15 +91,6 @@ fn write_trace(path: &Path, text: &str, out: &mut impl Write) -> Result<()> {
     file::write(path, text)?;
     let path = path.display();
     Ok(writeln!(out, "{path}: open it in ui.perfetto.dev")?)
-}
-
-/// A machine of the crate by its name, or else of a file.
-pub(super) fn machine(name: &str) -> Result<Machine> {
-    let path = Path::new(name);
-    if Machine::names().contains(&name) || !path.exists() {
-        return Ok(Machine::named(name)?);
-    }
-    Ok(Machine::from_toml(&file::read(path)?)?)
 }
 
 /// Checks on all cores, and prints in the order of the algorithms.

@@ -10,8 +10,10 @@ mod spans;
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
 use std::sync::OnceLock;
 
+use clap::Args;
 use tracing::{Event, Subscriber};
 use tracing_subscriber::fmt::format::{Format, Writer};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
@@ -22,7 +24,6 @@ use tracing_subscriber::{EnvFilter, Layer};
 use warpweave_comm::Job;
 use warpweave_report::file;
 
-use crate::cli::LoggingArgs;
 use crate::error::Result;
 use crate::progress::aside;
 
@@ -32,6 +33,29 @@ pub use spans::Spans;
 
 /// Spans of this project, whatever is logged.
 const OWN: &str = "warpweave=trace";
+
+/// Output while the program runs.
+#[derive(Debug, Args)]
+pub struct LoggingArgs {
+    /// What is logged to standard error, as `info`, `warpweave_overlap=debug` or, by ranks,
+    /// `warn;0:info;2-3:debug`.
+    #[arg(
+        long,
+        global = true,
+        env = "RUST_LOG",
+        default_value = "warn",
+        value_name = "FILTER"
+    )]
+    pub log: LogFilter,
+    /// Write when the spans of all layers ran to this file, for Perfetto; each of several ranks to its own,
+    /// as `FILE` with `.rank0` before its extension.
+    #[arg(long, global = true, value_name = "FILE")]
+    pub spans: Option<PathBuf>,
+    /// Make NVTX ranges of the spans of all layers, for `nsys profile`; by the library of this file, else by
+    /// CUDA's.
+    #[arg(long, global = true, value_name = "FILE", num_args = 0..=1, require_equals = true)]
+    pub nvtx: Option<Option<PathBuf>>,
+}
 
 static SPANS: OnceLock<Spans> = OnceLock::new();
 

@@ -14,9 +14,10 @@ use warpweave_symm_mem::{DType, DevicePtr, DeviceSlice, Error, Result};
 
 use super::Collectives;
 use super::backend::{CollectiveKernels, Kernel};
-use super::call::{Call, Operand, Operation};
+use super::call::{Call, Operand};
 use super::enqueue::PACKET_THREADS;
 use super::launch::{Addresses, MAX_WORLD, PAYLOAD, Packets, UnevenPackets, signature};
+use super::operation::Operation;
 use super::variant::Variant;
 
 /// The unit of data that is moved and not reduced: two bytes, whatever the elements are.

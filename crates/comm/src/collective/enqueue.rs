@@ -4,8 +4,9 @@ use warpweave_symm_mem::{DevicePtr, Result};
 
 use super::Collectives;
 use super::backend::{CollectiveKernels, Kernel, Move};
-use super::call::{Call, Operation, SignedCall};
+use super::call::{Call, SignedCall};
 use super::launch::{Addresses, Direct, PAYLOAD, PacketKernel, Packets};
+use super::operation::Operation;
 use super::variant::Variant;
 
 /// Threads of a block of `packet_*`.

@@ -27,6 +27,7 @@ pub(crate) mod host;
 pub mod launch;
 mod multicast;
 pub mod norm;
+mod operation;
 mod push_reduce;
 mod scatter_all_gather;
 mod select;
@@ -44,8 +45,9 @@ use warpweave_symm_mem::{
 };
 
 pub use backend::{CollectiveKernels, Kernel, Move};
-pub use call::{Call, Operand, Operation};
+pub use call::{Call, Operand};
 pub use norm::{AddRmsNorm, Quantized};
+pub use operation::Operation;
 pub use select::{Costs, MalformedCosts, ReductionOrder, interpolate};
 pub use variant::Variant;
 

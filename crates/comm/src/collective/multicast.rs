@@ -8,9 +8,10 @@ use warpweave_symm_mem::{DevicePtr, Result};
 
 use super::Collectives;
 use super::backend::{CollectiveKernels, Kernel, Move};
-use super::call::{Call, Operation, SignedCall};
+use super::call::{Call, SignedCall};
 use super::enqueue::Direction;
 use super::launch::Multimem;
+use super::operation::Operation;
 use super::variant::Variant;
 
 impl<B: CollectiveKernels> Collectives<B> {

@@ -4,9 +4,10 @@ use warpweave_symm_mem::{DevicePtr, Result};
 
 use super::Collectives;
 use super::backend::{CollectiveKernels, Kernel};
-use super::call::{Operand, Operation, SignedCall};
+use super::call::{Operand, SignedCall};
 use super::enqueue::{DIRECT_THREADS, widest};
 use super::launch::{Addresses, MAX_SLICES, PushReduce};
+use super::operation::Operation;
 
 /// Fewest bytes of a slice: two vectors of each thread.
 const SLICE: usize = 2 * 16 * DIRECT_THREADS;

@@ -22,9 +22,10 @@
 use warpweave_symm_mem::{DevicePtr, Result};
 
 use super::backend::{CollectiveKernels, Kernel};
-use super::call::{Call, Operand, Operation, SignedCall};
+use super::call::{Call, Operand, SignedCall};
 use super::enqueue::LOCAL_BLOCKS;
 use super::launch::{Addresses, Direct};
+use super::operation::Operation;
 use super::select::Costs;
 use super::variant::Variant;
 use super::{Collectives, PIECES};

@@ -3,8 +3,9 @@
 use warpweave_symm_mem::{DevicePtr, Result};
 
 use super::backend::{CollectiveKernels, Kernel};
-use super::call::{Operation, SignedCall};
+use super::call::SignedCall;
 use super::launch::{Addresses, Direct};
+use super::operation::Operation;
 use super::{Collectives, PIECES};
 
 /// Chunks from this many bytes on go through staging memory in pieces.

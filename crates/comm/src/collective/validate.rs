@@ -4,7 +4,8 @@ use warpweave_symm_mem::{DType, Error, Result};
 
 use super::Collectives;
 use super::backend::CollectiveKernels;
-use super::call::{Call, Operand, Operation};
+use super::call::{Call, Operand};
+use super::operation::Operation;
 use super::variant::Variant;
 
 /// Whether collectives take elements of `dtype`.

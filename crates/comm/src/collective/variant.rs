@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::call::Operation;
+use super::operation::Operation;
 
 /// An implementation of a collective operation. Each names its transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -56,7 +56,7 @@ unsafe fn reduce<T: Element>(gemm: &Launch<'_>) -> Result<(), Error> {
         unsafe {
             if owner != own {
                 if !is_noticed(pad) {
-                    store::<T>(gemm, gemm.staged(own, owner), group, &partial);
+                    partials::store::<T>(gemm, gemm.staged(own, owner), group, &partial);
                     send_signal(pad, gemm.ready + index, owner);
                 }
                 continue;
@@ -72,7 +72,7 @@ unsafe fn reduce<T: Element>(gemm: &Launch<'_>) -> Result<(), Error> {
                 copy::<T>(gemm, group, from, gemm.pulled(peer));
             }
             let sums = sum::<T>(gemm, group, partial);
-            store::<T>(gemm, gemm.own_sums(), group, &sums);
+            partials::store::<T>(gemm, gemm.own_sums(), group, &sums);
             for peer in gemm.peers().filter(|_| everyone) {
                 send_signal(pad, gemm.summed + index, peer);
             }
@@ -102,40 +102,14 @@ unsafe fn reduce<T: Element>(gemm: &Launch<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The rows of a group within what lies for the whole shard from `base` on.
-pub(super) fn rows_at<T>(
-    gemm: &Launch<'_>,
-    base: DevicePtr,
-    group: &Group,
-) -> impl Iterator<Item = *mut T> {
-    let first = gemm.shards[group.owner].start;
-    let rows = group.rows.start - first..group.rows.end - first;
-    rows.map(move |row| gemm.row_from(base, row).as_host::<T>())
-}
-
-/// Rounds `values` into the rows of a group.
-///
-/// # Safety
-/// They are there, with elements of type `T`, and nothing else accesses them meanwhile.
-pub(super) unsafe fn store<T: Element>(
-    gemm: &Launch<'_>,
-    base: DevicePtr,
-    group: &Group,
-    values: &[f32],
-) {
-    let values = values.chunks_exact(gemm.problem.n);
-    // SAFETY: the caller's obligation; a row has n elements.
-    unsafe { partials::round_rows(rows_at::<T>(gemm, base, group), values) };
-}
-
 /// Copies the rows of a group.
 ///
 /// # Safety
 /// They are in both places, with elements of type `T`, and nothing writes the first or accesses the second
 /// meanwhile.
 unsafe fn copy<T: Element>(gemm: &Launch<'_>, group: &Group, from: DevicePtr, to: DevicePtr) {
-    let rows = rows_at::<T>(gemm, from, group);
-    for (from, to) in rows.zip(rows_at::<T>(gemm, to, group)) {
+    let rows = partials::rows_at::<T>(gemm, from, group);
+    for (from, to) in rows.zip(partials::rows_at::<T>(gemm, to, group)) {
         // SAFETY: the caller's obligation; a row has n elements, and the two places are apart.
         unsafe { record::copy(from, to, gemm.problem.n) };
     }
@@ -158,7 +132,7 @@ unsafe fn sum<T: Element>(gemm: &Launch<'_>, group: &Group, partial: Vec<f32>) -
             unsafe { partials::add_rows(&mut sums, n, rows) };
             continue;
         }
-        let rows = rows_at::<T>(gemm, gemm.pulled(source), group);
+        let rows = partials::rows_at::<T>(gemm, gemm.pulled(source), group);
         // SAFETY: rows of n elements, by the caller's obligation.
         unsafe { partials::add_rows(&mut sums, n, rows) };
     }

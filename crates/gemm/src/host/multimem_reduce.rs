@@ -4,7 +4,6 @@
 
 use warpweave_symm_mem::host::{expect_signal, is_noticed, send_signal};
 
-use super::matmul_reduce::{rows_at, store};
 use super::{Element, partials};
 use crate::Error;
 use crate::matmul_reduce::{Group, Launch};
@@ -23,7 +22,7 @@ pub(super) unsafe fn reduce<T: Element>(gemm: &Launch<'_>) -> Result<(), Error> 
         // nothing is published or written to a peer.
         unsafe {
             if !is_noticed(pad) {
-                store::<T>(gemm, gemm.staged(own, owner), group, &partial);
+                partials::store::<T>(gemm, gemm.staged(own, owner), group, &partial);
                 if owner != own {
                     send_signal(pad, gemm.ready + index, owner);
                 }
@@ -40,7 +39,7 @@ pub(super) unsafe fn reduce<T: Element>(gemm: &Launch<'_>) -> Result<(), Error> 
             let sums = sum::<T>(gemm, group);
             for &c in gemm.operands.c.iter() {
                 let rows = gemm.row_from(c, gemm.shards[own].start);
-                store::<T>(gemm, rows, group, &sums);
+                partials::store::<T>(gemm, rows, group, &sums);
             }
         }
     }
@@ -64,7 +63,7 @@ unsafe fn sum<T: Element>(gemm: &Launch<'_>, group: &Group) -> Vec<f32> {
     let n = gemm.problem.n;
     let mut sums = partials::none(group.rows.len() * n);
     for source in 0..gemm.world {
-        let rows = rows_at::<T>(gemm, gemm.staged(source, gemm.rank), group);
+        let rows = partials::rows_at::<T>(gemm, gemm.staged(source, gemm.rank), group);
         // SAFETY: rows of n elements, by the caller's obligation.
         unsafe { partials::add_rows(&mut sums, n, rows) };
     }

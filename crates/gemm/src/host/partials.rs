@@ -7,7 +7,7 @@ use warpweave_symm_mem::{DType, DevicePtr};
 
 use super::{Element, panels};
 use crate::Error;
-use crate::matmul_reduce::Launch;
+use crate::matmul_reduce::{Group, Launch};
 
 /// This rank's GEMM of some rows, scaled and not rounded, contiguous.
 pub(super) fn partial(gemm: &Launch<'_>, rows: &Range<usize>) -> Result<Vec<f32>, Error> {
@@ -62,4 +62,30 @@ pub(super) unsafe fn add_rows<T: Element>(
             *sum += term;
         }
     }
+}
+
+/// The rows of a group within what lies for the whole shard from `base` on.
+pub(super) fn rows_at<T>(
+    gemm: &Launch<'_>,
+    base: DevicePtr,
+    group: &Group,
+) -> impl Iterator<Item = *mut T> {
+    let first = gemm.shards[group.owner].start;
+    let rows = group.rows.start - first..group.rows.end - first;
+    rows.map(move |row| gemm.row_from(base, row).as_host::<T>())
+}
+
+/// Rounds `values` into the rows of a group.
+///
+/// # Safety
+/// They are there, with elements of type `T`, and nothing else accesses them meanwhile.
+pub(super) unsafe fn store<T: Element>(
+    gemm: &Launch<'_>,
+    base: DevicePtr,
+    group: &Group,
+    values: &[f32],
+) {
+    let values = values.chunks_exact(gemm.problem.n);
+    // SAFETY: the caller's obligation; a row has n elements.
+    unsafe { round_rows(rows_at::<T>(gemm, base, group), values) };
 }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use warpweave_symm_mem::DType;
 use warpweave_symm_mem::cuda::Image;
 
-use super::{Raster, few_rows};
+use super::Raster;
 use crate::cutlass::{self, Config, unsupported};
 use crate::{Error, GemmProblem, Layout, Provider, Scaling, Tiling};
 
@@ -92,6 +92,14 @@ pub const CONFIGS: [Config; 7] = [
     config("128x64_alone", 64, [1, 1]),
 ];
 
+/// That of the kernel of few rows, after all [`CONFIGS`]; its swizzle says nothing.
+pub const FEW_ROWS_TILING: Tiling = Tiling {
+    config: CONFIGS.len(),
+    swizzle: 1,
+};
+
+/// The most rows of the kernel of few rows: those of an instruction.
+pub(super) const MOST_FEW_ROWS: usize = 64;
 /// Those of [`CONFIGS`] whose blocks are no clusters, by index.
 pub(super) const UNCLUSTERED: [usize; 3] = [2, 5, 6];
 
@@ -110,7 +118,7 @@ const fn config(name: &'static str, tile_n: u32, cluster: [u32; 2]) -> Config {
 
 impl fmt::Display for Tiling {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if *self == few_rows::FEW_ROWS_TILING {
+        if *self == FEW_ROWS_TILING {
             return f.write_str("few rows");
         }
         let name = CONFIGS.get(self.config).map_or("unknown", |c| c.name);
@@ -118,11 +126,18 @@ impl fmt::Display for Tiling {
     }
 }
 
+/// Whether the kernel of few rows is for it: 64 rows at most, B transposed, no scales.
+pub fn serves_few_rows(problem: &GemmProblem) -> bool {
+    let is_half = matches!(problem.dtype, DType::F16 | DType::Bf16);
+    let is_plain = is_half && problem.scaling == Scaling::None && problem.out == problem.dtype;
+    is_plain && problem.b_layout == Layout::Transposed && problem.m <= MOST_FEW_ROWS
+}
+
 /// The configuration that the model of tiles and waves expects to be fastest on a device of `sms` SMs, of
 /// those that these have room for. Few rows have their own.
 pub fn select(problem: &GemmProblem, sms: u32) -> Option<Tiling> {
-    if few_rows::serves(problem) {
-        return Some(few_rows::FEW_ROWS_TILING);
+    if serves_few_rows(problem) {
+        return Some(FEW_ROWS_TILING);
     }
     select_tile(problem, sms)
 }

@@ -4,24 +4,16 @@
 use warpweave_symm_mem::cuda::{CudaStream, Function, Image, LaunchConfig};
 use warpweave_symm_mem::{Backend, Cuda, DType, DeviceInfo, DevicePtr, kernel_name};
 
-use super::config::{CONFIGS, SWIZZLED_ROW};
+use super::config::{MOST_FEW_ROWS, SWIZZLED_ROW, serves_few_rows};
 use super::prepared::{Bias, check_compiled, refused, used_bias};
 use super::tensor_map::{Matrix, TensorMap};
 use super::{check_device, check_problem, config};
 use crate::cutlass::{ADDRESS_ALIGNMENT, unsupported};
 use crate::launches::Launches;
-use crate::{Error, GemmOperands, GemmProblem, Layout, Provider, Scaling, Tiling};
+use crate::{Error, GemmOperands, GemmProblem, Provider};
 
 static FEW_ROWS: Image = warpweave_symm_mem::device_image!("few_rows", sm_90a);
 
-/// The configuration after all [`CONFIGS`]; its swizzle says nothing.
-pub const FEW_ROWS_TILING: Tiling = Tiling {
-    config: CONFIGS.len(),
-    swizzle: 1,
-};
-
-/// The most rows: those of an instruction.
-const MOST_ROWS: usize = 64;
 /// Threads of a block: a warpgroup that multiplies and a warp that loads.
 const THREADS: u32 = 5 * 32;
 /// Columns of a block and boxes of a stage, as compiled: `WARPWEAVE_WIDTHS`.
@@ -49,20 +41,13 @@ struct FewRows {
 }
 const _: () = assert!(size_of::<FewRows>() == 384 && std::mem::offset_of!(FewRows, bias) == 288);
 
-/// Whether there is a kernel for it: 64 rows at most, B transposed, no scales.
-pub fn serves(problem: &GemmProblem) -> bool {
-    let is_half = matches!(problem.dtype, DType::F16 | DType::Bf16);
-    let is_plain = is_half && problem.scaling == Scaling::None && problem.out == problem.dtype;
-    is_plain && problem.b_layout == Layout::Transposed && problem.m <= MOST_ROWS
-}
-
 /// Whether the kernel is there for it on `device`. It is then about as fast as cuBLASLt's best algorithm, or
 /// faster (`docs/fused-kernel.md`).
 pub fn runs(device: &DeviceInfo, problem: &GemmProblem) -> bool {
     let checked = check_compiled(&FEW_ROWS)
         .and_then(|()| check_device(device))
         .and_then(|()| check_problem(problem));
-    serves(problem) && checked.is_ok()
+    serves_few_rows(problem) && checked.is_ok()
 }
 
 /// How a problem is divided.
@@ -91,7 +76,7 @@ impl Division {
         let stage = boxes * (width * SWIZZLED_ROW + box_a);
         // The ring starts at a multiple of 1024, and the last box of A is read as one of 64 rows; a stage has
         // two barriers.
-        let fixed = 1024 + MOST_ROWS * SWIZZLED_ROW - box_a;
+        let fixed = 1024 + MOST_FEW_ROWS * SWIZZLED_ROW - box_a;
         let room = (SM_BYTES - LEFT_BYTES) / if fitting.is_some() { 1 } else { 2 } - BLOCK_BYTES;
         let stages = ((room - fixed) / (stage + 16)).min(steps as usize);
         Self {
@@ -123,7 +108,7 @@ impl PreparedFewRows {
         check_compiled(&FEW_ROWS)?;
         check_device(cuda.device())?;
         check_problem(problem)?;
-        if !serves(problem) {
+        if !serves_few_rows(problem) {
             let why = "the kernel of few rows takes up to 64, B transposed and no scales";
             return unsupported(problem, Provider::Sm90, why.into());
         }
@@ -219,6 +204,7 @@ fn name(dtype: DType, width: usize) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Layout, Scaling};
 
     const SMS: u32 = 132;
 
@@ -285,12 +271,12 @@ mod tests {
     fn few_rows_of_a_transposed_b_are_served() {
         let problem = GemmProblem::new(64, 64, 64, DType::Bf16);
         let transposed = problem.with_layouts(Layout::RowMajor, Layout::Transposed);
-        assert!(serves(&transposed) && !serves(&problem));
-        assert!(!serves(&GemmProblem {
+        assert!(serves_few_rows(&transposed) && !serves_few_rows(&problem));
+        assert!(!serves_few_rows(&GemmProblem {
             m: 65,
             ..transposed
         }));
-        assert!(!serves(&GemmProblem::e4m3(
+        assert!(!serves_few_rows(&GemmProblem::e4m3(
             8,
             64,
             64,

@@ -20,10 +20,8 @@ mod tensor_map;
 
 pub use crate::Tiling;
 pub use all_gather::PreparedAllGather;
-pub use config::{CONFIGS, select, tilings};
-pub use few_rows::{
-    FEW_ROWS_TILING, PreparedFewRows, runs as runs_few_rows, serves as serves_few_rows,
-};
+pub use config::{CONFIGS, FEW_ROWS_TILING, select, serves_few_rows, tilings};
+pub use few_rows::{PreparedFewRows, runs as runs_few_rows};
 pub use one_shot::PreparedOneShot;
 pub use prepared::Prepared;
 pub use raster::Raster;

@@ -27,9 +27,10 @@ use warpweave_symm_mem::{DType, DevicePtr, DeviceSlice, Error, Result};
 
 use super::Collectives;
 use super::backend::{CollectiveKernels, Kernel};
-use super::call::{Call, Operand, Operation};
+use super::call::{Call, Operand};
 use super::calls::overlap;
 use super::launch::{PAYLOAD, signature};
+use super::operation::Operation;
 use super::validate::check_dtype;
 use super::variant::Variant;
 use launch::{ReducedNorm, RowNorm, Shots};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-use crate::collective::call::Operation;
+use crate::collective::operation::Operation;
 use crate::collective::variant::Variant;
 
 /// A measured series: an operation in a variant among so many ranks.

@@ -9,7 +9,8 @@ use warpweave_symm_mem::{DType, Error, Exchange, Result, SymmetricBuffer};
 use super::costs::Costs;
 use crate::collective::Collectives;
 use crate::collective::backend::CollectiveKernels;
-use crate::collective::call::{Call, Operand, Operation};
+use crate::collective::call::{Call, Operand};
+use crate::collective::operation::Operation;
 use crate::collective::variant::Variant;
 
 /// Calls to take the median of.

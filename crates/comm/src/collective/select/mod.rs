@@ -12,7 +12,8 @@ pub use costs::{Costs, MalformedCosts, interpolate};
 
 use super::Collectives;
 use super::backend::CollectiveKernels;
-use super::call::{Call, Operation};
+use super::call::Call;
+use super::operation::Operation;
 use super::variant::Variant;
 use crate::measured::{Figures, Measured};
 

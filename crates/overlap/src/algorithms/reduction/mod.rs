@@ -10,12 +10,16 @@ mod one_shot;
 mod partial;
 
 use super::{Options, Parameter, Values};
-use crate::plan::Transport;
+use crate::error::PlanError;
+use crate::plan::{Plan, Problem, Transport};
+use fused::ROWS_OF_A_GROUP;
+use multimem::multimem;
+use one_shot::{is_one_shot, one_shot};
 
 pub(super) use by_owner::{Reach, by_owner};
 pub(super) use fused::{ROWS, fused};
 pub(super) use multimem::{REDUCE, is_multimem};
-pub(super) use one_shot::{SHOTS, in_shots, is_redundant};
+pub(super) use one_shot::SHOTS;
 pub(super) use partial::{PartialGemm, Stored};
 
 /// What moves the bytes of a collective, for [`transport`].
@@ -45,4 +49,28 @@ pub(super) fn transport(options: &Options, key: &str) -> Transport {
         "symmetric" => Transport::SymmetricMemory,
         _ => Transport::Nccl,
     }
+}
+
+/// The plan in which everyone gets the result, in one launch: in one shot, by the switch or by the owners.
+pub(super) fn in_shots(
+    name: &str,
+    options: &Options,
+    place: (usize, usize),
+    problem: &Problem,
+    stored: Stored,
+) -> Result<Plan, PlanError> {
+    if is_one_shot(options) {
+        return one_shot(name, place, problem, stored);
+    }
+    match is_multimem(options) {
+        true => multimem(name, options, place, problem, stored),
+        false => fused(name, options, place, problem, stored, Reach::Everyone),
+    }
+}
+
+/// Whether another configuration is the same plan: in one shot there are no groups, and no owners.
+pub(super) fn is_redundant(options: &Options) -> bool {
+    let is_default =
+        options.count(ROWS.key) == ROWS_OF_A_GROUP && options.choice(REDUCE.key) == "pull";
+    is_one_shot(options) && !is_default
 }

@@ -19,7 +19,7 @@ const MULTIMEM: &str = "multimem";
 
 /// Whether the switch reduces: that needs multicast, and the bits of a row are not those of other algorithms.
 pub(in crate::algorithms) fn is_multimem(options: &Options) -> bool {
-    options.choice(REDUCE.key) == MULTIMEM && !super::one_shot::is_one_shot(options)
+    options.choice(REDUCE.key) == MULTIMEM && !super::is_one_shot(options)
 }
 
 /// One kernel. It leaves its partial C in its `staging` as it is computed, in groups of `rows` rows. The

@@ -1,8 +1,6 @@
 //! One launch whose partials go to everyone, who all reduce them.
 
-use super::fused::{ROWS, ROWS_OF_A_GROUP, fused};
-use super::multimem::{REDUCE, is_multimem, multimem};
-use super::{PartialGemm, Reach, Stored};
+use super::{PartialGemm, Stored};
 use crate::algorithms::{Options, Parameter, Values};
 use crate::error::PlanError;
 use crate::kernels::{KernelShape, OneShotMatmul};
@@ -16,33 +14,9 @@ pub(in crate::algorithms) const SHOTS: Parameter = Parameter {
     values: Values::Choices(&["2", "1"]),
 };
 
-/// The plan by either.
-pub(in crate::algorithms) fn in_shots(
-    name: &str,
-    options: &Options,
-    place: (usize, usize),
-    problem: &Problem,
-    stored: Stored,
-) -> Result<Plan, PlanError> {
-    if is_one_shot(options) {
-        return one_shot(name, place, problem, stored);
-    }
-    match is_multimem(options) {
-        true => multimem(name, options, place, problem, stored),
-        false => fused(name, options, place, problem, stored, Reach::Everyone),
-    }
-}
-
 /// Whether everyone reduces everything.
 pub(super) fn is_one_shot(options: &Options) -> bool {
     options.choice(SHOTS.key) == "1"
-}
-
-/// Whether another configuration is the same plan: in one shot there are no groups, and no owners.
-pub(in crate::algorithms) fn is_redundant(options: &Options) -> bool {
-    let is_default =
-        options.count(ROWS.key) == ROWS_OF_A_GROUP && options.choice(REDUCE.key) == "pull";
-    is_one_shot(options) && !is_default
 }
 
 /// One kernel. It pushes its partial C into the `staging` of every rank as it is computed, by an eager
@@ -52,7 +26,7 @@ pub(in crate::algorithms) fn is_redundant(options: &Options) -> bool {
 ///
 /// `arrived`: "my partial of the unit is in your staging", a slot for each unit of C. `calls` carries no
 /// signal.
-fn one_shot(
+pub(super) fn one_shot(
     name: &str,
     (rank, world): (usize, usize),
     problem: &Problem,
