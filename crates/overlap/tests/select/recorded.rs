@@ -19,12 +19,18 @@ const LAST: &str = include_str!("../simulate/measured/suites-5d1d571.tsv");
 /// The goal: a choice takes at most so many times as long as the best.
 const GOAL: f64 = 1.05;
 
+/// Algorithms whose schedules have changed since they were measured (c83a15b).
+const FORMER: [&str; 2] = ["reduceScatterPipeline", "reduceScatterRing"];
+
 /// The lines of a file: machine, plan, ranks, shape, element type and µs.
 fn recorded(text: &str) -> Vec<Measurement> {
     let lines = text.lines().filter(|line| !line.starts_with('#'));
-    // GEMMs alone are nobody's choice.
-    let is_choice =
-        |line: &&str| !["gemm", "rowParallelGemm"].contains(&line.split('\t').nth(1).unwrap());
+    // GEMMs alone are nobody's choice, nor are schedules that are no more.
+    let is_choice = |line: &&str| {
+        let plan = line.split('\t').nth(1).unwrap();
+        let algorithm = plan.split(':').next().unwrap();
+        !["gemm", "rowParallelGemm"].contains(&plan) && !FORMER.contains(&algorithm)
+    };
     let measurement = |line: &str| {
         let flags: Vec<&str> = line.split('\t').collect();
         let [_, name, world, shape, dtype, us] = flags[..] else {
@@ -126,7 +132,7 @@ fn on_two_and_four_gpus_what_is_chosen_unseen_is_within_the_goal() {
     );
     let regrets = evaluations.iter().map(Evaluation::regret);
     let mean = regrets.sum::<f64>() / evaluations.len() as f64;
-    assert!(mean <= 1.0105, "{mean}");
+    assert!(mean <= 1.0104, "{mean}");
 }
 
 #[test]
