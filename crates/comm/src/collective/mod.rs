@@ -385,10 +385,7 @@ impl<B: CollectiveKernels> Collectives<B> {
         }
         let group = self.group(signature(Operation::Barrier, &[]));
         // SAFETY: the group is this object's own and no other memory is touched.
-        unsafe {
-            self.backend
-                .launch_collective(stream, Kernel::Barrier(&group), 1)
-        }
+        unsafe { self.backend.barrier(stream, &group) }
     }
 
     /// A barrier as a call.

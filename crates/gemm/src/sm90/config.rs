@@ -92,7 +92,7 @@ pub const CONFIGS: [Config; 7] = [
     config("128x64_alone", 64, [1, 1]),
 ];
 
-/// That of the kernel of few rows, after all [`CONFIGS`]; its swizzle says nothing.
+/// The tiling of the kernel of few rows: the configuration after all [`CONFIGS`]; its swizzle says nothing.
 pub const FEW_ROWS_TILING: Tiling = Tiling {
     config: CONFIGS.len(),
     swizzle: 1,
@@ -100,6 +100,7 @@ pub const FEW_ROWS_TILING: Tiling = Tiling {
 
 /// The most rows of the kernel of few rows: those of an instruction.
 pub(super) const MOST_FEW_ROWS: usize = 64;
+
 /// Those of [`CONFIGS`] whose blocks are no clusters, by index.
 pub(super) const UNCLUSTERED: [usize; 3] = [2, 5, 6];
 
