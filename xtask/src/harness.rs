@@ -88,14 +88,14 @@ impl TestProgram {
         let (status, counts) =
             process::run_within(&mut command, *limit, move |pipe| count(pipe, out()))?;
         let mut counts = counts.unwrap_or_default();
-        match status {
-            None => {
-                println!("{}: killed, it did not end within {limit:?}", self.name());
-                counts.failed += 1;
-            }
-            Some(status) => counts.account_for(status),
-        }
-        Ok(counts)
+        let Some(status) = status else {
+            let hung = format!("{}: killed, it did not end within {limit:?}", self.name());
+            println!("{hung}");
+            counts.failed += 1;
+            counts.names.push(hung);
+            return Ok(counts);
+        };
+        Ok(counts.of_program(&self.name(), status))
     }
 
     /// A command that starts it as cargo does.
@@ -115,12 +115,14 @@ fn wants_gpu(name: &str) -> bool {
 }
 
 /// Tests by outcome.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub passed: usize,
     /// Tests that failed, and programs that crashed or hung.
     pub failed: usize,
     pub skipped: usize,
+    /// Of failed tests, as far as they are known.
+    pub names: Vec<String>,
 }
 
 impl Counts {
@@ -147,15 +149,20 @@ impl Counts {
         Self {
             passed: usize::from(!has_failed),
             failed: usize::from(has_failed),
-            skipped: 0,
+            ..Self::default()
         }
     }
 
-    /// Counts a program that failed without a failing test: it crashed.
-    pub fn account_for(&mut self, status: ExitStatus) {
+    /// These are the tests of a program that ended so. One that failed without a failing test crashed.
+    pub fn of_program(mut self, program: &str, status: ExitStatus) -> Self {
         if !status.success() && self.failed == 0 {
             self.failed = 1;
+            self.names.push(status.to_string());
         }
+        for name in &mut self.names {
+            *name = format!("{program}: {name}");
+        }
+        self
     }
 }
 
@@ -164,6 +171,7 @@ impl std::ops::AddAssign for Counts {
         self.passed += other.passed;
         self.failed += other.failed;
         self.skipped += other.skipped;
+        self.names.extend(other.names);
     }
 }
 
@@ -188,12 +196,20 @@ pub fn count(from: impl Read, mut to: impl Write) -> Counts {
         .is_ok_and(|length| length > 0)
     {
         let _ = to.write_all(&line).and_then(|()| to.flush());
-        if let Some(more) = Counts::of_result_line(&String::from_utf8_lossy(&line)) {
+        let text = String::from_utf8_lossy(&line);
+        if let Some(more) = Counts::of_result_line(&text) {
             counts += more;
         }
+        counts.names.extend(failed_test(&text).map(str::to_owned));
         line.clear();
     }
     counts
+}
+
+/// Reads a line such as `test host::barrier ... FAILED`.
+fn failed_test(line: &str) -> Option<&str> {
+    let name = line.trim().strip_prefix("test ")?;
+    name.strip_suffix(" ... FAILED")
 }
 
 #[cfg(test)]
@@ -205,19 +221,27 @@ mod tests {
             passed,
             failed,
             skipped,
+            names: Vec::new(),
         }
     }
 
     #[test]
     fn results_add_up() {
-        let output = "running 3 tests\ntest a ... ok\n\
+        let output = "running 3 tests\ntest a ... ok\ntest host::b ... FAILED\n\
             test result: FAILED. 2 passed; 1 failed; 4 ignored; 0 measured; 5 filtered out; finished in \
             0.01s\n\
             \u{fffd}\n\
             test result: ok. 10 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.20s\n";
         let mut passed_on = Vec::new();
         let counts = count(output.as_bytes(), &mut passed_on);
-        assert_eq!(counts, of(12, 1, 4));
+        let names = vec!["host::b".into()];
+        assert_eq!(
+            counts,
+            Counts {
+                names,
+                ..of(12, 1, 4)
+            }
+        );
         assert_eq!(passed_on, output.as_bytes());
         assert_eq!(counts.to_string(), "12 passed, 1 failed, 4 skipped");
     }
@@ -291,7 +315,9 @@ mod tests {
     #[test]
     fn a_program_that_hangs_or_crashes_counts_as_failed() {
         let folder = tempfile::tempdir().unwrap();
-        for (script, limit) in [("exec sleep 60", 300), ("kill -SEGV $$", 60_000)] {
+        let hangs = ("exec sleep 60", 300, "it did not end within 300ms");
+        let crashes = ("kill -SEGV $$", 60_000, "signal: 11 (SIGSEGV)");
+        for (script, limit, reason) in [hangs, crashes] {
             let conditions = Conditions {
                 env: Vec::new(),
                 limit: Duration::from_millis(limit),
@@ -299,7 +325,11 @@ mod tests {
             };
             let began = std::time::Instant::now();
             let counts = shell(folder.path(), script).run(&[], &conditions).unwrap();
-            assert_eq!(counts, of(0, 1, 0), "{script}");
+            assert_eq!((counts.passed, counts.failed), (0, 1), "{script}");
+            let [name] = &counts.names[..] else {
+                panic!("{counts:?}")
+            };
+            assert!(name.ends_with(reason), "{name}");
             assert!(began.elapsed() < Duration::from_secs(20));
         }
     }

@@ -37,6 +37,9 @@ pub struct Options {
 /// Runs the tests; the last line is `N passed, N failed, N skipped`.
 pub fn run(options: &Options) -> Result<()> {
     let counts = tests(options.asked, Duration::from_secs(options.timeout))?;
+    for name in &counts.names {
+        println!("failed: {name}");
+    }
     println!("{counts}");
     match counts.failed {
         0 => Ok(()),
@@ -149,9 +152,7 @@ fn at_once(
             let out = out.lock().unwrap_or_else(PoisonError::into_inner);
             let seconds = began.elapsed().as_secs_f64();
             let _ = writeln!(out(), "\n---- {name}: {seconds:.1} s");
-            let mut these = harness::count(File::open(&log)?, out());
-            these.account_for(status);
-            counts += these;
+            counts += harness::count(File::open(&log)?, out()).of_program(&name, status);
         }
         Ok(counts)
     };
@@ -233,6 +234,10 @@ mod tests {
         let counts = at_once(runs, folder.path(), || Box::new(io::sink())).unwrap();
         assert!(began.elapsed() < Duration::from_secs(30));
         assert_eq!((counts.passed, counts.failed, counts.skipped), (5, 2, 1));
+        let [name] = &counts.names[..] else {
+            panic!("{counts:?}")
+        };
+        assert!(name.starts_with("three unit: signal: 11"), "{name}");
         assert!(folder.path().join("two-unit.log").is_file());
     }
 

@@ -160,7 +160,10 @@ fn execute(step: &Step, xtask: &Path, root: &Path) -> Result<Done> {
     };
     let (failure, counts) = match test::tests(asked, test::LIMIT) {
         Ok(counts) if counts.failed == 0 => (None, Some(counts)),
-        Ok(counts) => (Some(format!("{} failures", counts.failed)), Some(counts)),
+        Ok(counts) => {
+            let (failed, names) = (counts.failed, counts.names.join(", "));
+            (Some(format!("{failed} failures: {names}")), Some(counts))
+        }
         Err(error) => (Some(error.to_string()), None),
     };
     Ok(Done::new(step.name, began, failure, counts))
@@ -230,14 +233,14 @@ fn summarise(steps: &[Step], done: &[Done]) -> Result<()> {
     println!();
     for step in done {
         let word = step.failure.as_ref().map_or("passed", |_| "FAILED");
-        let counts = step.counts.map(|counts| format!("  {counts}"));
+        let counts = step.counts.as_ref().map(|counts| format!("  {counts}"));
         let counts = counts.unwrap_or_default();
         let Done {
             name, seconds, cpu, ..
         } = step;
         println!("{name:<18} {word} {seconds:>7.1} s {cpu:>7.1} s CPU{counts}");
         let one = || Counts::of_one(step.failure.is_some());
-        all += step.counts.unwrap_or_else(one);
+        all += step.counts.clone().unwrap_or_else(one);
     }
     let ran = |step: &&Step| {
         let is_it = |name| name == step.name || (step.background && name == BACKGROUND);
