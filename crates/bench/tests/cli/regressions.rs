@@ -58,47 +58,54 @@ const COLLECTIVES: &str = "--suite collectives --sizes 1K --op all-reduce --impl
 
 #[test]
 fn a_slowdown_is_caught_and_noise_is_not() {
+    // A machine that is busy enough during one run of several makes noise that is none of them.
+    let mut attempts = 1..=3;
+    let folder = loop {
+        let attempt = attempts.next();
+        let folder = measured();
+        match verdicts(&folder) {
+            Ok(()) => break folder,
+            Err(why) => assert!(attempt < Some(3), "{why}"),
+        }
+    };
+    messages(&folder);
+}
+
+/// Calls take 10 to 30 ms, in another order where the other rank is the slow one; then at least 50. What a busy
+/// machine adds, a few ms, lies within that spread.
+fn measured() -> Folder {
     let folder = Folder::new();
-    // Calls take 10 to 30 ms, in another order where the other rank is the slow one; then at least 50.
-    // What a busy machine adds, a few ms, lies within that spread.
     for suite in [GEMM, COLLECTIVES] {
         folder.save("before", suite, "slow10000-30000:1");
         folder.save("noise", suite, "slow10000-30000:0");
         folder.save("after", suite, "slow50000-90000:1");
     }
+    folder
+}
+
+/// Whether comparisons say what they must.
+fn verdicts(folder: &Folder) -> Result<(), String> {
     let (status, table, errors) = folder.compare("before noise --threshold 5");
-    assert_eq!(status, Some(0), "{table}{errors}");
-    assert!(table.contains("0 slower, 0 faster"), "{table}");
-
-    let (status, table, errors) = folder.compare("before after --threshold 25");
-    assert_eq!(status, Some(1), "{table}{errors}");
-    for words in [
-        ["gemm", "16x16x16 bf16, 2 ranks", "cublasLt", "call"],
-        [
-            "collectives",
-            "all-reduce 1K bf16, 2 ranks",
-            "one-shot",
-            "graph",
-        ],
-    ] {
-        let is_line = |line: &&str| words.iter().all(|word| line.contains(word));
-        let slower = |line: &&str| line.contains("SLOWER");
-        assert!(
-            table.lines().filter(is_line).any(|line| slower(&line)),
-            "{table}"
-        );
+    if status != Some(0) || !table.contains("0 slower, 0 faster") {
+        return Err(format!("{table}{errors}"));
     }
-    assert!(errors.is_empty(), "{errors}");
-
+    let (status, table, errors) = folder.compare("before after --threshold 25");
+    let is_slower = |words: &[&str]| {
+        let mut lines = table.lines();
+        lines.any(|line| line.contains("SLOWER") && words.iter().all(|word| line.contains(word)))
+    };
+    let gemm = is_slower(&["gemm", "16x16x16 bf16, 2 ranks", "cublasLt", "call"]);
+    let problem = "all-reduce 1K bf16, 2 ranks";
+    let collectives = is_slower(&["collectives", problem, "one-shot", "graph"]);
+    if status != Some(1) || !gemm || !collectives || !errors.is_empty() {
+        return Err(format!("{table}{errors}"));
+    }
     // The other way round nothing is slower.
     let (status, table, _) = folder.compare("after before");
-    assert_eq!(status, Some(0), "{table}");
-    assert!(
-        table.contains("faster") && !table.contains("SLOWER "),
-        "{table}"
-    );
-
-    messages(&folder);
+    if status != Some(0) || !table.contains("faster") || table.contains("SLOWER ") {
+        return Err(table);
+    }
+    Ok(())
 }
 
 /// What the binary says where there is nothing to compare, or not all of it.

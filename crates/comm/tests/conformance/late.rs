@@ -9,7 +9,7 @@ use warpweave_symm_mem::{DType, Error, FaultCause, SignalFault};
 
 use crate::case::{Case, Reach};
 use crate::play::Played;
-use crate::rank::Rank;
+use crate::rank::{Rank, message};
 use crate::suite::every_variant;
 
 /// How one rank deviates.
@@ -57,11 +57,7 @@ fn one_call<B: CollectiveKernels>(
     let is_stray = rank.rank() == rank.world() - 1;
     let barrier = |tag| rank.exchange.barrier(tag).map_err(|e| failed(e.into()));
     // Something to take for the result.
-    let first = rank.call(case, 1, seed)?;
-    if let Some(error) = first {
-        return Err(failed(error));
-    }
-    barrier("late.first")?;
+    sound_calls(rank, case, 1, seed)?;
     if stray == Stray::Late && is_stray {
         std::thread::sleep(2 * timeout + timeout / 2);
     }
@@ -94,10 +90,35 @@ fn one_call<B: CollectiveKernels>(
     rank.collectives
         .recover(&rank.stream, exchange)
         .map_err(failed)?;
-    match rank.call(case, 2, seed + 100)? {
-        None => barrier("late.recovered"),
-        Some(error) => Err(format!("after the recovery: {}", failed(error))),
+    let recovered = sound_calls(rank, case, 2, seed + 100);
+    recovered.map_err(|why| format!("after the recovery: {why}"))
+}
+
+/// Calls of which none may fail. On a busy machine the short deadline of these tests may pass all the same:
+/// that is retried, a few times.
+fn sound_calls<B: CollectiveKernels>(
+    rank: &Rank<B>,
+    case: &Case,
+    calls: usize,
+    seed: u64,
+) -> Played {
+    let exchange = rank.exchange.as_ref();
+    const ATTEMPTS: u64 = 4;
+    for attempt in 1.. {
+        let fault = rank.call(case, calls, seed + 10 * attempt)?;
+        let word = fault.iter().map(Error::to_string).collect::<String>();
+        let all = exchange.all_gather("late.sound", word.as_bytes());
+        let all = all.map_err(message)?;
+        let Some(told) = all.iter().find(|word| !word.is_empty()) else {
+            break;
+        };
+        if attempt == ATTEMPTS {
+            return Err(String::from_utf8_lossy(told).into_owned());
+        }
+        let recovered = rank.collectives.recover(&rank.stream, exchange);
+        recovered.map_err(message)?;
     }
+    Ok(())
 }
 
 /// The error names the rank that deviated.

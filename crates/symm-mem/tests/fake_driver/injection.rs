@@ -28,7 +28,8 @@ pub const RELEASES: [&str; 16] = [
 ];
 
 /// Short, because a rank whose peer has failed waits this long for its signal. On a busy machine a peer may
-/// need longer, and then the rank gives up before it reaches the call that should fail.
+/// need longer, and then the rank gives up before it reaches the call that should fail; a stream may too, and
+/// then its memory stays allocated.
 const TIMEOUTS: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(3)];
 
 pub fn run(driver: &Control) {
@@ -110,34 +111,53 @@ pub fn lost(driver: &Control) {
             code: LAUNCH_FAILED,
             when,
         };
-        let ended = run_until_fired(driver, scenario, failure);
-        let of_work = number..=&whole[*rank].calls;
-        let mut later = calls
-            .iter()
-            .filter(|c| c.rank == *rank && of_work.contains(&&c.number));
-        if later.any(|later| !may_be_silent(&calls, later)) {
-            let silent = ended.iter().enumerate().filter(|(_, e)| e.outcome.is_ok());
-            wrong.extend(silent.map(|(rank, _)| format!("{what}: rank {rank} noticed nothing")));
-        }
-        let live = driver.live();
-        if live.iter().any(|what| what == "descriptor") {
-            wrong.push(format!("{what}: {live:?}"));
-        }
-        driver.wipe();
+        wrong.extend(fail(driver, scenario, failure, |ended| {
+            let mut wrong = Vec::new();
+            let of_work = number..=&whole[*rank].calls;
+            let mut later = calls
+                .iter()
+                .filter(|c| c.rank == *rank && of_work.contains(&&c.number));
+            if later.any(|later| !may_be_silent(&calls, later)) {
+                wrong.extend(unnoticed(&what, ended));
+            }
+            let live = driver.live();
+            if live.iter().any(|what| what == "descriptor") {
+                wrong.push(format!("{what}: {live:?}"));
+            }
+            wrong
+        }));
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Runs the scenario until it reaches the call that should fail.
-fn run_until_fired(driver: &Control, scenario: &Scenario, failure: Failure) -> Vec<Ended> {
+/// Runs the scenario with a failure, and `judge` on how it ended; returns what is wrong. Whatever is wrong with
+/// the short deadline alone is due to that.
+fn fail(
+    driver: &Control,
+    scenario: &Scenario,
+    failure: Failure,
+    judge: impl Fn(&[Ended]) -> Vec<String>,
+) -> Vec<String> {
+    let mut wrong = Vec::new();
     for timeout in TIMEOUTS {
         driver.wipe();
         let ended = scenario.run(driver, Some(failure), timeout);
-        if driver.fired() {
-            return ended;
+        wrong = match driver.fired() {
+            true => judge(&ended),
+            false => vec![format!("{}: {failure:?} was not met", scenario.name)],
+        };
+        driver.wipe();
+        if wrong.is_empty() {
+            break;
         }
     }
-    panic!("{}: {failure:?} was not met", scenario.name);
+    wrong
+}
+
+/// The ranks that ended as if nothing had failed.
+fn unnoticed(what: &str, ended: &[Ended]) -> impl Iterator<Item = String> {
+    let silent = ended.iter().enumerate().filter(|(_, e)| e.outcome.is_ok());
+    silent.map(move |(rank, _)| format!("{what}: rank {rank} noticed nothing"))
 }
 
 const OUT_OF_MEMORY: u32 = 2;
@@ -184,44 +204,43 @@ fn inject(
     );
     // Printed before the run, so that a hang or an abort names the call.
     println!("{what}");
-    let ended = run_until_fired(driver, scenario, failure);
-    let releases = RELEASES.contains(&function.as_str());
-    let mut wrong = Vec::new();
-    let own = &ended[*rank];
-    if *number <= own.calls && !may_be_silent(calls, call) {
-        let silent = ended.iter().enumerate().filter(|(_, e)| e.outcome.is_ok());
-        wrong.extend(silent.map(|(rank, _)| format!("{what}: rank {rank} noticed nothing")));
-    }
-    if let Err(Error::Driver { name, .. }) = &own.outcome
-        && !name.starts_with("CUDA_ERROR")
-    {
-        wrong.push(format!("{what}: {name} is no name of a code"));
-    }
-    if failure.code == OUT_OF_MEMORY
-        && function != "cuMulticastCreate"
-        && let Err(error) = &own.outcome
-        && !matches!(error, Error::OutOfMemory { bytes, .. } if *bytes > 0)
-    {
-        wrong.push(format!(
-            "{what}: {error} is not the error of too little memory"
-        ));
-    }
-    // What a skipped release should have freed stays allocated.
-    let frees = releases && when == When::Instead;
-    if !frees && !is_left_by_cudarc(calls, call) {
-        let live = driver
-            .live()
-            .into_iter()
-            .map(|live| format!("{what}: leaked: {live}"));
-        wrong.extend(live);
-        let refused = driver
-            .faults()
-            .into_iter()
-            .filter(|f| !is_consequence(scenario, f));
-        wrong.extend(refused.map(|fault| format!("{what}: {fault}")));
-    }
-    driver.wipe();
-    wrong
+    fail(driver, scenario, failure, |ended| {
+        let releases = RELEASES.contains(&function.as_str());
+        let mut wrong = Vec::new();
+        let own = &ended[*rank];
+        if *number <= own.calls && !may_be_silent(calls, call) {
+            wrong.extend(unnoticed(&what, ended));
+        }
+        if let Err(Error::Driver { name, .. }) = &own.outcome
+            && !name.starts_with("CUDA_ERROR")
+        {
+            wrong.push(format!("{what}: {name} is no name of a code"));
+        }
+        if failure.code == OUT_OF_MEMORY
+            && function != "cuMulticastCreate"
+            && let Err(error) = &own.outcome
+            && !matches!(error, Error::OutOfMemory { bytes, .. } if *bytes > 0)
+        {
+            wrong.push(format!(
+                "{what}: {error} is not the error of too little memory"
+            ));
+        }
+        // What a skipped release should have freed stays allocated.
+        let frees = releases && when == When::Instead;
+        if !frees && !is_left_by_cudarc(calls, call) {
+            let live = driver
+                .live()
+                .into_iter()
+                .map(|live| format!("{what}: leaked: {live}"));
+            wrong.extend(live);
+            let refused = driver
+                .faults()
+                .into_iter()
+                .filter(|f| !is_consequence(scenario, f));
+            wrong.extend(refused.map(|fault| format!("{what}: {fault}")));
+        }
+        wrong
+    })
 }
 
 /// Whether a failure of the call may pass without an error.
