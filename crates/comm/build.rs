@@ -12,6 +12,7 @@ fn main() {
             .include("cuda");
         for source in [
             "packets",
+            "sentinel",
             "direct",
             "push_reduce",
             "scatter_all_gather",

@@ -140,6 +140,25 @@ __device__ __forceinline__ bool wait_slice(const Group& group, uint32_t index, u
   return wait_signed(group, slice_slot(index), peer, epoch, [&](uint32_t seen) { return seen == epoch; });
 }
 
+// The half of a barrier that tells `peer`: releases what this thread did or saw done. `slot` is this block's.
+__device__ __forceinline__ void arrive(const Group& group, Phase phase, uint32_t slot, uint32_t peer,
+                                       uint32_t epoch) {
+  const uint64_t value = signed_epoch(group, epoch);
+  store_release_sys(signed_flag(group, peer, slot, group.pad.rank), value);
+  // A flag that is not written for 2^31 launches would seem to be ahead: each launch writes one of the flags
+  // of blocks that this grid lacks.
+  const uint32_t absent = kMaxBlocks - gridDim.x;
+  if (blockIdx.x == 0 && absent > 0) {
+    const uint32_t other = phase * kMaxBlocks + gridDim.x + epoch % absent;
+    store_relaxed_sys(signed_flag(group, peer, other, group.pad.rank), value);
+  }
+}
+
+// The other half: waits for `peer`. False as of `wait_signed`.
+__device__ __forceinline__ bool wait_for(const Group& group, uint32_t slot, uint32_t peer, uint32_t epoch) {
+  return wait_signed(group, slot, peer, epoch, [&](uint32_t seen) { return reached(seen, epoch); });
+}
+
 // A barrier of the blocks of this number on all ranks: afterwards this block sees what the peers' blocks did
 // before. False on all threads if a peer timed out or makes another call, or if this rank or a peer has given
 // up. All threads of a block.
@@ -150,17 +169,8 @@ __device__ __forceinline__ bool group_barrier(const Group& group, Phase phase, u
   bool arrived = !theirs || !stopped(group.pad);
   __syncthreads();
   if (theirs && arrived) {
-    const uint64_t value = signed_epoch(group, epoch);
-    store_release_sys(signed_flag(group, peer, slot, group.pad.rank), value);
-    // A flag that is not written for 2^31 launches would seem to be ahead: each launch writes one of the
-    // flags of blocks that this grid lacks.
-    const uint32_t absent = kMaxBlocks - gridDim.x;
-    if (blockIdx.x == 0 && absent > 0) {
-      const uint32_t other = phase * kMaxBlocks + gridDim.x + epoch % absent;
-      store_relaxed_sys(signed_flag(group, peer, other, group.pad.rank), value);
-    }
-    arrived =
-        wait_signed(group, slot, peer, epoch, [&](uint32_t seen) { return reached(seen, epoch); });
+    arrive(group, phase, slot, peer, epoch);
+    arrived = wait_for(group, slot, peer, epoch);
   } else if (theirs) {
     record_fault(group.pad, slot, peer, epoch, 0, 0);
   }

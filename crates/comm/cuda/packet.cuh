@@ -45,11 +45,12 @@ __device__ __forceinline__ Packet load_packet(uint64_t from) {
 
 // `bytes` at most of a message at `from`, a multiple of 2, the rest zero. `words`: the message is aligned to
 // 4 bytes.
-__device__ __forceinline__ void load_payload(uint32_t (&data)[3], uint64_t from, uint64_t bytes, bool words) {
+template <int N>
+__device__ __forceinline__ void load_payload(uint32_t (&data)[N], uint64_t from, uint64_t bytes, bool words) {
   const uint32_t* whole = reinterpret_cast<const uint32_t*>(from);
   const uint16_t* half = reinterpret_cast<const uint16_t*>(from);
 #pragma unroll
-  for (int w = 0; w < 3; ++w) {
+  for (int w = 0; w < N; ++w) {
     if (words && 4 * w + 4 <= bytes) {
       data[w] = whole[w];
     } else {
@@ -60,12 +61,13 @@ __device__ __forceinline__ void load_payload(uint32_t (&data)[3], uint64_t from,
   }
 }
 
-__device__ __forceinline__ void store_payload(uint64_t to, const uint32_t (&data)[3], uint64_t bytes,
+template <int N>
+__device__ __forceinline__ void store_payload(uint64_t to, const uint32_t (&data)[N], uint64_t bytes,
                                               bool words) {
   uint32_t* whole = reinterpret_cast<uint32_t*>(to);
   uint16_t* half = reinterpret_cast<uint16_t*>(to);
 #pragma unroll
-  for (int w = 0; w < 3; ++w) {
+  for (int w = 0; w < N; ++w) {
     if (words && 4 * w + 4 <= bytes) {
       whole[w] = data[w];
     } else {
@@ -123,6 +125,38 @@ constexpr uint32_t kPacketSlot = kSliceSlot + kMaxSlices * kMaxBlocks;
 // The peer of a step, from the next rank on.
 __device__ __forceinline__ uint32_t peer_of(uint32_t rank, uint32_t world, int step) {
   return rank + step < world ? rank + step : rank + step - world;
+}
+
+// Receives those of `N` items that are `missing`, by polling. `load(i)` loads item i, which comes from
+// `source(i)`; when the loads of all are in flight, `is_here(i, seen)` looks at what that returned or loaded.
+// `is_of_other_call(i)`: it never will be here. False if one timed out: the fault is recorded.
+template <int N, typename Load, typename Here, typename Other, typename Source>
+__device__ __forceinline__ bool receive_all(const PadView& pad, uint32_t epoch, uint32_t missing, Load load,
+                                            Here is_here, Other is_of_other_call, Source source) {
+  uint64_t start = 0;
+  HostStop host;
+  for (uint32_t polls = 1; missing != 0; ++polls) {
+    uint32_t seen[N];
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      if ((missing >> i & 1) == 0) continue;
+      seen[i] = load(i);
+    }
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      if ((missing >> i & 1) && is_here(i, seen[i])) missing &= ~(1u << i);
+    if (polls % 64 != 0 || missing == 0) continue;
+    if (start == 0) start = global_time();
+    const uint64_t waited = global_time() - start;
+    const uint32_t first = __ffs(missing) - 1;
+    const bool other = is_of_other_call(first);
+    const bool late = waited > pad.timeout_ns || other;
+    if (!late && !faulted(pad) && !host.seen(pad, waited)) continue;
+    record_fault(pad, kPacketSlot, source(first), epoch, other ? of_other_call(epoch) : epoch - 1,
+                 late ? waited + 1 : 0);
+    return false;
+  }
+  return true;
 }
 
 // The packets of one call as a rank sees them.
@@ -185,37 +219,22 @@ struct Sections {
   template <int N, typename Place, typename Source>
   __device__ __forceinline__ bool take(uint32_t missing, uint32_t (&data)[N][3], Place place,
                                        Source source) const {
-    const PadView& pad = p.group.pad;
     const uint32_t flag = this->flag();
-    uint64_t start = 0;
-    HostStop host;
-    for (uint32_t polls = 1; missing != 0; ++polls) {
-      uint32_t seen[N];
+    return receive_all<N>(
+        p.group.pad, epoch(), missing,
+        [&](int i) {
+          const Packet packet = load_packet(place(i));
 #pragma unroll
-      for (int i = 0; i < N; ++i) {
-        if ((missing >> i & 1) == 0) continue;
-        const Packet packet = load_packet(place(i));
-        seen[i] = packet.epoch;
-#pragma unroll
-        for (int w = 0; w < 3; ++w) data[i][w] = packet.data[w];
-      }
-#pragma unroll
-      for (int i = 0; i < N; ++i)
-        if ((missing >> i & 1) && seen[i] == flag) missing &= ~(1u << i);
-      if (polls % 64 != 0 || missing == 0) continue;
-      if (start == 0) start = global_time();
-      const uint64_t waited = global_time() - start;
-      const uint32_t first = __ffs(missing) - 1;
-      // The epoch with another signature: it will not become what this rank waits for.
-      const uint32_t found = load_packet(place(first)).epoch;
-      const bool other = found != flag && ((found ^ flag) & kEpochMask) == 0;
-      const bool late = waited > pad.timeout_ns || other;
-      if (!late && !faulted(pad) && !host.seen(pad, waited)) continue;
-      record_fault(pad, kPacketSlot, source(first), epoch(), other ? of_other_call(epoch()) : epoch() - 1,
-                   late ? waited + 1 : 0);
-      return false;
-    }
-    return true;
+          for (int w = 0; w < 3; ++w) data[i][w] = packet.data[w];
+          return packet.epoch;
+        },
+        [&](int, uint32_t seen) { return flag == seen; },
+        [&](uint32_t i) {
+          // The epoch with another signature.
+          const uint32_t found = load_packet(place(i)).epoch;
+          return found != flag && ((found ^ flag) & kEpochMask) == 0;
+        },
+        source);
   }
   // Packet `index` of each source for which `wanted`, except this rank. Undefined where one timed out.
   template <int W, typename Wanted>

@@ -71,8 +71,8 @@ fn a_slowdown_is_caught_and_noise_is_not() {
     messages(&folder);
 }
 
-/// Calls take 10 to 30 ms, in another order where the other rank is the slow one; then at least 50. What a busy
-/// machine adds, a few ms, lies within that spread.
+/// Calls take 10 to 30 ms, in another order where the other rank is the slow one; then at least 50. What a
+/// busy machine adds, a few ms, lies within that spread.
 fn measured() -> Folder {
     let folder = Folder::new();
     for suite in [GEMM, COLLECTIVES] {

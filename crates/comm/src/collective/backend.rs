@@ -29,6 +29,8 @@ pub enum Kernel<'a> {
     /// An all-to-all by packets, of chunks of different lengths, whose sources and destinations do not
     /// overlap.
     UnevenPackets(&'a UnevenPackets),
+    /// An all-reduce of data without flags. `aligned`, capacity and areas are of vectors of 16 bytes.
+    Sentinel(Shots, DType, &'a Packets),
     /// Copies the bytes of each source to the destination of the same rank.
     Exchange(&'a Direct),
     /// Reduces all sources in f32, in the order of ranks, and stores the result to each destination. Sources

@@ -6,10 +6,13 @@ use warpweave_symm_mem::{Cuda, DType, Error, Result, device_image};
 use super::backend::{CollectiveKernels, Kernel, Move};
 use super::enqueue::{DIRECT_THREADS, PACKET_THREADS, vector};
 use super::launch::{Group, MAX_WORLD, Multimem, PacketKernel};
+use super::norm::launch::Shots;
 use super::push_reduce::vector as push_vector;
 use super::scatter_all_gather::vector as scatter_vector;
+use super::sentinel::threads as sentinel_threads;
 
 static PACKETS: Image = device_image!("packets", sm_90a, compute_80);
+static SENTINEL: Image = device_image!("sentinel", sm_90a, compute_80);
 static DIRECT: Image = device_image!("direct", sm_90a, compute_80);
 static SCATTER_ALL_GATHER: Image = device_image!("scatter_all_gather", sm_90a, compute_80);
 static PUSH_REDUCE: Image = device_image!("push_reduce", sm_90a, compute_80);
@@ -82,6 +85,20 @@ fn packet_kernel(
     }
 }
 
+fn sentinel_kernel(
+    shots: Shots,
+    dtype: DType,
+    world: usize,
+    aligned: bool,
+) -> Option<&'static str> {
+    match (shots, aligned) {
+        (Shots::One, true) => by_dtype_and_world!(dtype, world, "sentinel_one_shot_16"),
+        (Shots::One, false) => by_dtype_and_world!(dtype, world, "sentinel_one_shot_1"),
+        (Shots::Two, true) => by_dtype_and_world!(dtype, world, "sentinel_two_shot_16"),
+        (Shots::Two, false) => by_dtype_and_world!(dtype, world, "sentinel_two_shot_1"),
+    }
+}
+
 fn uneven_kernel(world: usize, words: bool) -> &'static str {
     match words {
         true => by_world!(world, "packet_all_to_all_uneven"),
@@ -150,6 +167,14 @@ fn all() -> impl Iterator<Item = (&'static Image, &'static str)> {
     let uneven = WORLDS
         .into_iter()
         .flat_map(|world| [true, false].map(|words| (&PACKETS, uneven_kernel(world, words))));
+    let sentinels = WORLDS.into_iter().flat_map(move |world| {
+        DTYPES.into_iter().flat_map(move |dtype| {
+            let kernel = move |(shots, aligned)| sentinel_kernel(shots, dtype, world, aligned);
+            let [one, two] = [Shots::One, Shots::Two].map(|shots| [(shots, true), (shots, false)]);
+            let names = [one, two].into_iter().flatten().filter_map(kernel);
+            names.map(|name| (&SENTINEL, name))
+        })
+    });
     let direct = WORLDS.into_iter().flat_map(move |world| {
         let moves = [16, 4, 2].map(|vector| exchange_kernel(world, vector));
         let sums = DTYPES
@@ -172,6 +197,7 @@ fn all() -> impl Iterator<Item = (&'static Image, &'static str)> {
     });
     packets
         .chain(uneven)
+        .chain(sentinels)
         .chain(direct)
         .chain(pushed)
         .chain(scattered)
@@ -226,13 +252,19 @@ impl CollectiveKernels for Cuda {
                 Kernel::Packets(kernel, dtype, &packets) => {
                     let (world, words) = (world(&packets.group), packets.aligned != 0);
                     let name = known(packet_kernel(kernel, dtype, world, words), dtype)?;
-                    let config = packet_config(blocks);
+                    let config = packet_config(blocks, PACKET_THREADS);
                     launch_shared(self, stream, &PACKETS, name, config, packets)
+                }
+                Kernel::Sentinel(shots, dtype, &packets) => {
+                    let (world, aligned) = (world(&packets.group), packets.aligned != 0);
+                    let name = known(sentinel_kernel(shots, dtype, world, aligned), dtype)?;
+                    let config = packet_config(blocks, sentinel_threads(&packets, blocks));
+                    launch_shared(self, stream, &SENTINEL, name, config, packets)
                 }
                 Kernel::UnevenPackets(&uneven) => {
                     let packets = &uneven.packets;
                     let name = uneven_kernel(world(&packets.group), packets.aligned != 0);
-                    let config = packet_config(blocks);
+                    let config = packet_config(blocks, PACKET_THREADS);
                     launch_shared(self, stream, &PACKETS, name, config, uneven)
                 }
                 Kernel::ExchangeTma(direct) if vector(direct, 0) == 16 => {
@@ -289,11 +321,11 @@ impl CollectiveKernels for Cuda {
     }
 }
 
-/// The launch of a kernel of packets, which waits for its predecessor on the device.
-fn packet_config(blocks: u32) -> LaunchConfig {
+/// The launch of a kernel of packets or sentinels, which waits for its predecessor on the device.
+fn packet_config(blocks: u32, threads: usize) -> LaunchConfig {
     LaunchConfig {
         programmatic: true,
-        ..LaunchConfig::linear(blocks, PACKET_THREADS as u32)
+        ..LaunchConfig::linear(blocks, threads as u32)
     }
 }
 
@@ -353,12 +385,13 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         // For each world: by packets four that move (words and halves) and three that reduce (words of three
-        // types, halves of two); moves of three widths; reductions in two widths of three types, and the same
-        // for what was pushed; reductions of three types by bulk copies; broadcasts of three widths. Then the
-        // barrier, moves by bulk copies, reductions of three types along trees and through multicast
-        // addresses, and stores to these. RMSNorm after one shot and after two (words of three types, halves
-        // of two), and alone (vectors and elements).
-        let by_world = 3 * 2 + 3 * 5 + 3 + 3 * 2 + 3 * 2 + 3 + 3 + 2 * 5 + 2;
+        // types, halves of two); by sentinels one shot and two (vectors and elements of three types); moves
+        // of three widths; reductions in two widths of three types, and the same for what was pushed;
+        // reductions of three types by bulk copies; broadcasts of three widths. Then the barrier, moves by
+        // bulk copies, reductions of three types along trees and through multicast addresses, and stores to
+        // these. RMSNorm after one shot and after two (words of three types, halves of two), and alone
+        // (vectors and elements).
+        let by_world = 3 * 2 + 3 * 5 + 2 * 2 * 3 + 3 + 3 * 2 + 3 * 2 + 3 + 3 + 2 * 5 + 2;
         assert_eq!(
             names.len(),
             4 * by_world + 2 + 3 + 3 + 1 + 2 * 3,

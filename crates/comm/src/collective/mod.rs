@@ -13,9 +13,11 @@
 //!
 //! # Protocols
 //! *Packets* carry their epoch with every 12 bytes of data into memory of this library, and need neither
-//! signal nor fence: the lowest latency for small messages. The other variants access symmetric operands
-//! directly, between two *barriers* of the ranks: one before the first access, so that inputs are ready and
-//! outputs free, one after the last.
+//! signal nor fence: the lowest latency for small messages. Data without epochs go to memory that holds a
+//! *sentinel*, and have arrived where they replaced it: the links carry nothing else, and each call zeroes
+//! what the call before received. The other variants access symmetric operands directly, between two
+//! *barriers* of the ranks: one before the first access, so that inputs are ready and outputs free, one after
+//! the last.
 
 mod backend;
 mod bulk;
@@ -31,6 +33,7 @@ mod operation;
 mod push_reduce;
 mod scatter_all_gather;
 mod select;
+mod sentinel;
 mod staged;
 mod staging;
 pub mod tree;
@@ -60,6 +63,8 @@ use select::Selected;
 pub struct CollectiveOptions {
     /// The largest chunk for packets, in bytes. Takes `2.7 * world` times as much memory.
     pub packet_bytes: usize,
+    /// The largest message of [`Variant::SentinelTwoShot`], in bytes. Takes six times as much memory.
+    pub sentinel_bytes: usize,
     /// The largest message that can be reduced in one piece through staging memory, in bytes. Takes as much
     /// memory, and as much again, at most 64 MiB, for the bounce buffer of [`Variant::Staged`].
     pub staging_bytes: usize,
@@ -78,6 +83,7 @@ impl Default for CollectiveOptions {
     fn default() -> Self {
         Self {
             packet_bytes: 1 << 20,
+            sentinel_bytes: 4 << 20,
             staging_bytes: 64 << 20,
             max_blocks: MAX_BLOCKS as u32,
             early_dependents: false,
@@ -97,10 +103,13 @@ pub struct Collectives<B: CollectiveKernels> {
     /// One for launches on a call's stream, one for those on the side stream.
     barriers: [BarrierPad<B>; 2],
     areas: SymmetricBuffer<B>,
+    /// The areas of [`Variant::Sentinel`].
+    sentinels: SymmetricBuffer<B>,
     staging: SymmetricBuffer<B>,
     /// The bounce buffer of [`Variant::Staged`], which no other variant touches.
     bounce: SymmetricBuffer<B>,
     capacity: usize,
+    sentinel_capacity: usize,
     blocks: u32,
     early_dependents: bool,
     side: B::Stream,
@@ -183,6 +192,11 @@ impl<B: CollectiveKernels> Collectives<B> {
         let packets = options.packet_bytes.div_ceil(launch::PAYLOAD) + 1;
         let capacity = (packets + packets / 100).next_multiple_of(64);
         let area = 2 * world * capacity * launch::PACKET;
+        let sentinel_capacity = sentinel::capacity(options.sentinel_bytes, world);
+        let sentinels = sentinel::area_bytes(sentinel_capacity, world);
+        let buffer = |part: &str, bytes| {
+            SymmetricBuffer::new(backend, exchange, &format!("{name}.{part}"), bytes)
+        };
         let this = Self {
             backend: backend.clone(),
             rank,
@@ -191,20 +205,12 @@ impl<B: CollectiveKernels> Collectives<B> {
                 BarrierPad::new(backend, exchange, name)?,
                 BarrierPad::new(backend, exchange, &format!("{name}.side"))?,
             ],
-            areas: SymmetricBuffer::new(backend, exchange, &format!("{name}.packets"), area)?,
-            staging: SymmetricBuffer::new(
-                backend,
-                exchange,
-                &format!("{name}.staging"),
-                options.staging_bytes,
-            )?,
-            bounce: SymmetricBuffer::new(
-                backend,
-                exchange,
-                &format!("{name}.bounce"),
-                staged::bounce_bytes(options.staging_bytes),
-            )?,
+            areas: buffer("packets", area)?,
+            sentinels: buffer("sentinels", sentinels)?,
+            staging: buffer("staging", options.staging_bytes)?,
+            bounce: buffer("bounce", staged::bounce_bytes(options.staging_bytes))?,
             capacity,
+            sentinel_capacity,
             blocks: 0,
             early_dependents: false,
             side,
@@ -299,15 +305,21 @@ impl<B: CollectiveKernels> Collectives<B> {
         let side = self.backend.synchronize(&self.side);
         let quiet = side.and(self.backend.synchronize(stream));
         agree(exchange, "collectives.recover", quiet)?;
-        let area = self.areas.bytes();
-        // SAFETY: all ranks are quiet; the ranges are this object's own.
-        let filled = unsafe { self.backend.fill(stream, self.areas.local(), 0, area) };
-        agree(exchange, "collectives.filled", filled)?;
+        agree(exchange, "collectives.filled", self.zero_areas(stream))?;
         for barrier in &self.barriers {
             barrier.recover(&self.backend, stream, exchange)?;
         }
         exchange.barrier("collectives.recovered")?;
         Ok(())
+    }
+
+    /// Zeroes what peers write to and wait for, while all ranks are quiet.
+    fn zero_areas(&self, stream: &B::Stream) -> Result<()> {
+        let mut areas = [&self.areas, &self.sentinels].into_iter();
+        // SAFETY: all ranks are quiet; the ranges are this object's own.
+        areas.try_for_each(|area| unsafe {
+            self.backend.fill(stream, area.local(), 0, area.bytes())
+        })
     }
 
     /// For tests of what follows four billion launches: makes the next launch the one after `epoch`.
@@ -322,10 +334,10 @@ impl<B: CollectiveKernels> Collectives<B> {
         exchange.barrier("collectives.begin")?;
         let epochs = |bytes: usize| epoch.to_ne_bytes().repeat(bytes / size_of::<u32>());
         let counters = epochs(MAX_BLOCKS * size_of::<u32>());
-        let (backend, areas) = (&self.backend, &self.areas);
+        let backend = &self.backend;
+        self.zero_areas(stream)?;
         // SAFETY: all ranks are quiet; the ranges are this object's own. Padding between flags is nobody's.
         unsafe {
-            backend.fill(stream, areas.local(), 0, areas.bytes())?;
             for barrier in &self.barriers {
                 barrier.pad.begin_at(stream, epoch)?;
                 backend.upload(stream, barrier.epochs.address(), &counters)?;

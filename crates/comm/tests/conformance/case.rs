@@ -54,6 +54,7 @@ pub struct Case {
 pub struct Limits {
     pub world: usize,
     pub packet_bytes: usize,
+    pub sentinel_bytes: usize,
     pub staging_bytes: usize,
     pub multicast: bool,
 }
@@ -97,6 +98,7 @@ impl Case {
         let Limits {
             world,
             packet_bytes,
+            sentinel_bytes,
             staging_bytes,
             multicast,
         } = *limits;
@@ -111,6 +113,8 @@ impl Case {
         let is_staged = chunk * world <= staging_bytes;
         let has_places = match self.variant {
             Variant::Packets => bytes <= packet_bytes,
+            Variant::Sentinel => bytes <= sentinel_bytes,
+            Variant::SentinelTwoShot => chunk <= sentinel_bytes / 2,
             Variant::PacketsTwoShot => bytes.div_ceil(world) <= packet_bytes / 2 - 16,
             Variant::Tree | Variant::Staged => true,
             Variant::Push | Variant::PushCopyEngine

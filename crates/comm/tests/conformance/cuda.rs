@@ -33,6 +33,7 @@ fn worlds() -> impl Iterator<Item = usize> {
 fn sizes(world: usize) -> Sizes {
     let mut sizes = Sizes::SMALL;
     sizes.options.packet_bytes = 48 << 10;
+    sizes.options.sentinel_bytes = 96 << 10;
     sizes.options.staging_bytes = 1 << 20;
     sizes.room = 8 << 20;
     sizes.batch = 96 << 20;
@@ -114,6 +115,14 @@ fn large_calls_and_sizes_up_and_down() {
     }
 }
 
+#[test]
+#[ignore = "needs GPUs"]
+fn nans_and_infinities_stay_where_they_are() {
+    for world in worlds() {
+        on(world, sizes(world), TIMEOUT, suite::nans_and_infinities);
+    }
+}
+
 /// With room for chunks of which staging memory takes two pieces, and for packets as large as by default.
 #[test]
 #[ignore = "needs GPUs"]
@@ -121,6 +130,7 @@ fn calls_of_many_megabytes() {
     let world = devices().clamp(2, 8);
     let mut sizes = sizes(world);
     sizes.options.packet_bytes = 1 << 20;
+    sizes.options.sentinel_bytes = 16 << 20;
     sizes.options.staging_bytes = 80 << 20;
     sizes.room = 72 << 20;
     sizes.batch = 160 << 20;
@@ -274,6 +284,7 @@ fn rows_are_added_and_normalized_in_every_variant() {
     for world in worlds() {
         let mut sizes = sizes(world);
         sizes.options.packet_bytes = 256 << 10;
+        sizes.options.sentinel_bytes = 256 << 10;
         on(world, sizes, TIMEOUT, |rank| {
             norm::every_case(rank, &hiddens, &[0, 1, 2, 5, 40])?;
             norm::bad_calls_are_refused(rank)

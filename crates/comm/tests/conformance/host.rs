@@ -124,6 +124,14 @@ fn sizes_up_and_down() {
     plays(4, |rank| suite::sizes_up_and_down(&rank.limits()));
 }
 
+#[test]
+fn nans_and_infinities_stay_where_they_are() {
+    for world in [1, 2, 3, 5] {
+        on_threads(world, TIMEOUT, suite::nans_and_infinities)
+            .unwrap_or_else(|why| panic!("{why}"));
+    }
+}
+
 /// Chunks of more than 8 MiB go through staging memory in two pieces.
 #[test]
 fn staging_in_pieces() {

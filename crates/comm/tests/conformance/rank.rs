@@ -28,6 +28,7 @@ impl Sizes {
     pub const SMALL: Sizes = Sizes {
         options: CollectiveOptions {
             packet_bytes: 6 << 10,
+            sentinel_bytes: 6 << 10,
             staging_bytes: 128 << 10,
             max_blocks: 128,
             early_dependents: true,
@@ -148,6 +149,7 @@ impl<B: CollectiveKernels> Rank<B> {
         Limits {
             world: self.world(),
             packet_bytes: self.collectives.packet_bytes(),
+            sentinel_bytes: self.collectives.sentinel_bytes(),
             staging_bytes: self.sizes.options.staging_bytes,
             multicast: self.multicast.is_some(),
         }

@@ -2,6 +2,7 @@
 
 use warpweave_comm::CollectiveKernels;
 use warpweave_comm::collective::{Operation, Variant};
+use warpweave_symm_mem::host::{decode, encode};
 use warpweave_symm_mem::{DType, Error};
 
 use crate::case::{Case, DTYPES, Limits, OPERATIONS, Reach};
@@ -80,6 +81,7 @@ pub fn boundaries(limits: &Limits) -> Vec<Step> {
     let Limits {
         world,
         packet_bytes,
+        sentinel_bytes,
         staging_bytes,
         ..
     } = *limits;
@@ -112,6 +114,11 @@ pub fn boundaries(limits: &Limits) -> Vec<Step> {
                 let staging = staging_bytes / size;
                 for count in [two_shots, two_shots + 1, staging, staging + 8 * world + 1] {
                     at(count);
+                }
+                let sentinels = [sentinel_bytes, sentinel_bytes / 2 * world];
+                for count in sentinels.map(|bytes| bytes / size) {
+                    at(count);
+                    at(count + 1);
                 }
             }
             if operation == Operation::ReduceScatter {
@@ -303,6 +310,66 @@ pub fn bad_calls_are_refused<B: CollectiveKernels>(rank: &Rank<B>) -> Played {
         );
     }
     rank.play(&[Step::Call(good)], 1)
+}
+
+/// Reductions of infinities and NaNs, whose bits a protocol may take for something else: each element is what
+/// it would be with nothing around it.
+pub fn nans_and_infinities<B: CollectiveKernels>(rank: &Rank<B>) -> Played {
+    const COUNT: usize = 601;
+    let (world, me) = (rank.world(), rank.rank());
+    let value = |rank: usize, index: usize| match (index + 3 * rank) % 7 {
+        0 if index.is_multiple_of(2) => f32::from_bits(u32::MAX),
+        1 => f32::INFINITY,
+        2 if index.is_multiple_of(5) => f32::NEG_INFINITY,
+        _ => (index % 9) as f32 - 4.0,
+    };
+    let sum = |index: usize| (0..world).map(|rank| value(rank, index)).sum::<f32>();
+    let is_same = |got: f32, wanted: f32| got == wanted || (got.is_nan() && wanted.is_nan());
+    for (operation, variant) in every_variant().filter(|(operation, _)| operation.reduces()) {
+        for dtype in DTYPES {
+            let reach = least_reach(operation, variant, &rank.limits());
+            let case = Case::new(operation, variant, dtype, COUNT, reach);
+            if !case.applies(&rank.limits()) {
+                continue;
+            }
+            let failed = |why: Error| format!("rank {me}: {operation} {variant} {dtype}: {why}");
+            let (given, first) = match operation {
+                Operation::ReduceScatter => (world * COUNT, me * COUNT),
+                _ => (COUNT, 0),
+            };
+            let place = rank.place(&case).map_err(failed)?;
+            let values: Vec<_> = (0..given).map(|index| value(me, index)).collect();
+            // The NaN whose bits are all ones, which no conversion would give.
+            let mut bytes = encode(dtype, &values);
+            let size = dtype.size();
+            for (element, value) in bytes.chunks_exact_mut(size).zip(&values) {
+                if value.is_nan() {
+                    element.fill(u8::MAX);
+                }
+            }
+            let mut got = vec![0; COUNT * size];
+            let (backend, stream, call) = (&rank.backend, &rank.stream, &place.call);
+            // SAFETY: the operands of a place have these elements, and nothing else touches them.
+            unsafe {
+                let uploaded = backend.upload(stream, call.input.address(), &bytes);
+                uploaded.map_err(failed)?;
+                let enqueued = rank.collectives.enqueue(stream, call, variant);
+                enqueued.map_err(failed)?;
+                let downloaded = backend.download(stream, call.output.address(), &mut got);
+                downloaded.map_err(failed)?;
+            }
+            rank.collectives.check(stream).map_err(failed)?;
+            for (index, got) in decode(dtype, &got).into_iter().enumerate() {
+                let wanted = sum(first + index);
+                if !is_same(got, wanted) {
+                    let what = format!("element {index} is {got}, not {wanted}");
+                    return Err(format!("rank {me}: {operation} {variant} {dtype}: {what}"));
+                }
+            }
+            rank.meet()?;
+        }
+    }
+    Ok(())
 }
 
 /// The blocks of an epoch's absent flags and the grids of every size: sizes up and down, one call after the

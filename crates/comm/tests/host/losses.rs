@@ -32,9 +32,11 @@ const WORLD: usize = 4;
 const ELEMENTS: usize = 100;
 
 /// Kinds of work, each with its own waits.
-const WORKS: [&str; 15] = [
+const WORKS: [&str; 17] = [
     "packets",
     "packets two-shot",
+    "sentinel",
+    "sentinel two-shot",
     "push",
     "pull",
     "two-shot",
@@ -95,6 +97,8 @@ fn work_of(work: &str, comm: &Communicator, deadline: Duration) -> Turn {
     let (operation, variant) = match work {
         "packets" => (Operation::AllReduce, Variant::Packets),
         "packets two-shot" => (Operation::AllReduce, Variant::PacketsTwoShot),
+        "sentinel" => (Operation::AllReduce, Variant::Sentinel),
+        "sentinel two-shot" => (Operation::AllReduce, Variant::SentinelTwoShot),
         "push" => (Operation::AllToAll, Variant::Push),
         "pull" => (Operation::ReduceScatter, Variant::Pull),
         "two-shot" => (Operation::AllReduce, Variant::TwoShotTma),

@@ -130,8 +130,8 @@ pub fn lost(driver: &Control) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Runs the scenario with a failure, and `judge` on how it ended; returns what is wrong. Whatever is wrong with
-/// the short deadline alone is due to that.
+/// Runs the scenario with a failure, and `judge` on how it ended; returns what is wrong. Whatever is wrong
+/// with the short deadline alone is due to that.
 fn fail(
     driver: &Control,
     scenario: &Scenario,

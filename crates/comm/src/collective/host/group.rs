@@ -123,16 +123,30 @@ impl Phase {
 /// afterwards. Returns false if one did not arrive in time or makes another call, or if this rank or a peer
 /// has given up.
 pub(super) fn barrier(group: &impl Barrier, phase: Phase, epoch: u32) -> bool {
-    let rank = group.rank();
     if !group.is_sound(phase.slot(0)) {
         return false;
     }
-    let (slot, parity) = (phase.slot(0), epoch & 1);
+    arrive(group, phase, epoch);
+    wait(group, phase, epoch)
+}
+
+/// The half of a barrier that tells the peers.
+pub(super) fn arrive(group: &impl Barrier, phase: Phase, epoch: u32) {
+    let (rank, slot, parity) = (group.rank(), phase.slot(0), epoch & 1);
+    // A flag that is not written for 2³¹ launches would look as if it were ahead. So the flags of absent
+    // blocks are published too, one in each launch.
+    let absent = phase.slot(1 + epoch as usize % (MAX_BLOCKS - 1));
     for peer in group.peers() {
         let signature = group.signature_of(peer, slot, rank, parity);
         signature.store(group.signature(), Ordering::Relaxed);
         group.flag(peer, slot, rank).publish(epoch);
+        group.flag(peer, absent, rank).publish(epoch);
     }
+}
+
+/// The other half, which waits for them.
+pub(super) fn wait(group: &impl Barrier, phase: Phase, epoch: u32) -> bool {
+    let (rank, slot, parity) = (group.rank(), phase.slot(0), epoch & 1);
     let mut arrived = true;
     for peer in group.peers() {
         let start = Instant::now();
@@ -148,13 +162,6 @@ pub(super) fn barrier(group: &impl Barrier, phase: Phase, epoch: u32) -> bool {
         };
         group.record(slot, peer, epoch, seen, waited);
         arrived = false;
-    }
-    // A flag that is not written for 2³¹ launches would look as if it were ahead. So the flags of absent
-    // blocks are published too, one in each launch.
-    let absent = MAX_BLOCKS - 1;
-    let block = 1 + epoch as usize % absent;
-    for peer in group.peers() {
-        group.flag(peer, phase.slot(block), rank).publish(epoch);
     }
     arrived
 }

@@ -7,6 +7,7 @@ mod norm;
 mod packet;
 mod packets;
 mod push_reduce;
+mod sentinel;
 mod tree;
 
 #[cfg(all(test, loom))]
@@ -67,6 +68,9 @@ impl CollectiveKernels for Host {
                     "packet_all_to_all_uneven",
                     packets::all_to_all_uneven(&launch)
                 )
+            }
+            Kernel::Sentinel(shots, dtype, &launch) => {
+                run!("sentinel_all_reduce", dtype, T => sentinel::all_reduce::<T>(shots, &launch))
             }
             Kernel::Exchange(&launch) => run!("exchange", direct::exchange(&launch)),
             Kernel::ExchangeTma(&launch) => {

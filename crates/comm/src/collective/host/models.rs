@@ -1,4 +1,5 @@
-//! Loom models of barriers and packets: the crate's code, with loom's memory in place of shared memory.
+//! Loom models of barriers, packets and sentinels: the crate's code, with loom's memory in place of shared
+//! memory.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -11,11 +12,17 @@ use warpweave_symm_mem::pad::flag::Flag;
 
 use super::group::{Atomic, Barrier, Member};
 use super::packet::{Areas, Packet};
+use super::sentinel;
 use crate::collective::launch::MAX_BLOCKS;
+use crate::collective::sentinel::{GENERATIONS, VECTOR};
 
 mod barriers;
 mod late;
 mod packets;
+mod sentinels;
+
+/// Words of a vector.
+const WORDS: usize = VECTOR / 4;
 
 /// An atomic of a pad or a packet.
 #[derive(Debug)]
@@ -84,9 +91,31 @@ struct Memory {
     /// By (flag, parity of the epoch).
     signatures: Vec<LoomAtomic>,
     packets: Vec<Packet<LoomAtomic>>,
+    sentinels: Sentinels,
     /// A cell of every rank that its peers write between barriers.
     cells: Vec<UnsafeCell<u32>>,
     faults: Vec<Faults>,
+}
+
+/// Areas of sentinels: on every rank the state, and words by (section, index).
+#[derive(Default)]
+struct Sentinels {
+    generations: usize,
+    capacity: usize,
+    states: Vec<[LoomAtomic; 1 + GENERATIONS]>,
+    words: Vec<LoomAtomic>,
+}
+
+impl Sentinels {
+    fn new(world: usize, generations: usize, capacity: usize) -> Self {
+        let words = world * generations * world * capacity * WORDS;
+        Self {
+            generations,
+            capacity,
+            states: (0..world).map(|_| Default::default()).collect(),
+            words: (0..words).map(|_| LoomAtomic::default()).collect(),
+        }
+    }
 }
 
 /// A rank's fault state, and a value that its peers read.
@@ -104,7 +133,11 @@ unsafe impl Send for Memory {}
 
 impl Memory {
     fn new(world: usize, capacity: usize, parities: usize, first: u32) -> Arc<Self> {
-        Arc::new(Memory {
+        Arc::new(Self::of(world, capacity, parities, first))
+    }
+
+    fn of(world: usize, capacity: usize, parities: usize, first: u32) -> Self {
+        Memory {
             world,
             capacity,
             parities,
@@ -117,8 +150,17 @@ impl Memory {
             packets: (0..world * parities * world * capacity)
                 .map(|_| Packet::default())
                 .collect(),
+            sentinels: Sentinels::default(),
             cells: (0..world).map(|_| UnsafeCell::new(0)).collect(),
             faults: (0..world).map(|_| Faults::default()).collect(),
+        }
+    }
+
+    /// With areas of so many generations and vectors of a section, and nothing but the barrier.
+    fn of_sentinels(world: usize, generations: usize, capacity: usize) -> Arc<Self> {
+        Arc::new(Memory {
+            sentinels: Sentinels::new(world, generations, capacity),
+            ..Self::of(world, 0, 2, 0)
         })
     }
 }
@@ -228,7 +270,12 @@ impl Barrier for Rank {
 }
 
 impl Areas for Rank {
+    type Group = Self;
     type Atomic = LoomAtomic;
+
+    fn group(&self) -> &Self {
+        self
+    }
 
     fn packet(&self, owner: usize, section: usize, index: usize) -> &Packet<LoomAtomic> {
         let Memory {
@@ -247,6 +294,43 @@ impl Areas for Rank {
 
     fn pause(&self, polls: u32) {
         assert!(polls < 1000, "a packet is gone before it was taken");
+        thread::yield_now();
+    }
+}
+
+impl sentinel::Areas for Rank {
+    type Group = Self;
+    type Atomic = LoomAtomic;
+
+    fn group(&self) -> &Self {
+        self
+    }
+
+    fn word(&self, owner: usize, section: usize, index: usize, word: usize) -> &LoomAtomic {
+        let Sentinels {
+            generations,
+            capacity,
+            words,
+            ..
+        } = &self.memory.sentinels;
+        let section = owner * generations * self.memory.world + section;
+        &words[(section * capacity + index) * WORDS + word]
+    }
+
+    fn state(&self, word: usize) -> &LoomAtomic {
+        &self.memory.sentinels.states[self.rank][word]
+    }
+
+    fn capacity(&self) -> usize {
+        self.memory.sentinels.capacity
+    }
+
+    fn generations(&self) -> usize {
+        self.memory.sentinels.generations
+    }
+
+    fn pause(&self, polls: u32) {
+        assert!(polls < 1000, "a vector is gone before it was taken");
         thread::yield_now();
     }
 }

@@ -59,7 +59,7 @@ struct Rows<'a, A> {
 
 impl<A: Areas> Rows<'_, A> {
     fn peers(&self) -> impl Iterator<Item = usize> {
-        self.sections.areas().peers()
+        self.sections.group().peers()
     }
 
     /// A payload of this rank's partial, zero beyond the row's end.
@@ -81,12 +81,12 @@ impl<A: Areas> Rows<'_, A> {
     /// arrive in time.
     fn reduce<T: Element>(&self, index: usize, own: &Payload) -> Option<Payload> {
         let mut all = [Payload::default(); MAX_WORLD];
-        all[self.sections.areas().rank()] = *own;
+        all[self.sections.group().rank()] = *own;
         for source in self.peers() {
             all[source] = self.sections.receive(source, index)?;
         }
         let mut sum = Payload::default();
-        let ranks = all[..self.sections.areas().world()].iter();
+        let ranks = all[..self.sections.group().world()].iter();
         // SAFETY: a payload holds so many elements and is aligned for them.
         unsafe {
             let count = PAYLOAD / size_of::<T>();
@@ -136,7 +136,7 @@ impl<A: Areas> Rows<'_, A> {
     unsafe fn two_shot<T: Element>(&self) {
         let (rows, chunk) = (self.launch.norm.rows as usize, self.launch.chunk as usize);
         let middle = self.sections.areas().capacity() / 2;
-        let rank = self.sections.areas().rank();
+        let rank = self.sections.group().rank();
         let place = |row, packet| row % chunk * self.packets + packet;
         let others = || (0..rows).filter(|row| row / chunk != rank);
         // SAFETY: the caller's obligation.

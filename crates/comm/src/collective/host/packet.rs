@@ -68,9 +68,15 @@ impl<A: Atomic> Packet<A> {
 }
 
 /// The receiving areas of a group: on every rank `[section][capacity]` packets.
-pub(super) trait Areas: Member {
+pub(super) trait Areas {
+    /// The ranks.
+    type Group: Member;
+
     /// A word of a packet.
     type Atomic: Atomic;
+
+    /// The group.
+    fn group(&self) -> &Self::Group;
 
     /// A packet of `owner`'s area.
     fn packet(&self, owner: usize, section: usize, index: usize) -> &Packet<Self::Atomic>;
@@ -80,6 +86,50 @@ pub(super) trait Areas: Member {
 
     /// Backs off after so many polls.
     fn pause(&self, polls: u32);
+}
+
+/// Polls until `take` gives what `source` sends in the call of `epoch`, and backs off by `pause`. `None` if
+/// it did not arrive in time, or if `is_of_other_call`, and it never will.
+pub(super) fn poll<D>(
+    group: &impl Member,
+    source: usize,
+    epoch: u32,
+    take: impl Fn() -> Option<D>,
+    is_of_other_call: impl Fn() -> bool,
+    pause: impl Fn(u32),
+) -> Option<D> {
+    let mut start = None;
+    for polls in 1.. {
+        if let Some(data) = take() {
+            return Some(data);
+        }
+        if polls % POLLS == 0 {
+            let waited = start.get_or_insert_with(Instant::now).elapsed();
+            let is_other = is_of_other_call();
+            let late = waited > group.timeout() || is_other;
+            if late || group.is_stopped() || group.is_noticed() {
+                // A wait that ends before its deadline would pass for one that was stopped.
+                let (seen, waited) = match is_other {
+                    true => (of_other_call(epoch), waited.max(group.timeout())),
+                    false => (epoch.wrapping_sub(1), waited),
+                };
+                group.record(PACKET_SLOT, source, epoch, seen, waited);
+                return None;
+            }
+        }
+        pause(polls);
+    }
+    None
+}
+
+/// Backs off after so many polls. Nobody wakes a receiver: a wake for each packet would cost more than the
+/// packets.
+pub(super) fn back_off(polls: u32) {
+    match polls {
+        ..64 => std::hint::spin_loop(),
+        64..512 => thread::yield_now(),
+        _ => thread::sleep(Duration::from_micros(50)),
+    }
 }
 
 /// The packets of one call as a rank sees them.
@@ -96,7 +146,7 @@ impl<'a, A: Areas> Sections<'a, A> {
         Self {
             areas,
             epoch,
-            flag: areas.signature() & !EPOCH | (epoch << 1 | 1) & EPOCH,
+            flag: areas.group().signature() & !EPOCH | (epoch << 1 | 1) & EPOCH,
         }
     }
 
@@ -104,43 +154,29 @@ impl<'a, A: Areas> Sections<'a, A> {
         self.areas
     }
 
+    pub(super) fn group(&self) -> &'a A::Group {
+        self.areas.group()
+    }
+
     fn at(&self, owner: usize, source: usize, index: usize) -> &'a Packet<A::Atomic> {
-        let section = (self.epoch & 1) as usize * self.areas.world() + source;
+        let section = (self.epoch & 1) as usize * self.group().world() + source;
         self.areas.packet(owner, section, index)
     }
 
     pub(super) fn send(&self, peer: usize, index: usize, data: &Payload) {
-        self.at(peer, self.areas.rank(), index)
+        self.at(peer, self.group().rank(), index)
             .store(data, self.flag);
     }
 
     /// The packet of `source`; `None` if it did not arrive in time.
     pub(super) fn receive(&self, source: usize, index: usize) -> Option<Payload> {
-        let packet = self.at(self.areas.rank(), source, index);
-        let mut start = None;
-        for polls in 1.. {
-            if let Some(data) = packet.load(self.flag) {
-                return Some(data);
-            }
-            if polls % POLLS == 0 {
-                let waited = start.get_or_insert_with(Instant::now).elapsed();
-                // It will not become what this rank waits for.
-                let is_other = packet.is_of_other_call(self.flag);
-                let late = waited > self.areas.timeout() || is_other;
-                if late || self.areas.is_stopped() || self.areas.is_noticed() {
-                    // A wait that ends before its deadline would pass for one that was stopped.
-                    let (seen, waited) = match is_other {
-                        true => (of_other_call(self.epoch), waited.max(self.areas.timeout())),
-                        false => (self.epoch.wrapping_sub(1), waited),
-                    };
-                    self.areas
-                        .record(PACKET_SLOT, source, self.epoch, seen, waited);
-                    return None;
-                }
-            }
-            self.areas.pause(polls);
-        }
-        None
+        let (group, packet) = (self.group(), self.at(self.group().rank(), source, index));
+        let (take, is_other) = (
+            || packet.load(self.flag),
+            || packet.is_of_other_call(self.flag),
+        );
+        let pause = |polls| self.areas.pause(polls);
+        poll(group, source, self.epoch, take, is_other, pause)
     }
 
     /// Zeroes a few packets that this call does not use, in rotation, so that no packet survives until its
@@ -156,8 +192,8 @@ impl<'a, A: Areas> Sections<'a, A> {
         let capacity = self.areas.capacity();
         for lane in 0..SCRUBBED.min(capacity) {
             let index = (self.epoch as usize / 2 * SCRUBBED + lane) % capacity;
-            for source in (0..self.areas.world()).filter(|&source| !is_used(source, index)) {
-                self.at(self.areas.rank(), source, index)
+            for source in (0..self.group().world()).filter(|&source| !is_used(source, index)) {
+                self.at(self.group().rank(), source, index)
                     .store(&[0; PAYLOAD / 4], 0);
             }
         }
@@ -178,38 +214,13 @@ impl<'a> HostAreas<'a> {
     }
 }
 
-impl Member for HostAreas<'_> {
-    fn rank(&self) -> usize {
-        self.group.rank()
-    }
-
-    fn world(&self) -> usize {
-        self.group.world()
-    }
-
-    fn timeout(&self) -> Duration {
-        self.group.timeout()
-    }
-
-    fn is_stopped(&self) -> bool {
-        self.group.is_stopped()
-    }
-
-    fn is_noticed(&self) -> bool {
-        self.group.is_noticed()
-    }
-
-    fn signature(&self) -> u32 {
-        self.group.signature()
-    }
-
-    fn record(&self, slot: usize, peer: usize, wanted: u32, seen: u32, waited: Duration) {
-        self.group.record(slot, peer, wanted, seen, waited);
-    }
-}
-
 impl Areas for HostAreas<'_> {
+    type Group = HostGroup;
     type Atomic = AtomicU32;
+
+    fn group(&self) -> &HostGroup {
+        self.group
+    }
 
     fn packet(&self, owner: usize, section: usize, index: usize) -> &Packet<AtomicU32> {
         let index = section * self.capacity() + index;
@@ -223,12 +234,7 @@ impl Areas for HostAreas<'_> {
         self.launch.capacity as usize
     }
 
-    // Nobody wakes a receiver: a wake for each packet would cost more than the packets.
     fn pause(&self, polls: u32) {
-        match polls {
-            ..64 => std::hint::spin_loop(),
-            64..512 => thread::yield_now(),
-            _ => thread::sleep(Duration::from_micros(50)),
-        }
+        back_off(polls);
     }
 }

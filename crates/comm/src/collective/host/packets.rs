@@ -19,13 +19,7 @@ pub(super) unsafe fn run<T: Element>(kernel: PacketKernel, launch: &Packets) {
         let group = HostGroup::new(&launch.group);
         let areas = HostAreas::new(&group, launch);
         let epoch = group.epoch();
-        let operands = Operands {
-            input: launch.input.as_host(),
-            output: launch.output.as_host(),
-            bytes: launch.bytes as usize,
-            total: launch.total as usize,
-            root: launch.root as usize,
-        };
+        let operands = Operands::of(launch);
         if group.is_sound(PACKET_SLOT) {
             collective::<T, _>(kernel, &Sections::new(&areas, epoch), &operands);
         }
@@ -85,6 +79,25 @@ pub(super) struct Operands {
     pub root: usize,
 }
 
+impl Operands {
+    pub(super) fn of(launch: &Packets) -> Self {
+        Self {
+            input: launch.input.as_host(),
+            output: launch.output.as_host(),
+            bytes: launch.bytes as usize,
+            total: launch.total as usize,
+            root: launch.root as usize,
+        }
+    }
+
+    /// Bytes of chunk `owner` of a message that is cut into one for each rank.
+    pub(super) fn part(&self, owner: usize) -> usize {
+        self.total
+            .saturating_sub(owner * self.bytes)
+            .min(self.bytes)
+    }
+}
+
 /// One collective by packets.
 ///
 /// # Safety
@@ -116,17 +129,11 @@ struct Call<'a, A> {
 
 impl<A: Areas> Call<'_, A> {
     fn rank(&self) -> usize {
-        self.sections.areas().rank()
+        self.sections.group().rank()
     }
 
     fn peers(&self) -> impl Iterator<Item = usize> {
-        self.sections.areas().peers()
-    }
-
-    /// Bytes of chunk `owner` of a message that is cut into one for each rank.
-    fn chunk_bytes(&self, owner: usize) -> usize {
-        let Operands { bytes, total, .. } = *self.operands;
-        total.saturating_sub(owner * bytes).min(bytes)
+        self.sections.group().peers()
     }
 
     /// Packet `index` of chunk `chunk`, which has `bytes`.
@@ -180,7 +187,7 @@ impl<A: Areas> Call<'_, A> {
             all[source] = self.sections.receive(source, index)?;
         }
         let mut total = Payload::default();
-        let ranks = all[..self.sections.areas().world()].iter();
+        let ranks = all[..self.sections.group().world()].iter();
         // SAFETY: a payload holds so many elements and is aligned for them.
         unsafe {
             let into = std::slice::from_raw_parts_mut(
@@ -329,13 +336,13 @@ impl<A: Areas> Call<'_, A> {
         // SAFETY: the caller's obligation.
         unsafe {
             for peer in self.peers() {
-                let bytes = self.chunk_bytes(peer);
+                let bytes = self.operands.part(peer);
                 for index in 0..packets_of(bytes) {
                     let data = self.load(peer, index, bytes);
                     self.sections.send(peer, index, &data);
                 }
             }
-            let bytes = self.chunk_bytes(rank);
+            let bytes = self.operands.part(rank);
             for index in 0..packets_of(bytes) {
                 let own = self.load(rank, index, bytes);
                 if let Some(sum) = self.reduce::<T>(index, &own) {
@@ -344,7 +351,7 @@ impl<A: Areas> Call<'_, A> {
                 }
             }
             for source in self.peers() {
-                let bytes = self.chunk_bytes(source);
+                let bytes = self.operands.part(source);
                 for index in 0..packets_of(bytes) {
                     if let Some(data) = self.sections.receive(source, middle + index) {
                         self.store(source, index, bytes, &data);

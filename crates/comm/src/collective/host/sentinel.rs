@@ -1,0 +1,327 @@
+//! The twin of `sentinel.cu`: all-reduces of data that need no flag.
+//!
+//! The protocol is generic over the memory: loom explores the code that runs.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use warpweave_symm_mem::host::Element;
+
+use super::elements;
+use super::group::{self, Atomic, Barrier, HostGroup, Member, Phase};
+use super::packet;
+use super::packets::Operands;
+use crate::collective::launch::{MAX_WORLD, PACKET_SLOT, Packets};
+use crate::collective::norm::launch::Shots;
+use crate::collective::sentinel::{GENERATIONS, STATES, VECTOR};
+
+/// The reference of `sentinel_one_shot` and `sentinel_two_shot`.
+///
+/// # Safety
+/// As for [`CollectiveKernels::launch_collective`](crate::CollectiveKernels::launch_collective), for elements
+/// of type `T`.
+pub(super) unsafe fn all_reduce<T: Element>(shots: Shots, launch: &Packets) {
+    // SAFETY: the caller's obligations.
+    unsafe {
+        let group = HostGroup::new(&launch.group);
+        let epoch = group.epoch();
+        let areas = HostAreas {
+            group: &group,
+            launch,
+        };
+        let operands = Operands::of(launch);
+        if group.is_sound(PACKET_SLOT) {
+            Call::begin(&areas, epoch, &operands).all_reduce::<T>(shots);
+        }
+        group.advance(epoch);
+    }
+}
+
+/// Data as they are, not inverted.
+type Vector = [u32; VECTOR / 4];
+
+const fn vectors_of(bytes: usize) -> usize {
+    bytes.div_ceil(VECTOR)
+}
+
+/// The areas of a group: on every rank the state, then `[generation][source][capacity]` vectors.
+pub(super) trait Areas {
+    /// The ranks, and the barrier that they make.
+    type Group: Barrier;
+
+    /// A word of a vector or of the state.
+    type Atomic: Atomic;
+
+    /// The group.
+    fn group(&self) -> &Self::Group;
+
+    /// A word of `owner`'s area.
+    fn word(&self, owner: usize, section: usize, index: usize, word: usize) -> &Self::Atomic;
+
+    /// A word of this rank's state: the generation, then of each generation twice the vectors at the start of
+    /// each section, odd if halves have them.
+    fn state(&self, word: usize) -> &Self::Atomic;
+
+    /// Vectors of a section.
+    fn capacity(&self) -> usize;
+
+    /// Generations with sections of their own.
+    fn generations(&self) -> usize {
+        GENERATIONS
+    }
+
+    /// Backs off after so many polls.
+    fn pause(&self, polls: u32);
+}
+
+/// A call as one rank sees it.
+pub(super) struct Call<'a, A: Areas> {
+    areas: &'a A,
+    group: &'a A::Group,
+    epoch: u32,
+    generation: usize,
+    operands: &'a Operands,
+}
+
+impl<'a, A: Areas> Call<'a, A> {
+    pub(super) fn begin(areas: &'a A, epoch: u32, operands: &'a Operands) -> Self {
+        let generation = areas.state(0).load(Ordering::Relaxed) as usize;
+        Self {
+            areas,
+            group: areas.group(),
+            epoch,
+            generation,
+            operands,
+        }
+    }
+
+    /// # Safety
+    /// The operands are as long as they say; nothing else touches them meanwhile.
+    pub(super) unsafe fn all_reduce<T: Element>(&self, shots: Shots) {
+        // SAFETY: the caller's obligation.
+        unsafe {
+            match shots {
+                Shots::One => self.one_shot::<T>(),
+                Shots::Two => self.two_shot::<T>(),
+            }
+        }
+    }
+
+    /// Every rank sends everything to all and reduces everything.
+    unsafe fn one_shot<T: Element>(&self) {
+        let bytes = self.operands.total;
+        let vectors = vectors_of(bytes);
+        // SAFETY: the caller's obligation.
+        unsafe {
+            for index in 0..vectors {
+                self.send_all(index, &self.load(0, index, bytes));
+            }
+            if !self.join(vectors, false) {
+                return;
+            }
+            for index in 0..vectors {
+                let own = self.load(0, index, bytes);
+                let Some(sum) = self.reduce::<T>(index, &own) else {
+                    return;
+                };
+                self.store(0, index, bytes, &sum);
+            }
+        }
+    }
+
+    /// Every rank reduces one chunk and sends the result to all, into the second half of the sections.
+    unsafe fn two_shot<T: Element>(&self) {
+        let (chunk, rank) = (self.operands.bytes, self.group.rank());
+        let middle = self.areas.capacity() / 2;
+        // SAFETY: the caller's obligation.
+        unsafe {
+            for peer in self.group.peers() {
+                let bytes = self.operands.part(peer);
+                for index in 0..vectors_of(bytes) {
+                    self.send(peer, index, &self.load(peer * chunk, index, bytes));
+                }
+            }
+            if !self.join(vectors_of(chunk), true) {
+                return;
+            }
+            let bytes = self.operands.part(rank);
+            for index in 0..vectors_of(bytes) {
+                let own = self.load(rank * chunk, index, bytes);
+                let Some(sum) = self.reduce::<T>(index, &own) else {
+                    return;
+                };
+                self.send_all(middle + index, &sum);
+                self.store(rank * chunk, index, bytes, &sum);
+            }
+            for source in self.group.peers() {
+                let bytes = self.operands.part(source);
+                for index in 0..vectors_of(bytes) {
+                    let Some(data) = self.receive(source, middle + index) else {
+                        return;
+                    };
+                    self.store(source * chunk, index, bytes, &data);
+                }
+            }
+        }
+    }
+
+    /// Vector `index` of the `bytes` of the input from `start` on.
+    unsafe fn load(&self, start: usize, index: usize, bytes: usize) -> Vector {
+        let mut data = Vector::default();
+        let offset = index * VECTOR;
+        // SAFETY: the bytes lie in the input.
+        unsafe {
+            let from = self.operands.input.wrapping_add(start + offset);
+            let count = (bytes - offset).min(VECTOR);
+            std::ptr::copy_nonoverlapping(from, data.as_mut_ptr().cast(), count);
+        }
+        data
+    }
+
+    unsafe fn store(&self, start: usize, index: usize, bytes: usize, data: &Vector) {
+        let offset = index * VECTOR;
+        // SAFETY: the bytes lie in the output.
+        unsafe {
+            let to = self.operands.output.wrapping_add(start + offset);
+            let count = (bytes - offset).min(VECTOR);
+            std::ptr::copy_nonoverlapping(data.as_ptr().cast(), to, count);
+        }
+    }
+
+    fn words(
+        &self,
+        generation: usize,
+        (owner, source): (usize, usize),
+        index: usize,
+    ) -> impl Iterator<Item = &'a A::Atomic> {
+        let areas = self.areas;
+        let section = generation * self.group.world() + source;
+        (0..VECTOR / 4).map(move |word| areas.word(owner, section, index, word))
+    }
+
+    fn send(&self, peer: usize, index: usize, data: &Vector) {
+        // A NaN, or two, whatever the type, and not all ones.
+        const OTHER_NAN: u32 = 0x7fff_7fff;
+        let to = self.words(self.generation, (peer, self.group.rank()), index);
+        for (to, &word) in to.zip(data) {
+            let word = if word == u32::MAX { OTHER_NAN } else { word };
+            to.store(!word, Ordering::Relaxed);
+        }
+    }
+
+    fn send_all(&self, index: usize, data: &Vector) {
+        for peer in self.group.peers() {
+            self.send(peer, index, data);
+        }
+    }
+
+    /// Once this rank has sent: tells the peers, prepares the next call, zeroes what the call before
+    /// received, and hears from the peers. So many vectors are received at the start of each section, and of
+    /// its second half too if `halves`.
+    fn join(&self, vectors: usize, halves: bool) -> bool {
+        let (areas, count) = (self.areas, self.areas.generations());
+        group::arrive(self.group, Phase::Enter, self.epoch);
+        let previous = (self.generation + count - 1) % count;
+        let used = areas.state(1 + previous).load(Ordering::Relaxed) as usize;
+        let next = [
+            (0, (self.generation + 1) % count),
+            (1 + previous, 0),
+            (1 + self.generation, 2 * vectors + usize::from(halves)),
+        ];
+        for (word, value) in next {
+            areas.state(word).store(value as u32, Ordering::Relaxed);
+        }
+        let starts: &[usize] = match used % 2 {
+            0 => &[0],
+            _ => &[0, areas.capacity() / 2],
+        };
+        let rank = self.group.rank();
+        for source in self.group.peers() {
+            for index in starts
+                .iter()
+                .flat_map(|start| (0..used / 2).map(move |i| start + i))
+            {
+                for word in self.words(previous, (rank, source), index) {
+                    word.store(0, Ordering::Relaxed);
+                }
+            }
+        }
+        group::wait(self.group, Phase::Enter, self.epoch)
+    }
+
+    /// A vector of `source`; `None` if it did not arrive in time.
+    fn receive(&self, source: usize, index: usize) -> Option<Vector> {
+        let take = || {
+            let mut data = Vector::default();
+            let from = self.words(self.generation, (self.group.rank(), source), index);
+            for (to, from) in data.iter_mut().zip(from) {
+                *to = !from.load(Ordering::Relaxed);
+            }
+            (!data.contains(&u32::MAX)).then_some(data)
+        };
+        let pause = |polls| self.areas.pause(polls);
+        packet::poll(self.group, source, self.epoch, take, || false, pause)
+    }
+
+    /// Reduces all ranks' vectors `index`, with `own` in this rank's place; `None` if one did not arrive in
+    /// time.
+    fn reduce<T: Element>(&self, index: usize, own: &Vector) -> Option<Vector> {
+        let mut all = [Vector::default(); MAX_WORLD];
+        all[self.group.rank()] = *own;
+        for source in self.group.peers() {
+            all[source] = self.receive(source, index)?;
+        }
+        let mut total = Vector::default();
+        let ranks = all[..self.group.world()].iter();
+        // SAFETY: a vector holds so many elements and is aligned for them.
+        unsafe {
+            let into = std::slice::from_raw_parts_mut(
+                total.as_mut_ptr().cast::<T>(),
+                VECTOR / size_of::<T>(),
+            );
+            elements::reduce(ranks.map(|data| data.as_ptr().cast()), into);
+        }
+        Some(total)
+    }
+}
+
+/// The areas of a launch in the memory of the host backend.
+struct HostAreas<'a> {
+    group: &'a HostGroup,
+    launch: &'a Packets,
+}
+
+impl HostAreas<'_> {
+    /// A word of an area, by its offset in bytes.
+    fn at(&self, owner: usize, offset: usize) -> &AtomicU32 {
+        let address = self.launch.areas.0[owner].add(offset);
+        // SAFETY: every area has these words, aligned and accessed by atomics only; it lives as long as the
+        // launch.
+        unsafe { AtomicU32::from_ptr(address.as_host()) }
+    }
+}
+
+impl Areas for HostAreas<'_> {
+    type Group = HostGroup;
+    type Atomic = AtomicU32;
+
+    fn group(&self) -> &HostGroup {
+        self.group
+    }
+
+    fn word(&self, owner: usize, section: usize, index: usize, word: usize) -> &AtomicU32 {
+        let vector = section * self.capacity() + index;
+        self.at(owner, STATES + vector * VECTOR + word * size_of::<u32>())
+    }
+
+    fn state(&self, word: usize) -> &AtomicU32 {
+        self.at(self.group.rank(), word * size_of::<u32>())
+    }
+
+    fn capacity(&self) -> usize {
+        self.launch.capacity as usize
+    }
+
+    fn pause(&self, polls: u32) {
+        packet::back_off(polls);
+    }
+}

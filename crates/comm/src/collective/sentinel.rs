@@ -1,0 +1,79 @@
+//! All-reduces of data that need no flag: see `cuda/sentinel.cu`.
+
+use warpweave_symm_mem::Result;
+
+use super::Collectives;
+use super::backend::{CollectiveKernels, Kernel};
+use super::call::SignedCall;
+use super::launch::{Addresses, MAX_BLOCKS, Packets};
+use super::norm::launch::Shots;
+
+/// Bytes of a vector, the unit of transfer: `kBytes`.
+pub(super) const VECTOR: usize = 16;
+
+/// Generations of calls, each with sections of its own: `kGenerations`.
+pub(super) const GENERATIONS: usize = 3;
+
+/// Bytes in front of the sections of an area: the state of each block.
+pub(super) const STATES: usize = MAX_BLOCKS * VECTOR;
+
+/// Fewest threads of a block, and most.
+const THREADS: [usize; 2] = [256, 512];
+
+/// Vectors of a section that holds two halves, each for a chunk of `bytes` among `world` ranks.
+pub(super) const fn capacity(bytes: usize, world: usize) -> usize {
+    2 * bytes.div_ceil(world).div_ceil(VECTOR)
+}
+
+/// Bytes of the area of a rank.
+pub(super) const fn area_bytes(capacity: usize, world: usize) -> usize {
+    STATES + GENERATIONS * world * capacity * VECTOR
+}
+
+/// Threads of a block of `sentinel_*`: twice as many where each would have several vectors of a chunk.
+pub(super) const fn threads(launch: &Packets, blocks: u32) -> usize {
+    let vectors = (launch.bytes as usize).div_ceil(VECTOR);
+    THREADS[(vectors > blocks as usize * THREADS[0]) as usize]
+}
+
+impl<B: CollectiveKernels> Collectives<B> {
+    /// The largest all-reduce that can be done without flags in one shot, in bytes; in two shots, chunks of
+    /// the ranks take half as much.
+    pub fn sentinel_bytes(&self) -> usize {
+        self.sentinel_capacity * VECTOR
+    }
+
+    /// # Safety
+    /// As for [`Collectives::enqueue`].
+    pub(super) unsafe fn by_sentinel(
+        &self,
+        stream: &B::Stream,
+        call: &SignedCall,
+        shots: Shots,
+    ) -> Result<()> {
+        let total = call.bytes();
+        let bytes = match shots {
+            Shots::One => total,
+            Shots::Two => self.chunk(call),
+        };
+        let [input, output] = [call.input.address(), call.output.address()];
+        let aligned = (input.0 | output.0 | total as u64).is_multiple_of(VECTOR as u64);
+        let launch = Packets {
+            areas: Addresses::by_rank(self.world, |rank| self.sentinels.peer(rank)),
+            input,
+            output,
+            bytes: bytes as u64,
+            total: total as u64,
+            capacity: self.sentinel_capacity as u32,
+            aligned: aligned.into(),
+            ..self.packets(call.signature)
+        };
+        let blocks = bytes.div_ceil(VECTOR).div_ceil(THREADS[0]) as u32;
+        let blocks = blocks.clamp(1, self.blocks);
+        // SAFETY: the caller's obligations.
+        unsafe {
+            let kernel = Kernel::Sentinel(shots, call.dtype, &launch);
+            self.backend.launch_collective(stream, kernel, blocks)
+        }
+    }
+}
