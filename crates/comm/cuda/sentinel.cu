@@ -11,8 +11,8 @@
 // - They have been read, since the launch that read them has ended.
 // - Peers write to them again in the call after the next one, which they begin when they have ended the next
 //   one, for which this rank has to have ended this one.
-// The second holds by the barrier of the blocks, which is on nobody's way: a rank arrives once it has sent,
-// and waits before it receives. It also tells this call from others, as the data do not.
+// The second holds by a barrier of the blocks, for which no data wait: the last warp of each block has none,
+// and arrives and waits meanwhile. The barrier also tells this call from others, as the data do not.
 
 #include "accumulator.cuh"
 #include "direct.cuh"
@@ -46,8 +46,8 @@ __device__ __forceinline__ uint32_t vectors_of(uint64_t bytes) {
   return uint32_t((bytes + kBytes - 1) / kBytes);
 }
 
-// A call as one thread sees it. It has the vectors `first`, `first + stride` and so on of each chunk, and
-// handles `kUnroll` of them at a time.
+// A call as one thread sees it. A thread of any warp but the last has the vectors `first`, `first + stride`
+// and so on of each chunk, and handles `kUnroll` of them at a time.
 template <typename T, int W, bool kAligned>
 struct Thread {
   static constexpr int kUnroll = warpweave::kUnrolled<W>;
@@ -57,8 +57,9 @@ struct Thread {
   Sections sections;
   const uint32_t rank;
   const uint32_t world;
-  const uint32_t first;
   const uint32_t stride;
+  const uint32_t peer;  // of a thread of the last warp; else no rank
+  const uint32_t first;
   State state;
 
   __device__ __forceinline__ explicit Thread(const Packets& p)
@@ -67,8 +68,9 @@ struct Thread {
         sections(p),
         rank(p.group.pad.rank),
         world(p.group.pad.world),
-        first(blockIdx.x * blockDim.x + threadIdx.x),
-        stride(gridDim.x * blockDim.x) {
+        stride(gridDim.x * (blockDim.x - 32)),
+        peer(threadIdx.x - (blockDim.x - 32)),
+        first(peer < 32 ? ~0u : blockIdx.x * (blockDim.x - 32) + threadIdx.x) {
     Vector words;
     words.load(state_of(blockIdx.x));
     state = {words.words[0], {words.words[1], words.words[2], words.words[3]}};
@@ -122,14 +124,14 @@ struct Thread {
       if (step < world) send(peer_of(rank, world, step), index, data);
   }
 
-  // Once this rank has sent: tells the peers, prepares the next call, zeroes what the call before received,
-  // and hears from the peers. So many vectors are received at the start of each section, and of its second
-  // half too if `halves`.
+  // Once this thread has sent: prepares the next call, zeroes what the call before received, and in the last
+  // warp tells the peers and hears from them. So many vectors are received at the start of each section, and
+  // of its second half too if `halves`.
   __device__ __forceinline__ void join(uint32_t vectors, bool halves) {
-    __syncthreads();
-    const bool theirs = threadIdx.x < world && threadIdx.x != rank;
+    const bool theirs = peer < world && peer != rank;
     const uint32_t slot = warpweave::kEnter * warpweave::kMaxBlocks + blockIdx.x;
-    if (theirs) arrive(p.group, warpweave::kEnter, slot, threadIdx.x, sections.epoch());
+    if (theirs) arrive(p.group, warpweave::kEnter, slot, peer, sections.epoch());
+    __syncthreads();
     warpweave::advance_epoch(p.group, sections.epoch());
     const uint32_t previous = (state.generation + kGenerations - 1) % kGenerations;
     Vector next;
@@ -141,7 +143,7 @@ struct Thread {
          block += blockDim.x * gridDim.x)
       next.store(state_of(block));
     clear(previous);
-    if (theirs) wait_for(p.group, slot, threadIdx.x, sections.epoch());
+    if (theirs) wait_for(p.group, slot, peer, sections.epoch());
   }
 
   // Zeroes what peers sent in a generation.

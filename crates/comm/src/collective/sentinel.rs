@@ -6,7 +6,7 @@ use super::Collectives;
 use super::backend::{CollectiveKernels, Kernel};
 use super::call::SignedCall;
 use super::launch::{Addresses, MAX_BLOCKS, Packets};
-use super::norm::launch::Shots;
+use super::norm::launch::{Shots, WARP};
 
 /// Bytes of a vector, the unit of transfer: `kBytes`.
 pub(super) const VECTOR: usize = 16;
@@ -17,8 +17,8 @@ pub(super) const GENERATIONS: usize = 3;
 /// Bytes in front of the sections of an area: the state of each block.
 pub(super) const STATES: usize = MAX_BLOCKS * VECTOR;
 
-/// Fewest threads of a block, and most.
-const THREADS: [usize; 2] = [256, 512];
+/// Threads of a block that have vectors, few or many. Those of one more warp have none.
+const THREADS: [usize; 2] = [256 - WARP, 512 - WARP];
 
 /// Vectors of a section that holds two halves, each for a chunk of `bytes` among `world` ranks.
 pub(super) const fn capacity(bytes: usize, world: usize) -> usize {
@@ -30,10 +30,10 @@ pub(super) const fn area_bytes(capacity: usize, world: usize) -> usize {
     STATES + GENERATIONS * world * capacity * VECTOR
 }
 
-/// Threads of a block of `sentinel_*`: twice as many where each would have several vectors of a chunk.
+/// Threads of a block of `sentinel_*`: many where few would have several vectors of a chunk each.
 pub(super) const fn threads(launch: &Packets, blocks: u32) -> usize {
     let vectors = (launch.bytes as usize).div_ceil(VECTOR);
-    THREADS[(vectors > blocks as usize * THREADS[0]) as usize]
+    THREADS[(vectors > blocks as usize * THREADS[0]) as usize] + WARP
 }
 
 impl<B: CollectiveKernels> Collectives<B> {
