@@ -78,7 +78,7 @@ impl<B: ExecuteBackend> Clock<B> {
                 session.backend.synchronize(&session.stream)?;
                 self.read(session, self.capacity())
             };
-            samples.extend(slowest(&session.agree_numbers("empty calls", mine())?));
+            samples.extend(slowest(&session.agree("empty calls", mine())?));
         }
         Ok(Spread::of(&samples))
     }

@@ -47,7 +47,7 @@ pub fn push_bandwidth<B: ExecuteBackend>(
         pushes.synchronize()?;
         clock.read(session, calls)
     };
-    let ranks = session.agree_numbers("copy-engine all-gather", mine())?;
+    let ranks = session.agree("copy-engine all-gather", mine())?;
     let ms = Spread::of(&slowest(&ranks)).map_or(f64::NAN, |spread| spread.median);
     Ok(Some(Links {
         bandwidth_gb_s: (world - 1) as f64 * piece as f64 / ms / 1e6,

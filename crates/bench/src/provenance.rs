@@ -11,10 +11,8 @@ use crate::session::{ExecuteBackend, Session};
 /// The provenance of this run. Collective.
 pub fn provenance<B: ExecuteBackend>(session: &Session<B>) -> Result<Provenance> {
     let info = session.backend.device();
-    let names = session.agree("names of the devices", Ok(session.device_name().into()))?;
-    let names = names
-        .iter()
-        .map(|name| String::from_utf8_lossy(name).into());
+    let name = session.device_name().to_owned();
+    let names = session.agree("names of the devices", Ok(name))?;
     let version = |of: fn() -> Option<String>| (B::KIND == BackendKind::Cuda).then(of).flatten();
     let features = [
         ("nvcc", cfg!(feature = "nvcc")),
@@ -23,7 +21,7 @@ pub fn provenance<B: ExecuteBackend>(session: &Session<B>) -> Result<Provenance>
     let features = features.into_iter().filter(|(_, is_on)| *is_on);
     Ok(Provenance {
         backend: kind_name(B::KIND).into(),
-        devices: Devices::counted(&names.collect::<Vec<String>>()),
+        devices: Devices::counted(&names),
         ranks: session.world(),
         host: HostMachine::this(),
         cuda: info.driver.strip_prefix("CUDA ").map(str::to_owned),

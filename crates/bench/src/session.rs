@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use warpweave_comm::exchange::LocalExchange;
 use warpweave_comm::{Job, Store};
 use warpweave_symm_mem::{Exchange, ExchangeError, Memory, Nodes, Priority, SubExchange};
@@ -110,7 +112,10 @@ impl<B: ExecuteBackend> Session<B> {
     /// # Errors
     /// [`BenchError::Step`] if `mine` is an error, [`BenchError::Peers`] if another rank's is; both with all
     /// that is known.
-    pub fn agree(&self, step: &str, mine: Result<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
+    pub fn agree<T>(&self, step: &str, mine: Result<T>) -> Result<Vec<T>>
+    where
+        T: Clone + Serialize + DeserializeOwned,
+    {
         self.attempt(step, mine)?
     }
 
@@ -119,15 +124,17 @@ impl<B: ExecuteBackend> Session<B> {
     ///
     /// # Errors
     /// A rank did not arrive.
-    pub fn attempt(&self, step: &str, mine: Result<Vec<u8>>) -> Result<Result<Vec<Vec<u8>>>> {
-        let all = self.exchanged(step, mine, Vec::clone)?;
-        Ok(all.map(|(_, words)| words))
+    pub fn attempt<T>(&self, step: &str, mine: Result<T>) -> Result<Result<Vec<T>>>
+    where
+        T: Clone + Serialize + DeserializeOwned,
+    {
+        let all = self.exchanged(step, mine, T::clone)?;
+        Ok(all.map(|(_, values)| values))
     }
 
     /// As [`Session::agree`], of what each rank makes: this rank's.
     pub fn on_all<T>(&self, step: &str, mine: Result<T>) -> Result<T> {
-        let (mine, _) = self.exchanged(step, mine, |_| Vec::new())??;
-        Ok(mine)
+        Ok(self.exchanged(step, mine, |_| ())??.0)
     }
 
     /// The same where a rank may be unable to make it: the first reason why some rank is.
@@ -136,22 +143,19 @@ impl<B: ExecuteBackend> Session<B> {
         step: &str,
         mine: Result<Result<T, String>>,
     ) -> Result<Result<T, String>> {
-        let word = |mine: &Result<T, String>| mine.as_ref().err().cloned().unwrap_or_default();
-        let (mine, words) = self.exchanged(step, mine, |mine| word(mine).into_bytes())??;
-        Ok(first_reason(&words).map_or(mine, Err))
+        let (mine, reasons) = self.exchanged(step, mine, |mine| mine.as_ref().err().cloned())??;
+        Ok(reasons.into_iter().flatten().next().map_or(mine, Err))
     }
 
     /// What this rank has, and what all ranks say of theirs. Errors are as of [`Session::attempt`].
-    fn exchanged<T>(
+    fn exchanged<T, U: Serialize + DeserializeOwned>(
         &self,
         step: &str,
         mine: Result<T>,
-        word: impl FnOnce(&T) -> Vec<u8>,
-    ) -> Result<Result<(T, Vec<Vec<u8>>)>> {
-        let word = match &mine {
-            Ok(mine) => [vec![0], word(mine)].concat(),
-            Err(error) => [&[1], error.to_string().as_bytes()].concat(),
-        };
+        told: impl FnOnce(&T) -> U,
+    ) -> Result<Result<(T, Vec<U>)>> {
+        let word = mine.as_ref().map(told).map_err(BenchError::to_string);
+        let word = serde_json::to_vec(&word).map_err(std::io::Error::from)?;
         let gathered = match &mine {
             // Another rank has had a whole deadline already. If it lives, it comes soon: its own waits fail
             // too.
@@ -166,12 +170,13 @@ impl<B: ExecuteBackend> Session<B> {
         match gathered {
             Ok(all) => {
                 for (rank, word) in all.into_iter().enumerate() {
-                    match word.split_first() {
-                        Some((0, value)) => values.push(value.to_vec()),
-                        Some((_, cause)) if rank != self.rank() => {
-                            peers.push(format!("rank {rank}: {}", String::from_utf8_lossy(cause)));
+                    let said: Result<Result<U, String>, _> = serde_json::from_slice(&word);
+                    match said.unwrap_or_else(|unreadable| Err(unreadable.to_string())) {
+                        Ok(value) => values.push(value),
+                        Err(cause) if mine.is_ok() || rank != self.rank() => {
+                            peers.push(format!("rank {rank}: {cause}"));
                         }
-                        _ => {}
+                        Err(_) => {}
                     }
                 }
             }
@@ -190,30 +195,20 @@ impl<B: ExecuteBackend> Session<B> {
         if all_came { Ok(Err(error)) } else { Err(error) }
     }
 
-    /// As [`Session::agree`], for times and other numbers.
-    pub fn agree_numbers(&self, step: &str, mine: Result<Vec<f64>>) -> Result<Vec<Vec<f64>>> {
-        let mine = mine.map(|numbers| numbers.iter().flat_map(|n| n.to_le_bytes()).collect());
-        let decode = |bytes: Vec<u8>| {
-            let (numbers, _) = bytes.as_chunks();
-            numbers.iter().copied().map(f64::from_le_bytes).collect()
-        };
-        Ok(self.agree(step, mine)?.into_iter().map(decode).collect())
-    }
-
     /// Makes sure that all ranks have the same `value`.
     ///
     /// # Errors
     /// [`BenchError::Disagreement`] naming a rank and both values.
     pub fn require_same(&self, what: &'static str, value: &str) -> Result<()> {
-        let all = self.agree(what, Ok(value.into()))?;
-        match all.iter().position(|theirs| theirs != value.as_bytes()) {
+        let mut all = self.agree(what, Ok(value.to_owned()))?;
+        match all.iter().position(|theirs| theirs != value) {
             None => Ok(()),
             Some(peer) => Err(BenchError::Disagreement {
                 what,
                 rank: self.rank(),
                 mine: value.into(),
                 peer,
-                theirs: String::from_utf8_lossy(&all[peer]).into_owned(),
+                theirs: all.swap_remove(peer),
             }),
         }
     }
@@ -233,12 +228,6 @@ impl<B: ExecuteBackend> Session<B> {
         let _ = self.store.abort(&error.to_string());
         self.store.close();
     }
-}
-
-/// The first reason that a rank gave.
-pub(crate) fn first_reason(all: &[Vec<u8>]) -> Option<String> {
-    let reason = all.iter().find(|word| !word.is_empty())?;
-    Some(String::from_utf8_lossy(reason).into_owned())
 }
 
 /// What a failed exchange says about the other ranks.

@@ -133,9 +133,7 @@ impl<B: ExecuteBackend> Timing<'_, B> {
         for round in 0..self.effort.rounds {
             progress(round, self.effort.rounds);
             let mine = self.round(round, candidates, &schedules);
-            let ranks = self
-                .session
-                .agree_numbers(&format!("round {round}"), mine)?;
+            let ranks = self.session.agree(&format!("round {round}"), mine)?;
             let mut samples = slowest(&ranks).into_iter();
             for (times, schedule) in times.iter_mut().zip(&schedules) {
                 for &metric in schedule.metrics {
@@ -238,7 +236,7 @@ impl<B: ExecuteBackend> Timing<'_, B> {
             Ok::<_, BenchError>(numbers)
         };
         let step = format!("first calls of {}", candidate.name());
-        let ranks = slowest(&self.session.agree_numbers(&step, mine())?);
+        let ranks = slowest(&self.session.agree(&step, mine())?);
         let (calls, enqueuing) = ranks.split_at(PROBES.min(ranks.len()));
         let call =
             Duration::from_secs_f64(calls.iter().copied().fold(f64::MAX, f64::min).min(1e6) / 1e3);

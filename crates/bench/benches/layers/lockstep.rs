@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use criterion::{Criterion, SamplingMode};
 use serde::{Deserialize, Serialize};
+use warpweave_bench::error::if_available;
 use warpweave_bench::job;
 use warpweave_bench::session::{ExecuteBackend, Session};
 use warpweave_bench::{BenchError, Result};
@@ -139,12 +140,8 @@ impl<'a, B: ExecuteBackend> Lockstep<'a, B> {
 
     /// Says, or hears, what comes next.
     fn order(&self, order: Option<Order>) -> Result<Order> {
-        let word = serde_json::to_vec(&order).map_err(std::io::Error::from)?;
-        let all = self.session.agree("what rank 0 wants", Ok(word))?;
-        let heard = all
-            .first()
-            .and_then(|word| serde_json::from_slice(word).ok());
-        heard.ok_or_else(|| BenchError::Usage("rank 0 gave no order".into()))
+        let all = self.session.agree("what rank 0 wants", Ok(order))?;
+        all[0].ok_or_else(|| BenchError::Usage("rank 0 gave no order".into()))
     }
 
     /// Makes a benchmark, with one call to see whether it runs. A reason, the same on all ranks, if it
@@ -159,18 +156,12 @@ impl<'a, B: ExecuteBackend> Lockstep<'a, B> {
             }
             Ok(made)
         };
-        let (word, timed) = match first() {
-            Ok(Ok(timed)) => (Ok(Vec::new()), Some(timed)),
-            Ok(Err(reason)) => (Ok(reason.into_bytes()), None),
-            Err(error) if error.is_unavailable() => (Ok(error.to_string().into_bytes()), None),
-            Err(error) => (Err(error), None),
+        let mine = if_available(first()).map(std::result::Result::flatten);
+        match self.session.if_all_can(&entry.id(), mine)? {
+            Ok(timed) => self.current.replace(Some(timed)),
+            Err(reason) => return Ok(Some(reason)),
         };
-        let all = self.session.agree(&entry.id(), word)?;
-        let reason = all.iter().find(|reason| !reason.is_empty());
-        if reason.is_none() {
-            self.current.replace(timed);
-        }
-        Ok(reason.map(|reason| String::from_utf8_lossy(reason).into_owned()))
+        Ok(None)
     }
 
     /// The sum of the times of `calls` calls, of the slowest rank each.
@@ -182,7 +173,7 @@ impl<'a, B: ExecuteBackend> Lockstep<'a, B> {
         let (mut left, mut ms) = (calls, 0.0);
         while left > 0 {
             let now = left.min(CALLS as u64);
-            let ranks = self.session.agree_numbers("times", timed(now as usize))?;
+            let ranks = self.session.agree("times", timed(now as usize))?;
             ms += slowest(&ranks).iter().sum::<f64>();
             left -= now;
         }

@@ -160,7 +160,7 @@ impl<'a, B: ExecuteBackend> Bench<'a, B> {
         let step = format!("enqueuing {}", entrant.name);
         self.stage.at(&step);
         let mine = candidate.enqueue_us(calls).map(|times| times.concat());
-        let ranks = self.stage.run.session.agree_numbers(&step, mine)?;
+        let ranks = self.stage.run.session.agree(&step, mine)?;
         let spread = |from: usize| {
             let of_rank = |all: &Vec<f64>| Spread::of(all.get(from..from + calls)?);
             let ranks = ranks.iter().filter_map(of_rank);

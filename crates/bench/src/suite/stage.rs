@@ -6,10 +6,10 @@ use warpweave_report::{Links, Times};
 
 use crate::candidate::{Candidate, Entrant};
 use crate::clock::Clock;
-use crate::error::{BenchError, Result};
+use crate::error::{BenchError, Result, if_available};
 use crate::plans::Schedules;
 use crate::progress::Progress;
-use crate::session::{ExecuteBackend, Session, first_reason};
+use crate::session::{ExecuteBackend, Session};
 use crate::suite::Settings;
 use crate::timing::{Effort, Timing};
 use crate::verification::{Batch, Verifier};
@@ -74,27 +74,17 @@ impl<B: ExecuteBackend> Stage<'_, B> {
         };
         let step = format!("first call of {}", entrant.name);
         self.at(&step);
-        // Nothing, or why there is no call, or why there is no graph.
-        let mine = match candidate.first_call() {
-            Ok(None) => Ok(String::new()),
-            Ok(Some(no_graph)) => Ok(format!("graph: {no_graph}")),
-            Err(error) if error.is_unavailable() => Ok(format!("call: {error}")),
-            Err(error) => Err(error),
-        };
-        let all = match self.run.session.attempt(&step, mine.map(String::into))? {
+        // Why there is no graph, or why there is no call.
+        let mine = if_available(candidate.first_call());
+        let all = match self.run.session.attempt(&step, mine)? {
             Ok(all) => all,
             Err(error) => return self.survive(entrant, error),
         };
-        let reason = |what: &str| {
-            let told = |word: &Vec<u8>| word.strip_prefix(what.as_bytes()).map(<[u8]>::to_vec);
-            first_reason(&all.iter().filter_map(told).collect::<Vec<_>>())
-        };
-        if let Some(reason) = reason("call: ") {
-            entrant.candidate = Err(reason);
-            return Ok(());
+        match all.into_iter().collect::<Result<Vec<_>, _>>() {
+            Err(reason) => entrant.candidate = Err(reason),
+            Ok(graphs) => entrant.no_graph = graphs.into_iter().flatten().next(),
         }
-        entrant.no_graph = reason("graph: ");
-        if entrant.no_graph.is_some() {
+        if let (Ok(candidate), Some(_)) = (&mut entrant.candidate, &entrant.no_graph) {
             candidate.drop_graph();
         }
         Ok(())
@@ -108,8 +98,7 @@ impl<B: ExecuteBackend> Stage<'_, B> {
             return Err(error);
         };
         let step = format!("recovery of {}", entrant.name);
-        let mine = recovered.map(|()| Vec::new());
-        if self.run.session.attempt(&step, mine)?.is_err() {
+        if self.run.session.attempt(&step, recovered)?.is_err() {
             return Err(error);
         }
         (entrant.candidate, entrant.failed) = (Err(error.to_string()), true);
