@@ -24,7 +24,7 @@ use crate::transport;
 use crate::verification::comparison::{Comparison, WrongElement};
 use crate::verification::reference::References;
 
-use self::prepared::Calls;
+use self::prepared::ScheduledCalls;
 pub use self::prepared::{Scheduled, Schedules};
 
 /// Builds the plan of a rank among a number of ranks.
@@ -111,77 +111,44 @@ impl From<Scheduled> for Implementation {
     }
 }
 
-/// What runs the calls of a candidate, and has its operands. Errors are what the executor reports.
-trait Runs<B: ExecuteBackend> {
-    /// The plan of its calls.
-    fn plan(&self) -> &Plan;
-
-    /// What the executor has of the buffer of this name, and where it is.
-    fn buffer(&self, name: &str) -> Result<(&Buffer, DevicePtr)>;
-
-    /// Enqueues a call at M = `m`, which for a bound plan is its own.
-    fn run(&self, m: usize) -> Result<()>;
-
-    /// Does the host work of first calls at these M. False where there is one M alone.
-    fn warm(&self, _ms: &[usize]) -> Result<bool> {
-        Ok(false)
-    }
-
-    /// Chooses the algorithm of each GEMM.
-    fn tune(&mut self, executor: &Executor<B>) -> Result<()>;
-
-    /// Captures a call in a graph.
-    fn capture(&mut self) -> Result<()>;
-
-    /// Launches the graph.
-    fn replay(&self) -> Result<()>;
-
-    /// Waits until all that was enqueued has ended.
-    fn synchronize(&self) -> Result<()>;
-
-    /// Makes it usable again after a failed call. Collective.
-    fn recover(&mut self) -> Result<()>;
-
-    /// The algorithms of the GEMMs.
-    fn algorithms(&self) -> Vec<String>;
+/// What a candidate calls.
+enum Calls<'a, B: ExecuteBackend> {
+    /// A plan with operands of its own.
+    Bound(Bound<B>),
+    /// A schedule at any M.
+    Scheduled(ScheduledCalls<'a, B>),
 }
 
-/// A bound plan, whose operands are its own.
-impl<B: ExecuteBackend> Runs<B> for Bound<B> {
+impl<B: ExecuteBackend> Calls<'_, B> {
     fn plan(&self) -> &Plan {
-        Bound::plan(self)
+        match self {
+            Calls::Bound(bound) => bound.plan(),
+            Calls::Scheduled(calls) => &calls.plan,
+        }
     }
 
+    /// What the executor has of the buffer of this name, and where it is.
     fn buffer(&self, name: &str) -> Result<(&Buffer, DevicePtr)> {
-        Ok(Bound::buffer(self, name)?)
+        Ok(match self {
+            Calls::Bound(bound) => bound.buffer(name)?,
+            Calls::Scheduled(calls) => calls.buffer(name)?,
+        })
     }
 
-    fn run(&self, _m: usize) -> Result<()> {
-        Ok(Bound::run(self)?)
+    /// Enqueues a call at M = `m`, which for a bound plan is its own.
+    fn run(&self, m: usize) -> Result<()> {
+        Ok(match self {
+            Calls::Bound(bound) => bound.run()?,
+            Calls::Scheduled(calls) => calls.run(m)?,
+        })
     }
 
-    fn tune(&mut self, executor: &Executor<B>) -> Result<()> {
-        Ok(Bound::tune(self, executor)?)
-    }
-
+    /// Captures a call in a graph.
     fn capture(&mut self) -> Result<()> {
-        Ok(Bound::capture(self)?)
-    }
-
-    fn replay(&self) -> Result<()> {
-        Ok(Bound::replay(self)?)
-    }
-
-    fn synchronize(&self) -> Result<()> {
-        Ok(Bound::synchronize(self)?)
-    }
-
-    fn recover(&mut self) -> Result<()> {
-        Ok(Bound::recover(self)?)
-    }
-
-    fn algorithms(&self) -> Vec<String> {
-        Bound::algorithms(self)
+        Ok(match self {
+            Calls::Bound(bound) => bound.capture()?,
+            Calls::Scheduled(calls) => calls.capture()?,
+        })
     }
 }
 
@@ -190,7 +157,7 @@ pub struct PlanCandidate<'a, B: ExecuteBackend> {
     session: &'a Session<B>,
     name: String,
     operands: Vec<Operand>,
-    runs: Box<dyn Runs<B> + 'a>,
+    calls: Calls<'a, B>,
     m: usize,
     /// Those of each operand that goes in, for each kind of numbers.
     inputs: BTreeMap<(Numbers, &'static str), Rc<Stored<B>>>,
@@ -216,8 +183,8 @@ impl<'a, B: ExecuteBackend> PlanCandidate<'a, B> {
         let made = match &implementation.scheduled {
             Some(scheduled) => match schedules.of(session, scheduled, problem)? {
                 Ok(prepared) => {
-                    let calls = Calls::new(session, prepared, problem.m);
-                    calls.map(|calls| Self::of_runs(session, calls))
+                    let calls = ScheduledCalls::new(session, prepared, problem.m);
+                    calls.map(|calls| Self::of_calls(session, Calls::Scheduled(calls)))
                 }
                 Err(reason) => return Ok(Err(reason)),
             },
@@ -253,7 +220,7 @@ impl<'a, B: ExecuteBackend> PlanCandidate<'a, B> {
     pub fn of_plans(session: &'a Session<B>, plans: Vec<Plan>) -> Result<Self> {
         let checked = Checked::prove(plans)?;
         let bound = session.executor.bind(&checked, &session.stream)?;
-        Ok(Self::of_runs(session, bound))
+        Ok(Self::of_calls(session, Calls::Bound(bound)))
     }
 
     /// Binds a plan that is not proved, as [`PlanCandidate::of_plans`] does. Collective.
@@ -263,15 +230,15 @@ impl<'a, B: ExecuteBackend> PlanCandidate<'a, B> {
     pub unsafe fn of_unproved(session: &'a Session<B>, plan: Plan) -> Result<Self> {
         // SAFETY: the caller's obligation.
         let bound = unsafe { session.executor.bind_unchecked(plan, &session.stream)? };
-        Ok(Self::of_runs(session, bound))
+        Ok(Self::of_calls(session, Calls::Bound(bound)))
     }
 
-    fn of_runs(session: &'a Session<B>, runs: impl Runs<B> + 'a) -> Self {
+    fn of_calls(session: &'a Session<B>, calls: Calls<'a, B>) -> Self {
         Self {
             session,
-            name: runs.plan().name.clone(),
+            name: calls.plan().name.clone(),
             operands: Vec::new(),
-            runs: Box::new(runs),
+            calls,
             m: 0,
             inputs: BTreeMap::new(),
             references: None,
@@ -281,7 +248,7 @@ impl<'a, B: ExecuteBackend> PlanCandidate<'a, B> {
 
     /// Enqueues a call that no injected fault concerns.
     pub fn run(&self) -> Result<()> {
-        self.runs.run(self.m)
+        self.calls.run(self.m)
     }
 
     /// Takes the inputs of its operands out of `inputs`, which makes those that it lacks. What has no output
@@ -315,12 +282,15 @@ impl<'a, B: ExecuteBackend> PlanCandidate<'a, B> {
         self.load(Set::reals(0))?;
         self.run()?;
         self.synchronize()?;
-        self.runs.tune(&self.session.executor)
+        Ok(match &mut self.calls {
+            Calls::Bound(bound) => bound.tune(&self.session.executor)?,
+            Calls::Scheduled(calls) => calls.tune()?,
+        })
     }
 
     fn wrong(&self, operand: &Operand, why: String) -> BenchError {
         BenchError::Operand {
-            plan: self.runs.plan().name.clone(),
+            plan: self.calls.plan().name.clone(),
             buffer: operand.buffer.into(),
             why,
         }
@@ -329,7 +299,7 @@ impl<'a, B: ExecuteBackend> PlanCandidate<'a, B> {
     /// Where the buffer of `operand` begins, which has the operand's role, its columns, and at least its
     /// rows.
     fn address(&self, operand: &Operand) -> Result<DevicePtr> {
-        let (buffer, address) = self.runs.buffer(operand.buffer)?;
+        let (buffer, address) = self.calls.buffer(operand.buffer)?;
         let (rows, cols) = operand.stored();
         // A buffer of a rank without a share may have any shape.
         let fits = rows * cols == 0 || (rows <= buffer.rows && cols == buffer.cols);
@@ -386,16 +356,19 @@ impl<B: ExecuteBackend> Candidate for PlanCandidate<'_, B> {
 
     fn first_call(&mut self) -> Result<Option<String>> {
         self.tune()?;
-        self.runs.capture()?;
+        self.calls.capture()?;
         Ok(None)
     }
 
     fn capture(&mut self) -> Result<()> {
-        self.runs.capture()
+        self.calls.capture()
     }
 
     fn recover(&mut self) -> Option<Result<()>> {
-        Some(self.runs.recover())
+        Some(match &mut self.calls {
+            Calls::Bound(bound) => bound.recover().map_err(Into::into),
+            Calls::Scheduled(calls) => calls.recover(),
+        })
     }
 
     fn prepare(&self, numbers: Numbers) -> Result<()> {
@@ -408,28 +381,37 @@ impl<B: ExecuteBackend> Candidate for PlanCandidate<'_, B> {
 
     fn call(&self, how: Call) -> Result<()> {
         self.session.before_call()?;
-        match how {
-            Call::Run => self.run(),
-            Call::Replay => self.runs.replay(),
+        match (how, &self.calls) {
+            (Call::Run, _) => self.run(),
+            (Call::Replay, Calls::Bound(bound)) => Ok(bound.replay()?),
+            (Call::Replay, Calls::Scheduled(calls)) => calls.replay(),
         }
     }
 
     fn synchronize(&self) -> Result<()> {
-        self.runs.synchronize()
+        let session = self.session;
+        Ok(match &self.calls {
+            Calls::Bound(bound) => bound.synchronize()?,
+            Calls::Scheduled(_) => session.executor.synchronize(&session.stream)?,
+        })
     }
 
     fn enqueue_us(&self, calls: usize) -> Result<[Vec<f64>; 2]> {
         let time = |m: usize| {
             self.synchronize()?;
             let start = Instant::now();
-            self.runs.run(m)?;
+            self.calls.run(m)?;
             Ok(start.elapsed().as_secs_f64() * 1e6)
         };
         // The operands are large enough for fewer rows.
         let mut ms = vec![self.m, self.m - self.m / 4, self.m / 2, self.m / 4];
         ms.retain(|&m| m > 0);
         ms.dedup();
-        let changes = self.runs.warm(&ms)?;
+        // A bound plan has one M alone.
+        let changes = match &self.calls {
+            Calls::Bound(_) => false,
+            Calls::Scheduled(calls) => calls.warm(&ms).map(|()| true)?,
+        };
         let alike = (0..calls).map(|_| time(self.m)).collect::<Result<_>>()?;
         let changing = match ms.len() {
             some if some == 1 || !changes => Vec::new(),
@@ -445,7 +427,7 @@ impl<B: ExecuteBackend> Candidate for PlanCandidate<'_, B> {
     fn outputs(&self) -> Result<Vec<Output>> {
         let output = |operand: &Operand| -> Result<_> {
             let (rows, cols) = operand.stored();
-            let element = self.runs.buffer(operand.buffer)?.0.dtype.size();
+            let element = self.calls.buffer(operand.buffer)?.0.dtype.size();
             Ok(Output {
                 address: self.address(operand)?,
                 bytes: rows * cols * element,
@@ -473,10 +455,13 @@ impl<B: ExecuteBackend> Candidate for PlanCandidate<'_, B> {
     }
 
     fn describe(&self, row: &mut Row) {
-        let plan = self.runs.plan();
+        let plan = self.calls.plan();
         row.transport = transport::names(B::KIND, plan);
         row.launches = Some(plan.launches());
-        row.algorithms = self.runs.algorithms();
+        row.algorithms = match &self.calls {
+            Calls::Bound(bound) => bound.algorithms(),
+            Calls::Scheduled(calls) => calls.algorithms(),
+        };
     }
 }
 

@@ -4,13 +4,12 @@
 use std::rc::Rc;
 
 use warpweave_overlap::execute::{
-    DeviceSlice, ExecuteBackend, ExecuteError, Executor, NormOperands, Operands, Prepared,
+    DeviceSlice, ExecuteBackend, ExecuteError, NormOperands, Operands, Prepared,
 };
 use warpweave_overlap::plan::{Buffer, Placement, Plan, Problem, Role};
 use warpweave_overlap::{Configuration, Schedule};
 use warpweave_symm_mem::{DType, DevicePtr, SymmetricBuffer};
 
-use super::Runs;
 use crate::error::{Result, if_available};
 use crate::session::Session;
 use crate::suite::Sizes;
@@ -149,18 +148,18 @@ enum Held<B: ExecuteBackend> {
 }
 
 /// A schedule at one M with operands of its own, and a graph of a call.
-pub(super) struct Calls<'a, B: ExecuteBackend> {
+pub(super) struct ScheduledCalls<'a, B: ExecuteBackend> {
     /// Those of the plan, by name. Dropped first, which waits for calls and launches.
     held: Vec<(String, Held<B>)>,
     graph: Option<B::Graph>,
     prepared: Rc<Prepared<B>>,
     session: &'a Session<B>,
     /// At this M.
-    plan: Plan,
+    pub plan: Plan,
     m: usize,
 }
 
-impl<'a, B: ExecuteBackend> Calls<'a, B> {
+impl<'a, B: ExecuteBackend> ScheduledCalls<'a, B> {
     /// Allocates operands for calls at M = `m`. Collective where some are symmetric.
     ///
     /// # Errors
@@ -229,14 +228,8 @@ impl<'a, B: ExecuteBackend> Calls<'a, B> {
             ..Operands::new(slice("a")?, slice("b")?, slice("c")?)
         })
     }
-}
 
-impl<B: ExecuteBackend> Runs<B> for Calls<'_, B> {
-    fn plan(&self) -> &Plan {
-        &self.plan
-    }
-
-    fn buffer(&self, name: &str) -> Result<(&Buffer, DevicePtr)> {
+    pub fn buffer(&self, name: &str) -> Result<(&Buffer, DevicePtr), ExecuteError> {
         let buffer = self.plan.buffers.iter().find(|buffer| buffer.name == name);
         match (buffer, self.slice(name)) {
             (Some(buffer), Some(slice)) => Ok((buffer, slice.address(self.prepared.node().rank()))),
@@ -244,35 +237,34 @@ impl<B: ExecuteBackend> Runs<B> for Calls<'_, B> {
                 plan: self.plan.name.clone(),
                 buffer: name.into(),
                 why: "the schedule has no such operand".into(),
-            }
-            .into()),
+            }),
         }
     }
 
-    fn run(&self, m: usize) -> Result<()> {
+    pub fn run(&self, m: usize) -> Result<()> {
         let (prepared, stream) = (&self.prepared, &self.session.stream);
         Ok(prepared.run(stream, &self.operands()?, m)?)
     }
 
-    fn warm(&self, ms: &[usize]) -> Result<bool> {
+    /// Does the host work of first calls at these M.
+    pub fn warm(&self, ms: &[usize]) -> Result<()> {
         let ms = ms.iter().copied();
-        self.prepared.warm(&self.session.stream, ms)?;
-        Ok(true)
+        Ok(self.prepared.warm(&self.session.stream, ms)?)
     }
 
-    fn tune(&mut self, _executor: &Executor<B>) -> Result<()> {
+    pub fn tune(&self) -> Result<()> {
         let (prepared, stream) = (&self.prepared, &self.session.stream);
         Ok(prepared.tune(stream, &self.operands()?, self.m)?)
     }
 
-    fn capture(&mut self) -> Result<()> {
+    pub fn capture(&mut self) -> Result<()> {
         self.graph = None;
         let (backend, stream) = (&self.session.backend, &self.session.stream);
         self.graph = Some(backend.capture(stream, || self.run(self.m))?);
         Ok(())
     }
 
-    fn replay(&self) -> Result<()> {
+    pub fn replay(&self) -> Result<()> {
         let plan = || self.plan.name.clone();
         // Peers have not given their memory for a call after a failed wait.
         if self.prepared.executor().is_stopped() {
@@ -289,17 +281,12 @@ impl<B: ExecuteBackend> Runs<B> for Calls<'_, B> {
         Ok(())
     }
 
-    fn synchronize(&self) -> Result<()> {
-        let executor = self.prepared.executor();
-        Ok(executor.synchronize(&self.session.stream)?)
-    }
-
-    fn recover(&mut self) -> Result<()> {
+    pub fn recover(&self) -> Result<()> {
         let executor = self.prepared.executor();
         Ok(executor.recover(&self.session.stream)?)
     }
 
-    fn algorithms(&self) -> Vec<String> {
+    pub fn algorithms(&self) -> Vec<String> {
         let algorithms = self.prepared.algorithms(&self.session.stream, self.m);
         // Those of an M that has run are known.
         algorithms.unwrap_or_default()
