@@ -176,8 +176,8 @@ impl<'a, B: NcclBackend> Row<'a, B> {
 
 impl<B: NcclBackend> Candidate for Row<'_, B> {
     fn name(&self) -> &str {
-        let named = |layers: &Layers<B>| layers.work.name;
-        self.layers.as_ref().map_or(self.method.name(), named)
+        let layers = self.layers.as_ref();
+        layers.map_or(self.method.name(), |layers| layers.name)
     }
 
     fn metrics(&self) -> &'static [Metric] {

@@ -161,9 +161,8 @@ pub struct PlanCandidate<'a, B: ExecuteBackend> {
     m: usize,
     /// Those of each operand that goes in, for each kind of numbers.
     inputs: BTreeMap<(Numbers, &'static str), Rc<Stored<B>>>,
+    /// With these calls and graph launches back to back are timed too.
     references: Option<Rc<References>>,
-    /// Whether calls and graph launches back to back are timed too.
-    back_to_back: bool,
 }
 
 impl<'a, B: ExecuteBackend> PlanCandidate<'a, B> {
@@ -207,7 +206,6 @@ impl<'a, B: ExecuteBackend> PlanCandidate<'a, B> {
             name: implementation.name.clone(),
             operands: (implementation.operands)(rank, world, problem),
             m: problem.m,
-            back_to_back: true,
             ..self
         }
     }
@@ -242,7 +240,6 @@ impl<'a, B: ExecuteBackend> PlanCandidate<'a, B> {
             m: 0,
             inputs: BTreeMap::new(),
             references: None,
-            back_to_back: false,
         }
     }
 
@@ -266,14 +263,9 @@ impl<'a, B: ExecuteBackend> PlanCandidate<'a, B> {
         Ok(())
     }
 
-    /// Has its outputs compared with `references`.
+    /// Has its outputs compared with `references`, and its calls back to back timed too.
     pub fn verified_by(&mut self, references: &Rc<References>) {
         self.references = Some(references.clone());
-    }
-
-    /// Leaves out calls back to back.
-    pub fn only_single_calls(&mut self) {
-        self.back_to_back = false;
     }
 
     /// Makes the first call and lets the plan choose its algorithms. Collective.
@@ -348,9 +340,9 @@ impl<B: ExecuteBackend> Candidate for PlanCandidate<'_, B> {
     }
 
     fn metrics(&self) -> &'static [Metric] {
-        match self.back_to_back {
-            true => &[Metric::Single, Metric::BackToBack, Metric::Graph],
-            false => &[Metric::Single],
+        match &self.references {
+            Some(_) => &[Metric::Single, Metric::BackToBack, Metric::Graph],
+            None => &[Metric::Single],
         }
     }
 

@@ -266,19 +266,8 @@ impl Suite {
 pub struct Figure {
     /// As it stands in reports.
     pub published: Published,
-    /// What of ours it is compared with.
-    pub against: Against,
-}
-
-/// What of ours a published time is compared with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Against {
-    /// The configuration of this name.
-    Row(&'static str),
-    /// The GEMM alone.
-    Gemm,
-    /// Nothing that we have.
-    Nothing,
+    /// The configuration of ours that it is compared with, if there is one.
+    pub against: Option<&'static str>,
 }
 
 impl Figure {
@@ -286,7 +275,7 @@ impl Figure {
     fn all<const N: usize>(
         (shape, dtype): Sizes,
         source: &'static str,
-        figures: [(&'static str, f64, Against); N],
+        figures: [(&'static str, f64, Option<&'static str>); N],
     ) -> [Self; N] {
         figures.map(|(what, ms, against)| Self {
             published: Published {
@@ -298,11 +287,6 @@ impl Figure {
             },
             against,
         })
-    }
-
-    /// Whether it is compared with the row of this name.
-    fn is_of(&self, row: &str) -> bool {
-        matches!(self.against, Against::Row(name) if name == row)
     }
 }
 

@@ -7,7 +7,7 @@ use warpweave_report::Shape;
 use warpweave_symm_mem::{BackendKind, DType};
 
 use super::layers::LAYERS;
-use super::{Against, Entry, Figure, Sizes, Suite};
+use super::{Entry, Figure, Sizes, Suite};
 use crate::alone::gather_alone;
 use crate::limit::tflops;
 
@@ -48,7 +48,7 @@ pub(super) const FUSED_MATMUL: Suite = Suite {
     },
     // The two baselines were timed by another clock there than the kernels; part of their gap is the clock.
     figures: || {
-        let row = |name, ms| (name, ms, Against::Row(name));
+        let row = |name, ms| (name, ms, Some(name));
         let seven = [
             row("baselineNcclAllgatherMatmul", 0.052),
             row("baselineCudaAllgatherMatmul", 0.093),
@@ -71,11 +71,11 @@ pub(super) const RECIPES: Suite = Suite {
     problems: |kind, _| on_gpus(kind, &PUBLISHED.map(|(problem, ..)| problem)),
     figures: || {
         let of_shape = |&(problem, alone, separate, fused): &(Sizes, f64, f64, f64)| {
-            let baseline = Against::Row("baselineNcclAllgatherMatmul");
+            let baseline = Some("baselineNcclAllgatherMatmul");
             let three = [
-                ("cuBLAS alone", alone / 1e3, Against::Gemm),
+                ("cuBLAS alone", alone / 1e3, None),
                 ("NCCL, then cuBLAS", separate / 1e3, baseline),
-                ("fused Triton", fused / 1e3, Against::Nothing),
+                ("fused Triton", fused / 1e3, None),
             ];
             Figure::all(problem, "8×H100 HBM2e, symm-mem-recipes", three)
         };
@@ -108,7 +108,7 @@ pub(super) const PIPELINE: Suite = Suite {
     figures: || {
         let Shape { m, n, k } = LARGE.0;
         // A rate is to a time what a time is to a rate.
-        let figure = |what, rate| (what, tflops((m, n, k), rate), Against::Nothing);
+        let figure = |what, rate| (what, tflops((m, n, k), rate), None);
         let three = [
             figure("ring by p2p, 678 TFLOP/s", 678.0),
             figure("Transformer Engine, 660 TFLOP/s", 660.0),
@@ -137,12 +137,12 @@ pub(super) const ROW_PARALLEL: Suite = Suite {
     },
     // The last has its output in a window of NCCL's; `output=symmetric` registers none.
     figures: || {
-        let own = Against::Row("rowParallelLinear");
+        let own = Some("rowParallelLinear");
         let symmetric = "the same, output in NCCL symmetric memory";
         let three = [
-            ("2 chunks", 3.31, Against::Nothing),
+            ("2 chunks", 3.31, None),
             ("4 chunks on 2 streams", 3.09, own),
-            (symmetric, 3.07, Against::Nothing),
+            (symmetric, 3.07, None),
         ];
         Figure::all(LAYER, "2 GPUs, nvFuser", three).into()
     },
@@ -240,9 +240,9 @@ pub(super) const OVERLAP_ALL_GATHER: Suite = Suite {
     // runs.
     figures: || {
         let three = [
-            ("in sequence", 2.96, Against::Row("sequentialAllGather")),
-            ("overlapped", 2.02, Against::Row("overlappedAllGather")),
-            ("NCCL by copy engine (zero-CTA)", 1.77, Against::Nothing),
+            ("in sequence", 2.96, Some("sequentialAllGather")),
+            ("overlapped", 2.02, Some("overlappedAllGather")),
+            ("NCCL by copy engine (zero-CTA)", 1.77, None),
         ];
         Figure::all(WITH_GATHER, "8 GPUs, nvFuser", three).into()
     },

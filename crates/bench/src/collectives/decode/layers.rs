@@ -49,39 +49,9 @@ pub(super) enum Norm {
     Fused,
 }
 
-/// What a row computes, and how.
-#[derive(Clone, Copy, Debug)]
-pub(in super::super) struct Work {
-    pub name: &'static str,
-    pub(super) reduce: Reduce,
-    pub(super) norm: Norm,
-    /// [`LAYERS`] times, with a GEMM before each.
-    pub(super) has_gemms: bool,
-}
-
-impl Work {
-    pub(super) const fn of(name: &'static str, reduce: Reduce) -> Self {
-        Work {
-            name,
-            reduce,
-            norm: Norm::None,
-            has_gemms: false,
-        }
-    }
-
-    pub(super) const fn with(self, norm: Norm) -> Self {
-        Work { norm, ..self }
-    }
-
-    pub(super) const fn after_gemms(self) -> Self {
-        Work {
-            has_gemms: true,
-            ..self
-        }
-    }
-
-    pub(super) const fn kind(&self) -> Kind {
-        match self.reduce {
+impl Reduce {
+    pub const fn kind(self) -> Kind {
+        match self {
             Reduce::By(method) => method.kind(),
             Reduce::Selected | Reduce::Nothing => Kind::Ours,
         }
@@ -181,13 +151,17 @@ impl<B: NcclBackend> Local<B> {
 
 /// What a row enqueues around its all-reduce.
 pub(in super::super) struct Layers<B: NcclBackend> {
-    pub work: Work,
+    pub name: &'static str,
+    pub(super) reduce: Reduce,
+    pub(super) norm: Norm,
+    /// [`LAYERS`] times, with a GEMM before each.
+    pub(super) has_gemms: bool,
     pub(super) local: Rc<Local<B>>,
 }
 
 impl<B: NcclBackend> Layers<B> {
     /// Addition and norm of the message at `input`, one of the operands of `call`, to the output.
-    pub(super) fn norm(&self, call: &Collective, input: &Operand) -> AddRmsNorm<'_> {
+    pub(super) fn add_rms_norm(&self, call: &Collective, input: &Operand) -> AddRmsNorm<'_> {
         let Local { matrix, .. } = *self.local;
         // SAFETY: both are operands of the arena, of these bytes, which outlives the calls of a row.
         let slice = |at| unsafe { DeviceSlice::from_address(at, matrix.bytes()) };
@@ -206,7 +180,7 @@ impl<B: NcclBackend> Layers<B> {
 
     /// Enqueues the call of `row`, with what is around it.
     pub fn enqueue(&self, row: &Row<'_, B>) -> Result<()> {
-        match self.work.has_gemms {
+        match self.has_gemms {
             false => self.reduce(row),
             true => (0..LAYERS).try_for_each(|_| {
                 self.multiply(row)?;
@@ -229,16 +203,16 @@ impl<B: NcclBackend> Layers<B> {
 
     fn reduce(&self, row: &Row<'_, B>) -> Result<()> {
         let (stream, ours, call) = (&row.session().stream, &row.libraries.ours, &row.call);
-        match (self.work.reduce, self.work.norm, row.method) {
+        match (self.reduce, self.norm, row.method) {
             (Reduce::Nothing, ..) => Ok(()),
             (_, Norm::None, _) => row.enqueue_call(),
             (_, Norm::Fused, Method::Ours(variant)) => {
-                let norm = self.norm(call, &call.input);
+                let norm = self.add_rms_norm(call, &call.input);
                 Ok(ours.all_reduce_add_rms_norm_by(stream, &norm, variant)?)
             }
             (_, Norm::Separate | Norm::Fused, _) => {
                 row.enqueue_call()?;
-                Ok(ours.add_rms_norm(stream, &self.norm(call, &call.output))?)
+                Ok(ours.add_rms_norm(stream, &self.add_rms_norm(call, &call.output))?)
             }
         }
     }
@@ -251,7 +225,7 @@ impl<B: NcclBackend> Layers<B> {
             bytes: matrix.bytes(),
             element: matrix.dtype.size(),
         };
-        match (self.work.reduce, self.work.norm) {
+        match (self.reduce, self.norm) {
             (Reduce::Nothing, _) => Some(Vec::new()),
             (_, Norm::None) => None,
             (_, Norm::Separate | Norm::Fused) => Some(vec![
@@ -270,7 +244,7 @@ impl<B: NcclBackend> Layers<B> {
         set: usize,
         got: &[u8],
     ) -> Option<Comparison> {
-        if self.work.norm == Norm::None {
+        if self.norm == Norm::None {
             return None;
         }
         let (world, Matrix { dtype, hidden, .. }) = (session.world(), self.local.matrix);

@@ -13,7 +13,7 @@ use warpweave_report::Bytes;
 use warpweave_symm_mem::{BackendKind, DType};
 
 pub(super) use self::layers::Layers;
-use self::layers::{Local, Matrix, Norm, Reduce, Work};
+use self::layers::{Local, Matrix, Norm, Reduce};
 use super::candidate::{Libraries, Row, bytes_of, call_of};
 use super::memory::{Arena, Place};
 use super::method::{Method, wants};
@@ -34,43 +34,45 @@ const PACKETS: Reduce = Reduce::By(Method::Ours(Variant::Packets));
 const PACKETS_TWO_SHOT: Reduce = Reduce::By(Method::Ours(Variant::PacketsTwoShot));
 const STAGED: Reduce = Reduce::By(Method::Ours(Variant::Staged));
 
-/// The rows, by what they compute; NCCL's first.
-const WORKS: [(&str, &[Work]); 3] = [
+/// A row by its name: what reduces, and what normalizes.
+type Work = (&'static str, Reduce, Norm);
+
+/// The rows, by what they compute, NCCL's first, and whether that is after GEMMs.
+const WORKS: [(&str, bool, &[Work]); 3] = [
     (
         "local all-reduce",
+        false,
         &[
-            Work::of("nccl", NCCL),
-            Work::of("nccl-window", NCCL_WINDOW),
-            Work::of("ours", Reduce::Selected),
-            Work::of("packets", PACKETS),
-            Work::of("packets-two-shot", PACKETS_TWO_SHOT),
-            Work::of("staged", STAGED),
+            ("nccl", NCCL, Norm::None),
+            ("nccl-window", NCCL_WINDOW, Norm::None),
+            ("ours", Reduce::Selected, Norm::None),
+            ("packets", PACKETS, Norm::None),
+            ("packets-two-shot", PACKETS_TWO_SHOT, Norm::None),
+            ("staged", STAGED, Norm::None),
         ],
     ),
     (
         "local all-reduce, RMSNorm",
+        false,
         &[
-            Work::of("nccl", NCCL).with(Norm::Separate),
-            Work::of("nccl-window", NCCL_WINDOW).with(Norm::Separate),
-            Work::of("ours", Reduce::Selected).with(Norm::Separate),
-            Work::of("fused", Reduce::Selected).with(Norm::Fused),
-            Work::of("packets", PACKETS).with(Norm::Fused),
-            Work::of("packets-two-shot", PACKETS_TWO_SHOT).with(Norm::Fused),
+            ("nccl", NCCL, Norm::Separate),
+            ("nccl-window", NCCL_WINDOW, Norm::Separate),
+            ("ours", Reduce::Selected, Norm::Separate),
+            ("fused", Reduce::Selected, Norm::Fused),
+            ("packets", PACKETS, Norm::Fused),
+            ("packets-two-shot", PACKETS_TWO_SHOT, Norm::Fused),
         ],
     ),
     (
         "32 GEMMs and local all-reduces",
+        true,
         &[
-            Work::of("nccl", NCCL).after_gemms(),
-            Work::of("nccl-window", NCCL_WINDOW).after_gemms(),
-            Work::of("ours", Reduce::Selected).after_gemms(),
-            Work::of("ours-norm", Reduce::Selected)
-                .with(Norm::Separate)
-                .after_gemms(),
-            Work::of("fused", Reduce::Selected)
-                .with(Norm::Fused)
-                .after_gemms(),
-            Work::of("gemm", Reduce::Nothing).after_gemms(),
+            ("nccl", NCCL, Norm::None),
+            ("nccl-window", NCCL_WINDOW, Norm::None),
+            ("ours", Reduce::Selected, Norm::None),
+            ("ours-norm", Reduce::Selected, Norm::Separate),
+            ("fused", Reduce::Selected, Norm::Fused),
+            ("gemm", Reduce::Nothing, Norm::None),
         ],
     ),
 ];
@@ -133,33 +135,33 @@ pub(super) fn tables<'a, B: NcclBackend>(
     let prepared = session.if_all_can("GEMM of a layer", Ok(matrix.prepare(gemm)))?;
     let local = Local::new(session, (gemm, prepared), matrix);
     let local = Rc::new(session.on_all("memory of a layer", local)?);
-    let entrant = |work: &Work| {
-        let made = match &local.prepared {
-            Err(reason) if work.has_gemms => Err(reason.clone()),
-            _ => {
-                let (work, local) = (*work, local.clone());
-                row(libraries, arena, Layers { work, local }, call)?
-            }
-        };
-        Ok(Entrant::new(work.name, work.kind(), made))
-    };
-    let wanted = |work: &&Work| wants(&libraries.wanted, work.name);
-    let table = |(place, &(name, works)): (usize, &(&'static str, &[Work]))| {
-        let entrants = works.iter().filter(wanted).map(entrant);
-        Ok(Table {
-            place,
-            name,
-            entrants: entrants.collect::<Result<_>>()?,
-            selected: None,
-            is_call_alone: !works[0].has_gemms,
-        })
-    };
-    let mut tables = WORKS
-        .iter()
-        .enumerate()
-        .map(table)
-        .collect::<Result<Vec<_>>>()?;
-    tables.retain(|table| !table.entrants.is_empty());
+    let mut tables = Vec::new();
+    for (place, (table, has_gemms, works)) in WORKS.into_iter().enumerate() {
+        let mut entrants = Vec::new();
+        for &(name, reduce, norm) in works.iter().filter(|work| wants(&libraries.wanted, work.0)) {
+            let layers = Layers {
+                name,
+                reduce,
+                norm,
+                has_gemms,
+                local: local.clone(),
+            };
+            let made = match &local.prepared {
+                Err(reason) if has_gemms => Err(reason.clone()),
+                _ => row(libraries, arena, layers, call)?,
+            };
+            entrants.push(Entrant::new(name, reduce.kind(), made));
+        }
+        if !entrants.is_empty() {
+            tables.push(Table {
+                place,
+                name: table,
+                entrants,
+                selected: None,
+                is_call_alone: !has_gemms,
+            });
+        }
+    }
     Ok(tables)
 }
 
@@ -170,8 +172,8 @@ fn row<'a, B: NcclBackend>(
     layers: Layers<B>,
     call: Collective,
 ) -> Result<Result<Row<'a, B>, String>> {
-    let is_fused = layers.work.norm == Norm::Fused;
-    let method = match layers.work.reduce {
+    let is_fused = layers.norm == Norm::Fused;
+    let method = match layers.reduce {
         Reduce::By(method) => method,
         // A row without an all-reduce has one that it does not call.
         Reduce::Selected | Reduce::Nothing => {
@@ -182,7 +184,7 @@ fn row<'a, B: NcclBackend>(
             }
             let ours = &libraries.ours;
             Method::Ours(match is_fused {
-                true => ours.select_norm(&layers.norm(&call, &call.input))?,
+                true => ours.select_norm(&layers.add_rms_norm(&call, &call.input))?,
                 false => ours.select(&call)?,
             })
         }
@@ -207,14 +209,14 @@ mod tests {
     #[test]
     fn the_baseline_comes_first_and_the_catalogue_has_every_row_and_no_other() {
         let suite = crate::suite::named("decode").unwrap();
-        for (_, works) in WORKS {
-            assert_eq!(works[0].name, "nccl");
-            let names: Vec<_> = works.iter().map(|work| work.name.to_owned()).collect();
+        for (_, _, works) in WORKS {
+            assert_eq!(works[0].0, "nccl");
+            let names: Vec<_> = works.iter().map(|(name, ..)| (*name).to_owned()).collect();
             assert!(suite.cases(&names).unwrap().is_empty());
         }
         for (name, _) in catalogue() {
-            let mut all = WORKS.iter().flat_map(|(_, works)| works.iter());
-            assert!(all.any(|work| work.name == name), "{name}");
+            let mut all = WORKS.iter().flat_map(|(_, _, works)| works.iter());
+            assert!(all.any(|work| work.0 == name), "{name}");
             // `--impl` separates names by comma.
             assert!(!name.contains(','), "{name}");
         }
