@@ -61,7 +61,7 @@ pub fn gemm_alone(name: &str, provider: Provider, operation: Option<Operation>) 
         }
         operands
     };
-    Implementation::of_plan(name, operands, move |rank, world, problem| {
+    let plan = move |rank: usize, world: usize, problem: &Problem| {
         problem.validate(rank, world)?;
         let operands = gemm_operands(provider, operation, world, problem);
         let mut plan = PlanBuilder::new(&plan_name, rank, world);
@@ -90,7 +90,11 @@ pub fn gemm_alone(name: &str, provider: Provider, operation: Option<Operation>) 
             plan.push(StreamId::MAIN, gemm);
         }
         plan.finish()
-    })
+    };
+    Implementation {
+        operation,
+        ..Implementation::of_plan(name, operands, plan)
+    }
 }
 
 /// M, N and K of the GEMM that a rank computes.
@@ -144,7 +148,7 @@ pub fn gather_alone() -> Implementation {
     let name = "allGatherAlone";
     let operation = Operation::MatmulOverlappingAllGather;
     let operands = some(operation, &[Matrix::X, Matrix::Y]);
-    Implementation::of_plan(name, operands, move |rank, world, problem| {
+    let plan = move |rank: usize, world: usize, problem: &Problem| {
         problem.validate(rank, world)?;
         let mut plan = PlanBuilder::new(name, rank, world);
         let regions = local(&mut plan, &operands(rank, world, problem), problem);
@@ -153,7 +157,12 @@ pub fn gather_alone() -> Implementation {
             plan.collective(StreamId::MAIN, gather, x.clone(), y.clone(), by);
         }
         plan.finish()
-    })
+    };
+    Implementation {
+        told: (name, "only the all-gather, by NCCL".into()),
+        operation: Some(operation),
+        ..Implementation::of_plan(name, operands, plan)
+    }
 }
 
 /// The implementation that is taken apart.

@@ -12,7 +12,7 @@ pub use warpweave_overlap::execute::{
 };
 use warpweave_overlap::operation::{Matrix, Operand};
 use warpweave_overlap::plan::{Buffer, Plan, Problem, Role};
-use warpweave_overlap::{Checked, Configuration, PlanError, Timeline};
+use warpweave_overlap::{Checked, Configuration, Operation, PlanError, Timeline, algorithms};
 use warpweave_report::{Metric, Row};
 use warpweave_symm_mem::{DevicePtr, Memory};
 
@@ -41,6 +41,10 @@ const BOUND: &str = "bound";
 pub struct Implementation {
     /// Its name in tables.
     pub name: String,
+    /// Its name and a sentence in the catalogue, where all configurations of an algorithm are one.
+    pub told: (&'static str, String),
+    /// The operation among whose rows it stands.
+    pub operation: Option<Operation>,
     /// The caller's buffers for a rank: what is loaded before its calls and verified after them.
     pub operands: Operands,
     /// Its plan for a rank.
@@ -50,7 +54,7 @@ pub struct Implementation {
 }
 
 impl Implementation {
-    /// A plan of this name that is bound.
+    /// A plan of this name that is bound, in no catalogue.
     pub fn of_plan(
         name: &str,
         operands: impl Fn(usize, usize, &Problem) -> Vec<Operand> + 'static,
@@ -58,6 +62,8 @@ impl Implementation {
     ) -> Self {
         Self {
             name: name.to_owned(),
+            told: Default::default(),
+            operation: None,
             operands: Rc::new(operands),
             plan: Rc::new(plan),
             scheduled: None,
@@ -66,21 +72,37 @@ impl Implementation {
 
     /// A configuration whose plan is bound, with operands of its own: `NAME/bound`.
     pub fn bound(configuration: Configuration) -> Self {
-        let same = configuration.clone();
-        Self::of_plan(
-            &format!("{}/{BOUND}", configuration.name()),
-            move |rank, world, problem| same.operands(rank, world, problem),
-            move |rank, world, problem| configuration.plan(rank, world, problem),
-        )
+        let (algorithm, same) = (configuration.algorithm(), configuration.clone());
+        let choices: Vec<_> = algorithm.parameters.iter().map(|p| p.to_string()).collect();
+        let choices = match choices.is_empty() {
+            true => String::new(),
+            false => format!(" [{}]", choices.join(", ")),
+        };
+        Self {
+            told: (algorithm.name, format!("{}{choices}", algorithm.summary)),
+            operation: Some(algorithm.operation),
+            ..Self::of_plan(
+                &format!("{}/{BOUND}", configuration.name()),
+                move |rank, world, problem| same.operands(rank, world, problem),
+                move |rank, world, problem| configuration.plan(rank, world, problem),
+            )
+        }
     }
 
-    /// A configuration as the part of a name after its first `/` says; `None` if that says nothing known.
-    pub fn parse(configuration: Configuration, suffix: Option<&str>) -> Option<Self> {
-        match suffix {
-            None => Some(configuration.into()),
-            Some(BOUND) => Some(Self::bound(configuration)),
-            Some(suffix) => Some(Scheduled::parse(configuration, suffix)?.into()),
-        }
+    /// Any configuration, called as the part of the name after the first `/` says.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn named(name: &str) -> Result<Self, String> {
+        let mut parts = name.splitn(2, '/');
+        let (configuration, suffix) = (parts.next().unwrap_or_default(), parts.next());
+        let found = algorithms::find(configuration).map_err(|error| format!("; {error}"))?;
+        let known = "; what may follow a name is [/local][/invariant], or /bound";
+        Ok(match suffix {
+            None => found.into(),
+            Some(BOUND) => Self::bound(found),
+            Some(suffix) => Scheduled::parse(found, suffix).ok_or(known)?.into(),
+        })
     }
 
     /// The same in a job of so many nodes: see [`Configuration::over_nodes`].

@@ -5,7 +5,8 @@ use warpweave_overlap::Operation;
 use warpweave_report::Shape;
 use warpweave_symm_mem::{BackendKind, DType};
 
-use super::{Entry, Sizes, Suite};
+use super::{Sizes, Suite};
+use crate::plans::Implementation;
 
 pub(super) const LAYERS: Suite = Suite {
     name: "layers",
@@ -54,7 +55,7 @@ const ROW: Rows = Rows {
 };
 
 /// None where the registry lacks an algorithm.
-fn entries(rows: &Rows) -> Vec<Entry> {
+fn entries(rows: &Rows) -> Vec<Implementation> {
     let in_two_ways = [rows.baseline, rows.fused];
     let all = [&in_two_ways[..], &rows.others].concat();
     let names = [
@@ -64,7 +65,7 @@ fn entries(rows: &Rows) -> Vec<Entry> {
         (&all, "/local/invariant"),
     ];
     let named = |(names, suffix): (&[&str], &str)| {
-        let entry = |name: &&str| Entry::named(&format!("{name}{suffix}")).ok();
+        let entry = |name: &&str| Implementation::named(&format!("{name}{suffix}")).ok();
         names.iter().filter_map(entry).collect::<Vec<_>>()
     };
     names.into_iter().flat_map(named).collect()
@@ -153,7 +154,7 @@ mod tests {
     #[test]
     fn the_baseline_is_bound_too_and_every_algorithm_has_local_operands_with_both_kinds_of_gemms() {
         let entries = (LAYERS.entries)();
-        let names: Vec<_> = entries.iter().map(Entry::name).collect();
+        let names: Vec<_> = entries.iter().map(|entry| &*entry.name).collect();
         for rows in [&COLUMN, &ROW] {
             let in_two_ways = [rows.baseline, rows.fused];
             let local = ["/local", "/local/invariant"];
@@ -165,7 +166,7 @@ mod tests {
             for (name, ends) in all.chain(two) {
                 for end in ends {
                     let name = format!("{name}{end}");
-                    assert!(names.contains(&name.as_str()), "{name}");
+                    assert!(names.contains(&&*name), "{name}");
                 }
             }
         }

@@ -1,13 +1,12 @@
 //! What can be measured: suites of implementations of the same problems.
 
 use warpweave_overlap::Operation;
-use warpweave_overlap::algorithms::{self, Algorithm, Configuration};
-use warpweave_overlap::plan::{Problem, Provider};
+use warpweave_overlap::algorithms;
+use warpweave_overlap::plan::Problem;
 use warpweave_report::statistics::distinct;
 use warpweave_report::{Published, Shape};
 use warpweave_symm_mem::{BackendKind, DType};
 
-use crate::alone::gemm_alone;
 use crate::collectives::{self, decode};
 use crate::error::{BenchError, Result};
 use crate::plans::Implementation;
@@ -40,7 +39,7 @@ pub struct Suite {
     /// communicated.
     pub operations: &'static [Operation],
     /// What it measures where nothing is asked for by name: of each operation the baseline first.
-    entries: fn() -> Vec<Entry>,
+    entries: fn() -> Vec<Implementation>,
     /// Its own problems for a number of ranks, where the command line names none.
     problems: fn(BackendKind, usize) -> Vec<Sizes>,
     /// What others published of its problems.
@@ -56,61 +55,6 @@ pub fn named(name: &str) -> Result<&'static Suite, String> {
     ALL.into_iter()
         .find(|suite| suite.name == name)
         .ok_or_else(|| format!("there is no suite `{name}`; known are {}", names()))
-}
-
-/// Something that a suite can measure.
-#[derive(Clone)]
-struct Entry {
-    /// Its name and a sentence in the catalogue, where all configurations of an algorithm are one.
-    told: (&'static str, String),
-    /// The operation among whose rows it stands.
-    operation: Option<Operation>,
-    implementation: Implementation,
-}
-
-impl Entry {
-    /// An algorithm with everything chosen.
-    fn configured(configuration: Configuration) -> Self {
-        Self::called(configuration.algorithm(), configuration)
-    }
-
-    /// A configuration of `algorithm`.
-    fn called(algorithm: &'static Algorithm, implementation: impl Into<Implementation>) -> Self {
-        let choices: Vec<_> = algorithm.parameters.iter().map(|p| p.to_string()).collect();
-        let choices = match choices.is_empty() {
-            true => String::new(),
-            false => format!(" [{}]", choices.join(", ")),
-        };
-        Self {
-            told: (algorithm.name, format!("{}{choices}", algorithm.summary)),
-            operation: Some(algorithm.operation),
-            implementation: implementation.into(),
-        }
-    }
-
-    /// Any configuration, called as the part of the name after the first `/` says; or why there is none.
-    fn named(name: &str) -> Result<Self, String> {
-        let mut parts = name.splitn(2, '/');
-        let (configuration, suffix) = (parts.next().unwrap_or_default(), parts.next());
-        let found = algorithms::find(configuration).map_err(|error| format!("; {error}"))?;
-        let algorithm = found.algorithm();
-        let known = "; what may follow a name is [/local][/invariant], or /bound";
-        let implementation = Implementation::parse(found, suffix).ok_or(known)?;
-        Ok(Self::called(algorithm, implementation))
-    }
-
-    /// A GEMM without communication.
-    fn gemm(told: (&'static str, &str), provider: Provider, operation: Option<Operation>) -> Self {
-        Self {
-            told: (told.0, told.1.to_owned()),
-            operation,
-            implementation: gemm_alone(told.0, provider, operation),
-        }
-    }
-
-    fn name(&self) -> &str {
-        &self.implementation.name
-    }
 }
 
 /// The implementations of one operation.
@@ -189,23 +133,23 @@ impl Suite {
             true => table.clone(),
             false => self.chosen(&table, names)?,
         };
-        let place = |entry: &Entry| {
-            let in_table = table.iter().position(|own| own.name() == entry.name());
+        let place = |entry: &Implementation| {
+            let in_table = table.iter().position(|own| own.name == entry.name);
             let in_registry = || algorithms::algorithms().position(|a| a.name == entry.told.0);
             in_table.unwrap_or_else(|| table.len() + in_registry().unwrap_or(0))
         };
         chosen.sort_by_key(place);
         let mut cases: Vec<Case> = Vec::new();
         for entry in chosen {
-            let (operation, implementation) = (entry.operation, entry.implementation.clone());
+            let operation = entry.operation;
             match cases.iter_mut().find(|case| case.operation == operation) {
-                Some(case) => case.implementations.push(implementation),
+                Some(case) => case.implementations.push(entry),
                 None => {
                     let first = table.iter().find(|own| own.operation == operation);
                     cases.push(Case {
                         operation,
-                        implementations: vec![implementation],
-                        baseline: first.unwrap_or(&entry).name().to_owned(),
+                        baseline: first.unwrap_or(&entry).name.clone(),
+                        implementations: vec![entry],
                     });
                 }
             }
@@ -217,10 +161,10 @@ impl Suite {
         Ok(cases)
     }
 
-    fn chosen(&self, table: &[Entry], names: &[String]) -> Result<Vec<Entry>> {
+    fn chosen(&self, table: &[Implementation], names: &[String]) -> Result<Vec<Implementation>> {
         let one = |name: &String| {
-            let own = table.iter().find(|entry| entry.name() == name);
-            let why = match (own, Entry::named(name)) {
+            let own = table.iter().find(|entry| entry.name == *name);
+            let why = match (own, Implementation::named(name)) {
                 (Some(own), _) => return Ok(own.clone()),
                 _ if self.operations.is_empty() => String::new(),
                 (_, Err(why)) => why,

@@ -7,9 +7,10 @@ use warpweave_report::Shape;
 use warpweave_symm_mem::{BackendKind, DType};
 
 use super::layers::LAYERS;
-use super::{Entry, Figure, Sizes, Suite};
-use crate::alone::gather_alone;
+use super::{Figure, Sizes, Suite};
+use crate::alone::{gather_alone, gemm_alone};
 use crate::limit::tflops;
+use crate::plans::Implementation;
 
 /// All suites, the one that runs without a name first.
 pub const ALL: [&Suite; 14] = [
@@ -40,7 +41,7 @@ pub(super) const FUSED_MATMUL: Suite = Suite {
         let fused = |c: &Configuration| fused.contains(&c.name().as_str());
         let fused = algorithms::every().into_iter().filter(fused);
         let all = algorithms::table().into_iter().chain(fused);
-        all.map(Entry::configured).collect()
+        all.map(Implementation::from).collect()
     },
     problems: |kind, _| {
         let ragged = (Shape::new(4 * 257, 1160, 1032), DType::F16);
@@ -183,7 +184,7 @@ pub(super) const COLUMN_PARALLEL: Suite = Suite {
     entries: || {
         let mut every = algorithms::every();
         every.retain(|c| c.operation() == Operation::ColumnParallelLinear);
-        every.into_iter().map(Entry::configured).collect()
+        every.into_iter().map(Implementation::from).collect()
     },
     problems: |kind, _| on_gpus(kind, &[bf16(8192, 3584, 8192), bf16(16384, 6656, 16384)]),
     figures: Vec::new,
@@ -226,12 +227,8 @@ pub(super) const OVERLAP_ALL_GATHER: Suite = Suite {
         // The parts are there for comparison with the whole.
         if !entries.is_empty() {
             let alone = ("gemmAlone", "only the GEMM, by cuBLASLt");
-            entries.push(Entry::gemm(alone, Provider::CublasLt, Some(operation)));
-            entries.push(Entry {
-                told: ("allGatherAlone", "only the all-gather, by NCCL".into()),
-                operation: Some(operation),
-                implementation: gather_alone(),
-            });
+            entries.push(gemm(alone, Provider::CublasLt, Some(operation)));
+            entries.push(gather_alone());
         }
         entries
     },
@@ -259,7 +256,7 @@ pub const GEMM: Suite = Suite {
     operations: &[],
     entries: || {
         let told = "the hand-written SM90 kernel, tile, cluster and order timed";
-        let sm90 = Entry::gemm(("sm90", told), Provider::Sm90, None);
+        let sm90 = gemm(("sm90", told), Provider::Sm90, None);
         [cublaslt_and_cutlass().into(), vec![sm90]].concat()
     },
     problems: |kind, _| {
@@ -270,12 +267,24 @@ pub const GEMM: Suite = Suite {
     figures: Vec::new,
 };
 
-fn cublaslt_and_cutlass() -> [Entry; 2] {
+/// A GEMM without communication, by its name and a sentence.
+fn gemm(
+    (name, told): (&'static str, &str),
+    provider: Provider,
+    operation: Option<Operation>,
+) -> Implementation {
+    Implementation {
+        told: (name, told.to_owned()),
+        ..gemm_alone(name, provider, operation)
+    }
+}
+
+fn cublaslt_and_cutlass() -> [Implementation; 2] {
     let cublaslt = "cuBLASLt, its heuristics' candidates timed; the host's own GEMM on the host";
     let cutlass = "the CUTLASS SM90 kernels, tile and schedule timed";
     [
-        Entry::gemm(("cublasLt", cublaslt), Provider::CublasLt, None),
-        Entry::gemm(("cutlass", cutlass), Provider::Cutlass, None),
+        gemm(("cublasLt", cublaslt), Provider::CublasLt, None),
+        gemm(("cutlass", cutlass), Provider::Cutlass, None),
     ]
 }
 
@@ -304,7 +313,7 @@ pub(super) const QUICK: Suite = Suite {
     operations: &Operation::ALL,
     entries: || {
         let defaults = algorithms::algorithms().map(Configuration::with_defaults);
-        let all = defaults.map(Entry::configured);
+        let all = defaults.map(Implementation::from);
         all.chain(cublaslt_and_cutlass()).collect()
     },
     problems: |kind, _| {
@@ -337,14 +346,14 @@ fn on_gpus(kind: BackendKind, problems: &[Sizes]) -> Vec<Sizes> {
 }
 
 /// Every candidate for an operation.
-fn all_of(operation: Operation) -> Vec<Entry> {
+fn all_of(operation: Operation) -> Vec<Implementation> {
     let candidates = algorithms::candidates(operation).into_iter();
-    candidates.map(Entry::configured).collect()
+    candidates.map(Implementation::from).collect()
 }
 
 /// The baseline of all-gather + matmul, and what is no row of nvFuser's table: each with its defaults and
 /// with one parameter changed. An algorithm for several nodes adds nothing on one.
-fn pipelines() -> Vec<Entry> {
+fn pipelines() -> Vec<Implementation> {
     let table = algorithms::table();
     let pipelines = algorithms::every().into_iter().filter(|candidate| {
         let of_table = |own: &Configuration| own.algorithm() == candidate.algorithm();
@@ -353,5 +362,5 @@ fn pipelines() -> Vec<Entry> {
             && !table.iter().any(of_table)
     });
     let all = table.iter().take(1).cloned().chain(pipelines);
-    all.map(Entry::configured).collect()
+    all.map(Implementation::from).collect()
 }

@@ -111,7 +111,7 @@ fn published_figures_are_of_problems_that_the_suite_has_and_rows_that_exist() {
             assert!(ms > 0.0 && ms < 20.0, "{figure:?}");
             if let Some(name) = figure.against {
                 let entries = (suite.entries)();
-                let rows: Vec<_> = entries.iter().map(Entry::name).collect();
+                let rows: Vec<_> = entries.iter().map(|entry| &*entry.name).collect();
                 let known = rows.contains(&name);
                 assert!(known || rows.is_empty(), "{name}: {rows:?}");
             }
