@@ -101,9 +101,7 @@ impl Expected {
             for at in (part.at..part.at + part.count).step_by(BLOCK) {
                 let wanted = &mut wanted[..(part.at + part.count - at).min(BLOCK)];
                 self.block(part, at, wanted);
-                let start = all.len();
-                all.resize(start + wanted.len() * dtype.size(), 0);
-                all[start..].copy_from_slice(&encode(dtype, wanted));
+                all.extend(encode(dtype, wanted));
             }
         }
         all

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use warpweave_comm::Collectives;
 use warpweave_comm::collective::{Call as Collective, Operand, Variant};
+use warpweave_comm::nccl::NcclWindow;
 use warpweave_symm_mem::multicast::MulticastBuffer;
-use warpweave_symm_mem::{DType, Exchange, Memory, Support, SymmetricBuffer};
+use warpweave_symm_mem::{DType, DevicePtr, Exchange, Memory, Support, SymmetricBuffer};
 
 use super::candidate::bytes_of;
 use super::nccl::NcclBackend;
@@ -38,7 +39,7 @@ pub(super) struct Arena<B: NcclBackend> {
     symmetric: [SymmetricBuffer<B>; 2],
     multicast: Result<[MulticastBuffer<B>; 2], String>,
     plain: Option<[B::Memory; 2]>,
-    windows: Result<[B::Window; 2], String>,
+    windows: Result<[NcclWindow; 2], String>,
     sets: Vec<B::Memory>,
     bytes: [usize; 2],
     /// What outputs must be, by operation and set.
@@ -116,9 +117,9 @@ impl<B: NcclBackend> Arena<B> {
                 None => Err(NO_NCCL.into()),
             },
             Place::Window => match &self.windows {
-                Ok(windows) => Ok(windows
+                Ok(all) => Ok(all
                     .each_ref()
-                    .map(|w| Operand::local(B::window_address(w)))),
+                    .map(|w| Operand::local(DevicePtr(w.address())))),
                 Err(reason) => Err(reason.clone()),
             },
         })

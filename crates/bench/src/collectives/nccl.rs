@@ -1,6 +1,5 @@
 //! NCCL as the baseline, on the backend that has it.
 
-use std::convert::Infallible;
 use std::sync::Arc;
 
 use warpweave_comm::PointToPoint;
@@ -9,16 +8,13 @@ use warpweave_comm::nccl::{
     Element, NcclComm, NcclLibrary, NcclMemory, NcclOptions, NcclWindow, ReduceOp, WindowKind,
 };
 use warpweave_comm::p2p::TransferBackend;
-use warpweave_symm_mem::{Backend, Cuda, DevicePtr, Error, Exchange, Host};
+use warpweave_symm_mem::{Backend, Cuda, Error, Exchange, Host};
 
 use crate::error::Result;
 use crate::plans::{CollectiveBackend, ExecuteBackend, NcclGroup};
 
 /// A backend on which collectives are measured: ours and, where it replaces the defaults, NCCL's.
 pub trait NcclBackend: ExecuteBackend + CollectiveKernels + TransferBackend {
-    /// Memory of NCCL's own in a symmetric window of a communicator.
-    type Window;
-
     /// Makes a communicator. Collective.
     ///
     /// # Errors
@@ -32,7 +28,7 @@ pub trait NcclBackend: ExecuteBackend + CollectiveKernels + TransferBackend {
         no_gpus()
     }
 
-    /// Allocates and registers `bytes`. Collective.
+    /// Allocates `bytes` of NCCL's own memory in a symmetric window of a communicator. Collective.
     ///
     /// # Errors
     /// What NCCL reports; the communicator may then be of no use.
@@ -41,15 +37,12 @@ pub trait NcclBackend: ExecuteBackend + CollectiveKernels + TransferBackend {
         _comm: &Self::Group,
         _exchange: &dyn Exchange,
         _bytes: usize,
-    ) -> Result<Self::Window> {
+    ) -> Result<NcclWindow> {
         no_gpus()
     }
 
-    /// Where it begins.
-    fn window_address(window: &Self::Window) -> DevicePtr;
-
     /// Lets go of it once no rank's work uses it. Collective.
-    fn close_window(&self, _window: Self::Window, _exchange: &dyn Exchange) -> Result<()> {
+    fn close_window(&self, _window: NcclWindow, _exchange: &dyn Exchange) -> Result<()> {
         no_gpus()
     }
 
@@ -68,13 +61,7 @@ pub trait NcclBackend: ExecuteBackend + CollectiveKernels + TransferBackend {
     }
 }
 
-impl NcclBackend for Host {
-    type Window = Infallible;
-
-    fn window_address(window: &Infallible) -> DevicePtr {
-        match *window {}
-    }
-}
+impl NcclBackend for Host {}
 
 fn no_gpus<T>() -> Result<T> {
     let (what, why) = ("NCCL".into(), "the host backend has no GPUs".into());
@@ -82,8 +69,6 @@ fn no_gpus<T>() -> Result<T> {
 }
 
 impl NcclBackend for Cuda {
-    type Window = NcclWindow;
-
     fn nccl(&self, exchange: &Arc<dyn Exchange>) -> Result<NcclGroup> {
         Ok(self.group(exchange, false, 0)?)
     }
@@ -109,10 +94,6 @@ impl NcclBackend for Cuda {
         let comm = comm.comm();
         let memory = NcclMemory::new(&comm, bytes)?;
         Ok(comm.window(exchange, &memory, WindowKind::Symmetric)?)
-    }
-
-    fn window_address(window: &NcclWindow) -> DevicePtr {
-        DevicePtr(window.address())
     }
 
     fn close_window(&self, window: NcclWindow, exchange: &dyn Exchange) -> Result<()> {

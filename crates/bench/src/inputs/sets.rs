@@ -14,7 +14,6 @@ use crate::session::{ExecuteBackend, Session};
 pub struct Stored<B: Backend> {
     part: Operand,
     numbers: Numbers,
-    bytes: usize,
     sets: Vec<B::Memory>,
 }
 
@@ -22,11 +21,6 @@ impl<B: Backend> Stored<B> {
     /// A set, counted round and round.
     pub fn set(&self, index: usize) -> &B::Memory {
         &self.sets[index % self.sets.len()]
-    }
-
-    /// Bytes of each set.
-    pub fn bytes(&self) -> usize {
-        self.bytes
     }
 }
 
@@ -75,7 +69,6 @@ impl<B: ExecuteBackend> InputSets<B> {
             (0..sets).map(|set| session.upload(&source(set).bytes(&part, session.threads())));
         let stored = Rc::new(Stored {
             sets: sets.collect::<Result<_>>()?,
-            bytes: rows * cols * source(0).dtype.size(),
             part,
             numbers,
         });

@@ -79,7 +79,7 @@ pub fn start(args: &LoggingArgs) -> Result<()> {
         .with_ansi(io::stderr().is_terminal())
         .with_writer(|| Aside)
         .with_filter(args.log.of(rank.unwrap_or(0)));
-    let spans = spans.map(|spans| spans.layer().with_filter(EnvFilter::new(OWN)));
+    let spans = spans.map(|spans| spans.with_filter(EnvFilter::new(OWN)));
     let nvtx = args.nvtx.as_ref();
     let nvtx = nvtx.map(|file| Nvtx::load(file.as_deref())).transpose()?;
     let nvtx = nvtx.map(|nvtx| nvtx.with_filter(EnvFilter::new(OWN)));

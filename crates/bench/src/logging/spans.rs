@@ -66,11 +66,6 @@ impl Spans {
         }
     }
 
-    /// The layer that writes it.
-    pub fn layer(&'static self) -> SpansLayer {
-        SpansLayer(self)
-    }
-
     fn write(&self, ph: &'static str, name: &str, metadata: &Metadata<'_>, args: Value) {
         let (instant, since) = self.began;
         let mut entry = json!({
@@ -105,10 +100,6 @@ fn thread() -> usize {
     })
 }
 
-/// Writes when spans are entered and left, and events as instants.
-#[derive(Debug)]
-pub struct SpansLayer(&'static Spans);
-
 /// The fields of a span or an event.
 #[derive(Clone, Default)]
 struct Fields(Map<String, Value>);
@@ -141,7 +132,8 @@ impl Visit for Fields {
     }
 }
 
-impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for SpansLayer {
+/// Writes when spans are entered and left, and events as instants.
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for &'static Spans {
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
         if let Some(span) = context.span(id) {
             let mut fields = Fields::default();
@@ -162,14 +154,14 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for SpansLayer {
         if let Some(span) = context.span(id) {
             let fields = span.extensions().get::<Fields>().cloned();
             let args = fields.unwrap_or_default().0.into();
-            self.0.write("B", span.name(), span.metadata(), args);
+            self.write("B", span.name(), span.metadata(), args);
         }
     }
 
     fn on_exit(&self, id: &Id, context: Context<'_, S>) {
         if let Some(span) = context.span(id) {
             let (name, metadata) = (span.name(), span.metadata());
-            self.0.write("E", name, metadata, Map::new().into());
+            self.write("E", name, metadata, Map::new().into());
         }
     }
 
@@ -178,7 +170,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for SpansLayer {
         event.record(&mut fields);
         let message = fields.0.get("message").and_then(Value::as_str);
         let name = message.unwrap_or(event.metadata().name()).to_owned();
-        self.0.write("i", &name, event.metadata(), fields.0.into());
+        self.write("i", &name, event.metadata(), fields.0.into());
     }
 }
 
@@ -193,7 +185,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("spans.json");
         let spans: &'static Spans = Box::leak(Box::new(Spans::create(&path, 3).unwrap()));
-        let subscriber = tracing_subscriber::registry().with(spans.layer());
+        let subscriber = tracing_subscriber::registry().with(spans);
         tracing::subscriber::with_default(subscriber, || {
             let outer = tracing::info_span!("outer", bytes = 7, later = tracing::field::Empty);
             outer.record("later", "now");

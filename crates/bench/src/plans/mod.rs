@@ -341,7 +341,8 @@ impl<'a, B: ExecuteBackend> PlanCandidate<'a, B> {
             let Some(stored) = self.inputs.get(&(set.numbers, operand.buffer)) else {
                 return Err(self.wrong(operand, "no input was made for it".into()));
             };
-            let (from, bytes) = (stored.set(set.index).address(), stored.bytes());
+            let from = stored.set(set.index);
+            let (from, bytes) = (from.address(), from.bytes());
             let (backend, stream) = (&self.session.backend, &self.session.stream);
             // SAFETY: both ranges are as long as `address` has checked and outlive the stream's work, as
             // memory waits for it when dropped. The plan's own work on the buffer is ordered by the stream,

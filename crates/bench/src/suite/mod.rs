@@ -46,6 +46,13 @@ pub struct Suite {
     figures: fn() -> Vec<Figure>,
 }
 
+/// The one that runs without a name.
+impl Default for &'static Suite {
+    fn default() -> Self {
+        ALL[0]
+    }
+}
+
 /// The suite of this name.
 ///
 /// # Errors

@@ -21,7 +21,7 @@ use crate::session::Session;
 use crate::timing::Effort;
 
 /// What is to be measured.
-#[derive(Clone, Debug, clap::Args)]
+#[derive(Clone, Debug, Default, clap::Args)]
 pub struct Settings {
     /// The suite.
     #[arg(long, default_value = "fused-matmul", value_parser = super::named)]
@@ -72,14 +72,7 @@ impl Settings {
     pub fn of(suite: &'static Suite) -> Self {
         Self {
             suite,
-            implementations: Vec::new(),
-            problems: Vec::new(),
-            operations: Vec::new(),
-            sizes: Vec::new(),
-            dtype: None,
-            scales: None,
-            iterations: None,
-            peers: None,
+            ..Self::default()
         }
     }
 
