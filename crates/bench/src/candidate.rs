@@ -5,7 +5,7 @@ use warpweave_report::{Kind, Metric, Row, Status, Times, Verdict};
 use warpweave_symm_mem::DevicePtr;
 
 use crate::error::Result;
-use crate::inputs::Numbers;
+use crate::inputs::{Numbers, Set};
 use crate::verification::comparison::{Comparison, WrongElement};
 
 /// How a call is enqueued.
@@ -24,23 +24,6 @@ impl Call {
             Metric::Single | Metric::BackToBack => Call::Run,
             Metric::GraphSingle | Metric::Graph => Call::Replay,
         }
-    }
-}
-
-/// The inputs of a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Set {
-    /// What kind of numbers.
-    pub numbers: Numbers,
-    /// Which of the sets of this kind, counted round and round.
-    pub index: usize,
-}
-
-impl Set {
-    /// A set of what candidates are timed with.
-    pub const fn reals(index: usize) -> Self {
-        let numbers = Numbers::Reals;
-        Self { numbers, index }
     }
 }
 

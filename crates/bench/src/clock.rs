@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use warpweave_report::statistics::{Spread, slowest};
-use warpweave_symm_mem::{Backend, BackendKind, SignalPad};
+use warpweave_symm_mem::{BackendKind, SignalPad};
 
 use crate::error::Result;
 use crate::session::{ExecuteBackend, Session};
@@ -20,19 +20,21 @@ const EMPTY_CALLS: usize = 20;
 /// follows, so that no launch is waited for; then each rank signals every other of its node and waits for
 /// all, so that none is late; then an event, the call, and an event. The time of a call is that of the
 /// slowest rank.
-#[derive(Debug)]
-pub struct Clock<B: Backend> {
+pub struct Clock<'a, B: ExecuteBackend> {
+    /// This rank.
+    pub session: &'a Session<B>,
     pad: SignalPad<B>,
     peers: Vec<usize>,
     marks: Vec<(B::Event, B::Event)>,
 }
 
-impl<B: ExecuteBackend> Clock<B> {
+impl<'a, B: ExecuteBackend> Clock<'a, B> {
     /// A clock for up to `calls` timed calls between two readings. Collective.
-    pub fn new(session: &Session<B>, calls: usize) -> Result<Self> {
+    pub fn new(session: &'a Session<B>, calls: usize) -> Result<Self> {
         let backend = &session.backend;
         let marks = (0..calls).map(|_| Ok((backend.event()?, backend.event()?)));
         Ok(Self {
+            session,
             pad: SignalPad::new(backend, &session.node, "clock", 1)?,
             peers: session.peers(),
             marks: marks.collect::<Result<_>>()?,
@@ -48,12 +50,11 @@ impl<B: ExecuteBackend> Clock<B> {
     /// enqueuing it.
     pub fn time(
         &self,
-        session: &Session<B>,
         index: usize,
         lead: Duration,
         call: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
-        let (backend, stream) = (&session.backend, &session.stream);
+        let (backend, stream) = (&self.session.backend, &self.session.stream);
         // The host's streams are threads: there is no launch to hide.
         if B::KIND == BackendKind::Cuda {
             backend.delay(stream, lead)?;
@@ -68,15 +69,16 @@ impl<B: ExecuteBackend> Clock<B> {
     }
 
     /// What the clock itself costs: the times of nothing, the slowest rank's each. Collective.
-    pub fn cost(&self, session: &Session<B>) -> Result<Option<Spread>> {
+    pub fn cost(&self) -> Result<Option<Spread>> {
+        let (session, calls) = (self.session, self.capacity());
         let mut samples = Vec::new();
-        for _ in 0..EMPTY_CALLS.div_ceil(self.capacity().max(1)) {
+        for _ in 0..EMPTY_CALLS.div_ceil(calls.max(1)) {
             let mine = || {
-                for i in 0..self.capacity() {
-                    self.time(session, i, Duration::from_micros(200), || Ok(()))?;
+                for i in 0..calls {
+                    self.time(i, Duration::from_micros(200), || Ok(()))?;
                 }
                 session.backend.synchronize(&session.stream)?;
-                self.read(session, self.capacity())
+                self.read(calls)
             };
             samples.extend(slowest(&session.agree("empty calls", mine())?));
         }
@@ -87,7 +89,8 @@ impl<B: ExecuteBackend> Clock<B> {
     ///
     /// # Errors
     /// A rank did not come to an alignment; an event was not reached.
-    pub fn read(&self, session: &Session<B>, calls: usize) -> Result<Vec<f64>> {
+    pub fn read(&self, calls: usize) -> Result<Vec<f64>> {
+        let session = self.session;
         self.pad.check(&session.stream)?;
         let times = self.marks[..calls]
             .iter()

@@ -19,20 +19,6 @@ pub enum BenchError {
     /// The command line asks for what does not exist.
     #[error("{0}")]
     Usage(String),
-    /// The ranks were started with different arguments.
-    #[error("{what} differs between ranks: {mine} on rank {rank}, {theirs} on rank {peer}")]
-    Disagreement {
-        /// What must be the same.
-        what: &'static str,
-        /// This rank.
-        rank: usize,
-        /// Its value.
-        mine: String,
-        /// The other rank.
-        peer: usize,
-        /// Its value.
-        theirs: String,
-    },
     /// This rank failed in a collective step.
     #[error("{step}: {cause}{}", rest(.peers))]
     Step {
@@ -276,14 +262,14 @@ mod tests {
             what: "stalled",
         };
         assert_eq!(step(own).exit_status(), 1);
-        let differs = BenchError::Disagreement {
+        let differs = MemoryError::Disagreement {
             what: "the list of shapes",
             rank: 0,
             mine: "a".into(),
             peer: 1,
             theirs: "b".into(),
         };
-        assert_eq!(differs.exit_status(), 1);
+        assert_eq!(BenchError::Memory(differs).exit_status(), 1);
         assert_eq!(BenchError::Usage("no such suite".into()).exit_status(), 2);
     }
 }

@@ -13,7 +13,7 @@ use crate::clock::Clock;
 use crate::error::Result;
 use crate::plans::{PlanCandidate, of_ranks};
 use crate::probes::{self, Probe};
-use crate::session::{ExecuteBackend, Session};
+use crate::session::ExecuteBackend;
 use crate::transport;
 
 /// Bytes that a rank pushes to each peer to measure the links: large enough for the latency not to count.
@@ -26,11 +26,8 @@ fn piece(kind: BackendKind) -> usize {
 
 /// The speed of all-gather traffic by copy-engine pushes; `None` for a rank alone, and for ranks in several
 /// nodes, where no copy engine reaches all. Collective.
-pub fn push_bandwidth<B: ExecuteBackend>(
-    session: &Session<B>,
-    clock: &Clock<B>,
-) -> Result<Option<Links>> {
-    let world = session.world();
+pub fn push_bandwidth<B: ExecuteBackend>(clock: &Clock<'_, B>) -> Result<Option<Links>> {
+    let (session, world) = (clock.session, clock.session.world());
     if world == 1 || session.nodes.count() > 1 {
         return Ok(None);
     }
@@ -42,10 +39,10 @@ pub fn push_bandwidth<B: ExecuteBackend>(
         pushes.run()?;
         for i in 0..calls {
             let lead = std::time::Duration::from_millis(1);
-            clock.time(session, i, lead, || pushes.run())?;
+            clock.time(i, lead, || pushes.run())?;
         }
         pushes.synchronize()?;
-        clock.read(session, calls)
+        clock.read(calls)
     };
     let ranks = session.agree("copy-engine all-gather", mine())?;
     let ms = Spread::of(&slowest(&ranks)).map_or(f64::NAN, |spread| spread.median);

@@ -423,11 +423,8 @@ fn times<B: NcclBackend>(
     // has its signal.
     let bind = |plan| if_available(unsafe { PlanCandidate::of_unproved(session, plan) });
     let bound: Vec<_> = plans.into_iter().map(bind).collect::<Result<_>>()?;
-    let timing = Timing {
-        session,
-        clock: &Clock::new(session, effort.capacity())?,
-        effort,
-    };
+    let clock = &Clock::new(session, effort.capacity())?;
+    let timing = Timing { clock, effort };
     let able = bound.iter().flatten().map(|plan| plan as &dyn Candidate);
     let mut times = timing
         .measure(&able.collect::<Vec<_>>(), |_, _| ())?

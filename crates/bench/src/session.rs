@@ -195,24 +195,6 @@ impl<B: ExecuteBackend> Session<B> {
         if all_came { Ok(Err(error)) } else { Err(error) }
     }
 
-    /// Makes sure that all ranks have the same `value`.
-    ///
-    /// # Errors
-    /// [`BenchError::Disagreement`] naming a rank and both values.
-    pub fn require_same(&self, what: &'static str, value: &str) -> Result<()> {
-        let mut all = self.agree(what, Ok(value.to_owned()))?;
-        match all.iter().position(|theirs| theirs != value) {
-            None => Ok(()),
-            Some(peer) => Err(BenchError::Disagreement {
-                what,
-                rank: self.rank(),
-                mine: value.into(),
-                peer,
-                theirs: all.swap_remove(peer),
-            }),
-        }
-    }
-
     /// Local memory that holds `bytes`, uploaded on the session's stream.
     pub fn upload(&self, bytes: &[u8]) -> Result<B::Memory> {
         let memory = self.backend.allocate(bytes.len())?;

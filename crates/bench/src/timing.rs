@@ -7,11 +7,11 @@ use warpweave_report::statistics::slowest;
 use warpweave_report::{Metric, Times};
 use warpweave_symm_mem::BackendKind;
 
-use crate::candidate::{Call, Candidate, Set};
+use crate::candidate::{Call, Candidate};
 use crate::clock::Clock;
 use crate::error::{BenchError, Result};
-use crate::inputs::Numbers;
-use crate::session::{ExecuteBackend, Session};
+use crate::inputs::{Numbers, Set};
+use crate::session::ExecuteBackend;
 
 /// How much is measured.
 #[derive(Clone, Copy, Debug)]
@@ -107,10 +107,8 @@ impl Schedule {
 
 /// Takes the times of candidates.
 pub struct Timing<'a, B: ExecuteBackend> {
-    /// This rank.
-    pub session: &'a Session<B>,
     /// The clock.
-    pub clock: &'a Clock<B>,
+    pub clock: &'a Clock<'a, B>,
     /// How much is measured.
     pub effort: Effort,
 }
@@ -133,45 +131,43 @@ impl<B: ExecuteBackend> Timing<'_, B> {
         for round in 0..self.effort.rounds {
             progress(round, self.effort.rounds);
             let mine = self.round(round, candidates, &schedules);
-            let ranks = self.session.agree(&format!("round {round}"), mine)?;
+            let ranks = self.clock.session.agree(&format!("round {round}"), mine)?;
             let mut samples = slowest(&ranks).into_iter();
-            for (times, schedule) in times.iter_mut().zip(&schedules) {
-                for &metric in schedule.metrics {
-                    let own = samples.by_ref().take(schedule.count(metric));
-                    times.extend(metric, own);
+            for metric in Metric::ALL {
+                for (times, schedule) in times.iter_mut().zip(&schedules) {
+                    if schedule.metrics.contains(&metric) {
+                        let own = samples.by_ref().take(schedule.count(metric));
+                        times.extend(metric, own);
+                    }
                 }
             }
         }
         Ok(times)
     }
 
-    /// One round on this rank: for each candidate the times of its single calls, of its single graph
-    /// launches, of a call back to back, and of a graph launch back to back, as far as its schedule has them.
+    /// One round on this rank: for each metric the times of each candidate whose schedule has it.
     fn round(
         &self,
         round: usize,
         candidates: &[&dyn Candidate],
         schedules: &[Schedule],
     ) -> Result<Vec<f64>> {
-        let mut blocks = vec![Vec::new(); candidates.len()];
+        let mut times = Vec::new();
         for metric in Metric::ALL {
-            let all = candidates.iter().zip(schedules).zip(&mut blocks);
-            for ((&candidate, schedule), block) in all {
+            for (&candidate, schedule) in candidates.iter().zip(schedules) {
                 let (count, how) = (schedule.count(metric), Call::of(metric));
-                if count == 0 {
-                    continue;
-                }
                 match metric {
+                    _ if count == 0 => {}
                     Metric::Single | Metric::GraphSingle => {
-                        block.extend(self.calls(candidate, schedule, (round, count), how)?);
+                        times.extend(self.calls(candidate, schedule, (round, count), how)?);
                     }
                     Metric::BackToBack | Metric::Graph => {
-                        block.push(self.back_to_back(candidate, schedule, round, how)?);
+                        times.push(self.back_to_back(candidate, schedule, round, how)?);
                     }
                 }
             }
         }
-        Ok(blocks.concat())
+        Ok(times)
     }
 
     /// The times of `calls` single calls on this rank in ms, with input sets from the `first` on. All ranks
@@ -188,11 +184,10 @@ impl<B: ExecuteBackend> Timing<'_, B> {
     ) -> Result<Vec<f64>> {
         for i in 0..calls {
             candidate.load(Set::reals(first + i))?;
-            self.clock
-                .time(self.session, i, schedule.lead, || candidate.call(how))?;
+            self.clock.time(i, schedule.lead, || candidate.call(how))?;
         }
         candidate.synchronize()?;
-        self.clock.read(self.session, calls)
+        self.clock.read(calls)
     }
 
     fn back_to_back(
@@ -205,11 +200,10 @@ impl<B: ExecuteBackend> Timing<'_, B> {
         let calls = schedule.back_to_back;
         candidate.load(Set::reals(round))?;
         let lead = (schedule.lead * calls as u32).min(Duration::from_millis(20));
-        self.clock.time(self.session, 0, lead, || {
-            (0..calls).try_for_each(|_| candidate.call(how))
-        })?;
+        self.clock
+            .time(0, lead, || (0..calls).try_for_each(|_| candidate.call(how)))?;
         candidate.synchronize()?;
-        Ok(self.clock.read(self.session, 1)?[0] / calls as f64)
+        Ok(self.clock.read(1)?[0] / calls as f64)
     }
 
     /// Prepares a candidate, and finds out how long a call takes and how long it takes to enqueue it.
@@ -225,40 +219,29 @@ impl<B: ExecuteBackend> Timing<'_, B> {
                 candidate.load(Set::reals(i))?;
                 let start = Instant::now();
                 self.clock
-                    .time(self.session, i, Duration::from_millis(1), || {
-                        candidate.call(Call::Run)
-                    })?;
+                    .time(i, Duration::from_millis(1), || candidate.call(Call::Run))?;
                 enqueuing = start.elapsed();
             }
             candidate.synchronize()?;
-            let mut numbers = self.clock.read(self.session, PROBES)?;
+            let mut numbers = self.clock.read(PROBES)?;
             numbers.push(enqueuing.as_secs_f64() * 1e3);
             Ok::<_, BenchError>(numbers)
         };
         let step = format!("first calls of {}", candidate.name());
-        let ranks = slowest(&self.session.agree(&step, mine())?);
+        let ranks = slowest(&self.clock.session.agree(&step, mine())?);
         let (calls, enqueuing) = ranks.split_at(PROBES.min(ranks.len()));
         let call =
             Duration::from_secs_f64(calls.iter().copied().fold(f64::MAX, f64::min).min(1e6) / 1e3);
         let enqueuing = Duration::from_secs_f64(enqueuing.first().copied().unwrap_or(1.0) / 1e3);
-        Ok(self.scheduled(call, enqueuing, candidate.metrics()))
-    }
-
-    fn scheduled(
-        &self,
-        call: Duration,
-        enqueuing: Duration,
-        metrics: &'static [Metric],
-    ) -> Schedule {
         let effort = &self.effort;
         let wanted = effort.single_calls(call);
-        Schedule {
-            metrics,
+        Ok(Schedule {
+            metrics: candidate.metrics(),
             singles: wanted.div_ceil(effort.rounds),
             back_to_back: fitting(effort.block, call).clamp(2, 20),
             // Twice the cost of enqueuing: the next measurement is unlikely to take longer than that.
             lead: (enqueuing * 2 + Duration::from_micros(50)).min(Duration::from_millis(5)),
-        }
+        })
     }
 }
 

@@ -14,12 +14,10 @@ pub type Timed<'a> = Box<dyn FnMut(usize) -> Result<Vec<f64>> + 'a>;
 
 /// Times the calls of a candidate by `clock`.
 pub fn on_device<'a, B: ExecuteBackend>(
-    session: &'a Session<B>,
-    clock: &'a Clock<B>,
+    clock: &'a Clock<'a, B>,
     candidate: impl Candidate + 'a,
 ) -> Timed<'a> {
     let timing = Timing {
-        session,
         clock,
         effort: Effort::of(B::KIND, None),
     };

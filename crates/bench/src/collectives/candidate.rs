@@ -15,8 +15,9 @@ use super::memory::{Arena, Place, SETS};
 use super::method::{Method, wants};
 use super::nccl::NcclBackend;
 use super::operation::count;
-use crate::candidate::{Call, Candidate, Output, Set};
+use crate::candidate::{Call, Candidate, Output};
 use crate::error::{BenchError, Result, if_available};
+use crate::inputs::Set;
 use crate::session::Session;
 use crate::verification::comparison::Comparison;
 

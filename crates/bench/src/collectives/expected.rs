@@ -1,5 +1,7 @@
 //! What must come out, made block by block.
 
+use std::ops::Range;
+
 use warpweave_comm::collective::{Call, Operation};
 
 use super::numbers::{BLOCK, Stream};
@@ -78,42 +80,38 @@ impl Expected {
 
     fn compare_share(&self, first: usize, got: &[u8]) -> Comparison {
         let size = self.expectation.dtype.size();
-        let end = first + got.len() / size;
-        let (mut comparison, mut wanted) = (Comparison::default(), [0.0; BLOCK]);
-        for part in &self.parts {
-            let (from, to) = (part.at.max(first), (part.at + part.count).min(end));
-            for at in (from..to).step_by(BLOCK) {
-                let wanted = &mut wanted[..(to - at).min(BLOCK)];
-                self.block(part, at, wanted);
-                let got = &got[(at - first) * size..][..wanted.len() * size];
-                let found = self.expectation.compare((0, at), got, wanted, |_| 0.0);
-                comparison = comparison.and(found);
-            }
-        }
+        let mut comparison = Comparison::default();
+        self.blocks(first..first + got.len() / size, |at, wanted| {
+            let got = &got[(at - first) * size..][..wanted.len() * size];
+            let found = self.expectation.compare((0, at), got, wanted, |_| 0.0);
+            comparison = std::mem::take(&mut comparison).and(found);
+        });
         comparison
     }
 
     /// The whole output, as it is stored.
     pub fn bytes(&self) -> Vec<u8> {
-        let (dtype, mut wanted) = (self.expectation.dtype, [0.0; BLOCK]);
-        let mut all = Vec::new();
-        for part in &self.parts {
-            for at in (part.at..part.at + part.count).step_by(BLOCK) {
-                let wanted = &mut wanted[..(part.at + part.count - at).min(BLOCK)];
-                self.block(part, at, wanted);
-                all.extend(encode(dtype, wanted));
-            }
-        }
+        let (dtype, mut all) = (self.expectation.dtype, Vec::new());
+        self.blocks(0..usize::MAX, |_, wanted| all.extend(encode(dtype, wanted)));
         all
     }
 
-    /// The elements of `part` from `at` on, an index into the output.
-    fn block(&self, part: &Part, at: usize, sums: &mut [f32]) {
-        sums.fill(0.0);
-        let first = part.first + at - part.at;
-        let one = |rank| &self.streams[rank..=rank];
-        let streams = part.source.map_or(&self.streams[..], one);
-        streams.iter().for_each(|stream| stream.add(first, sums));
+    /// The elements of a range of the output, some at a time, with the place of the first of them.
+    fn blocks(&self, range: Range<usize>, mut take: impl FnMut(usize, &[f32])) {
+        let mut sums = [0.0; BLOCK];
+        for part in &self.parts {
+            let (from, to) = (part.at, part.at + part.count);
+            let (from, to) = (from.max(range.start), to.min(range.end));
+            let one = |rank| &self.streams[rank..=rank];
+            let streams = part.source.map_or(&self.streams[..], one);
+            for at in (from..to).step_by(BLOCK) {
+                let sums = &mut sums[..(to - at).min(BLOCK)];
+                sums.fill(0.0);
+                let first = part.first + at - part.at;
+                streams.iter().for_each(|stream| stream.add(first, sums));
+                take(at, sums);
+            }
+        }
     }
 }
 

@@ -16,7 +16,7 @@ use crate::candidate::{Call, Entrant};
 use crate::error::Result;
 use crate::inputs::Numbers;
 use crate::suite::{Run, Stage};
-use crate::verification::{Batch, Verifier, batch};
+use crate::verification::{Batch, batch};
 
 /// Outputs of at most so many bytes are verified again after the timing.
 const VERIFIED_TWICE: usize = 4 << 20;
@@ -73,11 +73,7 @@ pub(crate) fn measure<B: NcclBackend>(
     for (i, &size) in settings.sizes.iter().enumerate() {
         let span = tracing::info_span!("bench.size", size = %size);
         let _entered = span.enter();
-        let mut stage = Stage {
-            run,
-            place: (i, settings.sizes.len()),
-            label: size.to_string(),
-        };
+        let mut stage = Stage::new(run, (i, settings.sizes.len()), size.to_string());
         stage.at("inputs");
         let calls = match gemm.is_some() {
             true => vec![decode::call(dtype, size, world)],
@@ -90,7 +86,6 @@ pub(crate) fn measure<B: NcclBackend>(
         let all = calls.iter().map(|call| bytes_of(call, world));
         let most = all.fold([1, 1], |[a, b], [c, d]| [a.max(c), b.max(d)]);
         let arena = Rc::new(libraries.arena(most, dtype, gemm.is_some())?);
-        let mut verifier = Verifier::default();
         for call in calls {
             let tables = match &gemm {
                 Some(gemm) => decode::tables(&libraries, &arena, gemm, call)?,
@@ -99,10 +94,7 @@ pub(crate) fn measure<B: NcclBackend>(
             for table in tables {
                 stage.label = format!("{size}: {}", table.name);
                 let place = table.place;
-                results.push((
-                    place,
-                    outcome_of(&stage, table, (call, size), &mut verifier)?,
-                ));
+                results.push((place, outcome_of(&mut stage, table, (call, size))?));
             }
         }
         if let Some(arena) = Rc::into_inner(arena) {
@@ -150,10 +142,9 @@ fn table<'a, B: NcclBackend>(
 
 /// Measures the rows of a table, which make `call`. Collective.
 fn outcome_of<B: NcclBackend>(
-    stage: &Stage<'_, B>,
+    stage: &mut Stage<'_, B>,
     mut table: Table<'_>,
     (call, size): (Collective, Bytes),
-    verifier: &mut Verifier<B>,
 ) -> Result<Outcome> {
     let world = stage.run.session.world();
     let bytes = bytes_of(&call, world);
@@ -163,7 +154,7 @@ fn outcome_of<B: NcclBackend>(
         true => &verified[..],
         false => &[],
     };
-    let times = stage.measure(&mut table.entrants, &all, verifier, [&verified, again])?;
+    let times = stage.measure(&mut table.entrants, &all, [&verified, again])?;
     let rows = table.entrants.iter().zip(&times);
     let rows = rows.map(|(one, times)| one.row(times.as_ref()));
     let on = Operands::Message {

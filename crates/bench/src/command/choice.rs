@@ -31,7 +31,7 @@ pub(super) fn explain(
         world: args.world,
         machine: &machine_or_measured(args.machine.as_deref(), args.world)?,
         capabilities: capabilities(args, problem.multicast),
-        measurements: &measured(&args.measured)?.measurements,
+        measurements: &measured(&args.measured)?.0,
     };
     write!(out, "{}", select(&request)?)?;
     Ok(())
@@ -40,9 +40,9 @@ pub(super) fn explain(
 /// Prints, for each measured problem, the best and what would have been chosen from the others.
 pub(super) fn evaluate(args: &ChoiceArgs, multicast: bool, out: &mut impl Write) -> Result<()> {
     let capabilities = capabilities(args, multicast);
-    let measured = measured(&args.measured)?;
+    let (measurements, _) = measured(&args.measured)?;
     let machine = machine_or_measured(args.machine.as_deref(), args.world)?;
-    let evaluations = select::evaluate(&measured.measurements, &machine, capabilities)?;
+    let evaluations = select::evaluate(&measurements, &machine, capabilities)?;
     let headings = [
         "operation",
         "ranks",
@@ -125,10 +125,10 @@ impl Case {
 /// error.
 pub(super) fn compare(args: &CompareArgs, out: &mut impl Write) -> Result<()> {
     let machine = machine(&args.machine)?;
-    let all = measured(&args.measured)?;
+    let (measurements, gemms) = measured(&args.measured)?;
     let simulated = |plans: &[Plan]| Ok::<_, BenchError>(simulate(plans, &machine, 1)?.total());
     let mut cases = Vec::new();
-    for m in all.measurements.iter() {
+    for m in measurements.iter() {
         cases.push(Case {
             name: m.configuration.to_string(),
             world: m.world,
@@ -137,7 +137,7 @@ pub(super) fn compare(args: &CompareArgs, out: &mut impl Write) -> Result<()> {
             simulated: simulated(&m.configuration.plans(m.world, &m.problem)?)?,
         });
     }
-    for &(operation, world, problem, measured) in &all.gemms {
+    for (operation, world, problem, measured) in gemms {
         // As the bench runs it.
         let alone = gemm_alone("GEMM alone", Provider::CublasLt, Some(operation));
         let plans = of_ranks(world, |rank| (alone.plan)(rank, world, &problem))?;
@@ -182,27 +182,21 @@ pub(super) fn compare(args: &CompareArgs, out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
-/// All that was measured, without what the clock itself costs where the report knows it.
-struct Measured {
-    /// Of configurations.
-    measurements: Measurements,
-    /// Of GEMMs alone, as a rank computes them in an operation: ranks, problem, median of single calls in µs.
-    gemms: Vec<(Operation, usize, Problem, f64)>,
-}
+/// The times of GEMMs alone, as a rank computes them in an operation: ranks, problem, median of single calls
+/// in µs.
+type Gemms = Vec<(Operation, usize, Problem, f64)>;
 
-/// Reads all of the files.
-fn measured(paths: &[PathBuf]) -> Result<Measured> {
-    let mut all = Measured {
-        measurements: Measurements::none(),
-        gemms: Vec::new(),
-    };
+/// All that was measured, of configurations and of GEMMs alone, without what the clock itself costs where the
+/// report knows it.
+fn measured(paths: &[PathBuf]) -> Result<(Measurements, Gemms)> {
+    let mut all = (Measurements::none(), Gemms::new());
     for path in paths {
         let text = file::read(path)?;
         if text.trim_start().starts_with('{') {
             of_report(&text, path, &mut all)?;
         } else {
             let lines = Measurements::from_text(&text).map_err(|e| usage(path, &e))?;
-            lines.iter().for_each(|m| all.measurements.push(m.clone()));
+            lines.iter().for_each(|m| all.0.push(m.clone()));
         }
     }
     Ok(all)
@@ -229,7 +223,11 @@ fn of_elements(problem: Problem, named: &str) -> Option<Problem> {
 }
 
 /// The right rows whose names are those of algorithms, and the GEMMs alone.
-fn of_report(text: &str, path: &Path, all: &mut Measured) -> Result<()> {
+fn of_report(
+    text: &str,
+    path: &Path,
+    (measurements, gemms): &mut (Measurements, Gemms),
+) -> Result<()> {
     let report = match Document::from_json(text) {
         Ok(Document::Report(report)) if !report.is_of_collectives() => report,
         Ok(_) => return Err(usage(path, &"there are no plans in it")),
@@ -255,7 +253,7 @@ fn of_report(text: &str, path: &Path, all: &mut Measured) -> Result<()> {
         });
         let alone = results.limit.as_ref().and_then(|limit| limit.gemm_ms);
         if let (Some(operation), Some(alone)) = (operation, alone) {
-            all.gemms.push((operation, world, problem, us(alone)));
+            gemms.push((operation, world, problem, us(alone)));
         }
         for row in results.rows.iter().filter(|row| row.status == Status::Ok) {
             let (Ok(configuration), Some(spread)) =
@@ -263,7 +261,7 @@ fn of_report(text: &str, path: &Path, all: &mut Measured) -> Result<()> {
             else {
                 continue;
             };
-            all.measurements.push(Measurement {
+            measurements.push(Measurement {
                 configuration,
                 world,
                 problem,

@@ -1,10 +1,8 @@
 //! `warpweave plan` and `warpweave timeline`.
 
-use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc;
+use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread;
 
 use warpweave_comm::Job;
@@ -13,7 +11,7 @@ use warpweave_overlap::plan::Problem;
 use warpweave_overlap::simulate::simulate_configuration;
 use warpweave_overlap::{Machine, Timeline, check, show, simulate, trace};
 use warpweave_report::file::{self, check_place};
-use warpweave_symm_mem::DType;
+use warpweave_symm_mem::{DType, require_same};
 
 use super::choice;
 use super::measure::{machine, machine_or_measured};
@@ -104,34 +102,31 @@ fn check_all(
         .iter()
         .flat_map(|algorithm| worlds.iter().map(move |&world| (algorithm, world)))
         .collect();
-    let (next, progress) = (AtomicUsize::new(0), Progress::new(0));
-    let (sender, reports) = mpsc::channel();
+    // Each case has a channel, so that reports are received in order.
+    let (senders, reports): (Vec<_>, Vec<_>) = cases.iter().map(|_| mpsc::channel()).unzip();
+    let (queue, progress) = (Mutex::new(cases.iter().zip(senders)), Progress::new(0));
+    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let work = || {
+        while let Some(((algorithm, world), sender)) = next() {
+            let plans = algorithm.plans(*world, problem);
+            let report = plans.map(|plans| check(&plans, calls));
+            if sender.send(report).is_err() {
+                break;
+            }
+        }
+    };
     thread::scope(|scope| {
         for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
-            let (sender, cases, next) = (sender.clone(), &cases, &next);
-            scope.spawn(move || {
-                while let index = next.fetch_add(1, Ordering::Relaxed)
-                    && let Some((algorithm, world)) = cases.get(index)
-                {
-                    let plans = algorithm.plans(*world, problem);
-                    let report = plans.map(|plans| check(&plans, calls));
-                    if sender.send((index, report)).is_err() {
-                        break;
-                    }
-                }
-            });
+            scope.spawn(work);
         }
-        drop(sender);
-        let (mut holds, mut printed, mut early) = (true, 0, BTreeMap::new());
-        for (index, report) in reports {
-            early.insert(index, report);
-            while let Some(report) = early.remove(&printed) {
-                let report = report?;
-                holds &= report.holds();
-                aside(|| writeln!(out, "{report}"))?;
-                progress.at(printed, cases.len(), cases[printed].0.name());
-                printed += 1;
-            }
+        let mut holds = true;
+        for (place, report) in reports.into_iter().enumerate() {
+            // A thread that panics ends the scope so.
+            let Ok(report) = report.recv() else { break };
+            let report = report?;
+            holds &= report.holds();
+            aside(|| writeln!(out, "{report}"))?;
+            progress.at(place, cases.len(), cases[place].0.name());
         }
         Ok(holds)
     })
@@ -171,8 +166,9 @@ struct Traced<'a> {
 impl Part for Traced<'_> {
     fn run<B: NcclBackend>(self, session: &Session<B>) -> Result<bool> {
         let problem = of(&self.args.problem)?;
-        session.require_same("the algorithm", &self.configuration.name())?;
-        session.require_same("the problem", &format!("{problem:?}"))?;
+        let exchange = session.exchange.as_ref();
+        require_same(exchange, "the algorithm", &self.configuration.name())?;
+        require_same(exchange, "the problem", &format!("{problem:?}"))?;
         let (rank, world) = (session.rank(), session.world());
         let plans = self.configuration.plans(world, &problem)?;
         let measured = timeline_of(session, plans, WARM_UP)?;

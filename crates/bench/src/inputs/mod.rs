@@ -27,6 +27,23 @@ pub enum Numbers {
     Reals,
 }
 
+/// The inputs of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Set {
+    /// What kind of numbers.
+    pub numbers: Numbers,
+    /// Which of the sets of this kind, counted round and round.
+    pub index: usize,
+}
+
+impl Set {
+    /// A set of what candidates are timed with.
+    pub const fn reals(index: usize) -> Self {
+        let numbers = Numbers::Reals;
+        Self { numbers, index }
+    }
+}
+
 /// The largest product of two of the integers.
 const LARGEST_PRODUCT: usize = 4;
 
@@ -72,7 +89,7 @@ impl Matrices {
     }
 
     /// The elements of a matrix that goes in. Weights are the same in all sets of a kind.
-    pub fn source(&self, matrix: Matrix, numbers: Numbers, set: usize) -> Source {
+    pub fn source(&self, matrix: Matrix, Set { numbers, index }: Set) -> Source {
         let Problem { n, k, .. } = self.problem;
         let (place, cols) = match matrix {
             Matrix::A => (0, k),
@@ -87,7 +104,7 @@ impl Matrices {
         };
         let set = match matrix {
             Matrix::B | Matrix::Bias | Matrix::NormWeight | Matrix::ScalesB => 0,
-            _ => set as u64,
+            _ => index as u64,
         };
         Source {
             numbers,

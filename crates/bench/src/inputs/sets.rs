@@ -6,7 +6,7 @@ use warpweave_overlap::operation::Operand;
 use warpweave_overlap::plan::Role;
 use warpweave_symm_mem::Backend;
 
-use super::{Matrices, Numbers};
+use super::{Matrices, Numbers, Set};
 use crate::error::Result;
 use crate::session::{ExecuteBackend, Session};
 
@@ -64,7 +64,7 @@ impl<B: ExecuteBackend> InputSets<B> {
             Role::Weight => 1,
             _ => of_kind.map_or(1, |(_, sets)| *sets),
         };
-        let source = |set| self.matrices.source(part.matrix, numbers, set);
+        let source = |index| self.matrices.source(part.matrix, Set { numbers, index });
         let sets =
             (0..sets).map(|set| session.upload(&source(set).bytes(&part, session.threads())));
         let stored = Rc::new(Stored {

@@ -2,6 +2,11 @@ use super::*;
 use warpweave_symm_mem::DType;
 use warpweave_symm_mem::host::decode;
 
+const INTEGERS: Set = Set {
+    numbers: Numbers::Integers,
+    index: 1,
+};
+
 /// Whole rows of a matrix.
 pub(crate) fn rows_from(matrix: Matrix, rows: Range<usize>, cols: usize) -> Operand {
     part("", matrix, rows, 0..cols)
@@ -11,9 +16,9 @@ fn matrices(operation: Operation, world: usize, problem: Problem) -> Matrices {
     Matrices::of(Some(operation), world, &problem)
 }
 
-fn of_f32(matrix: Matrix, numbers: Numbers, set: usize) -> Vec<f32> {
+fn of_f32(matrix: Matrix, set: Set) -> Vec<f32> {
     let problem = Problem::new(64, 64, 64, DType::F32);
-    let source = Matrices::of(None, 1, &problem).source(matrix, numbers, set);
+    let source = Matrices::of(None, 1, &problem).source(matrix, set);
     decode(DType::F32, &source.bytes(&rows_from(matrix, 0..64, 64), 2))
 }
 
@@ -21,7 +26,7 @@ fn of_f32(matrix: Matrix, numbers: Numbers, set: usize) -> Vec<f32> {
 fn a_rank_makes_the_same_elements_as_any_other() {
     let problem = Problem::new(2000, 1, 77, DType::F16);
     let matrices = matrices(Operation::AllGatherMatmul, 4, problem);
-    let source = matrices.source(Matrix::A, Numbers::Reals, 3);
+    let source = matrices.source(Matrix::A, Set::reals(3));
     let all = source.bytes(&rows_from(Matrix::A, 0..2000, 77), 3);
     let some = source.bytes(&rows_from(Matrix::A, 500..1500, 77), 1);
     assert_eq!(all[500 * 77 * 2..1500 * 77 * 2], some);
@@ -30,7 +35,7 @@ fn a_rank_makes_the_same_elements_as_any_other() {
 #[test]
 fn every_box_is_cut_out_of_the_same_matrix() {
     let problem = Problem::new(9, 1, 13, DType::F32);
-    let source = Matrices::of(None, 1, &problem).source(Matrix::A, Numbers::Reals, 0);
+    let source = Matrices::of(None, 1, &problem).source(Matrix::A, Set::reals(0));
     let whole = decode(
         DType::F32,
         &source.bytes(&rows_from(Matrix::A, 0..9, 13), 1),
@@ -61,12 +66,12 @@ fn every_box_is_cut_out_of_the_same_matrix() {
 
 #[test]
 fn integers_have_five_values_and_reals_fill_their_range() {
-    let integers = of_f32(Matrix::A, Numbers::Integers, 0);
+    let integers = of_f32(Matrix::A, INTEGERS);
     for wanted in -2..=2 {
         let count = integers.iter().filter(|&&v| v == wanted as f32).count();
         assert!((600..1050).contains(&count), "{wanted}: {count} of 4096");
     }
-    let reals = of_f32(Matrix::A, Numbers::Reals, 0);
+    let reals = of_f32(Matrix::A, Set::reals(0));
     assert!(reals.iter().all(|v| (-1.0..1.0).contains(v)));
     let mean = reals.iter().sum::<f32>() / 4096.0;
     let square = reals.iter().map(|v| v * v).sum::<f32>() / 4096.0;
@@ -78,7 +83,7 @@ fn integers_have_five_values_and_reals_fill_their_range() {
 
 #[test]
 fn sets_and_matrices_differ_and_weights_stay() {
-    let reals = |matrix, set| of_f32(matrix, Numbers::Reals, set);
+    let reals = |matrix, set| of_f32(matrix, Set::reals(set));
     let weights = [Matrix::B, Matrix::Bias, Matrix::NormWeight];
     let inputs = [Matrix::A, Matrix::X, Matrix::Residual];
     let inputs = inputs
@@ -110,7 +115,7 @@ fn partial_sums_of_integers_are_exact_in_the_element_type() {
             for world in [2, 3] {
                 let matrices = matrices(Operation::MatmulAllReduce, world, problem);
                 assert_eq!(matrices.summands, world);
-                let a = matrices.source(Matrix::A, Numbers::Integers, 1);
+                let a = matrices.source(Matrix::A, INTEGERS);
                 let mut used = vec![false; k];
                 for row in 0..100 {
                     let values = a.row(row, 0..k);
@@ -212,12 +217,14 @@ fn integers_are_few_where_the_gemm_is_large() {
         let matrices = matrices(Operation::AllGatherMatmul, 4, problem);
         assert_eq!(matrices.is_large(), few);
         for (numbers, sparse) in [(Numbers::Integers, few), (Numbers::Reals, false)] {
-            let row = matrices.source(Matrix::A, numbers, 1).row(5, 0..problem.k);
+            let row = matrices
+                .source(Matrix::A, Set { numbers, index: 1 })
+                .row(5, 0..problem.k);
             let used = row.iter().filter(|value| **value != 0.0).count();
             assert_eq!(used <= 64, sparse, "{problem:?}, {numbers:?}: {used}");
             assert!(used > 32, "{problem:?}, {numbers:?}: {used}");
         }
-        let b = matrices.source(Matrix::B, Numbers::Integers, 1);
+        let b = matrices.source(Matrix::B, INTEGERS);
         assert_eq!(b.stride, 1);
     }
 }

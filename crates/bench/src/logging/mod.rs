@@ -8,17 +8,12 @@ mod filter;
 mod nvtx;
 mod spans;
 
-use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use clap::Args;
-use tracing::{Event, Subscriber};
-use tracing_subscriber::fmt::format::{Format, Writer};
-use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::layer::SubscriberExt;
-use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer};
 use warpweave_comm::Job;
@@ -75,9 +70,8 @@ pub fn start(args: &LoggingArgs) -> Result<()> {
         None => None,
     };
     let lines = tracing_subscriber::fmt::layer()
-        .event_format(OfRank(rank, Format::default()))
         .with_ansi(io::stderr().is_terminal())
-        .with_writer(|| Aside)
+        .with_writer(move || Aside(rank))
         .with_filter(args.log.of(rank.unwrap_or(0)));
     let spans = spans.map(|spans| spans.with_filter(EnvFilter::new(OWN)));
     let nvtx = args.nvtx.as_ref();
@@ -98,33 +92,16 @@ pub fn finish() {
     }
 }
 
-/// Lines that begin with the rank, where there are several.
-struct OfRank(Option<usize>, Format);
-
-impl<S, N> FormatEvent<S, N> for OfRank
-where
-    S: Subscriber + for<'a> LookupSpan<'a>,
-    N: for<'a> FormatFields<'a> + 'static,
-{
-    fn format_event(
-        &self,
-        context: &FmtContext<'_, S, N>,
-        mut writer: Writer<'_>,
-        event: &Event<'_>,
-    ) -> fmt::Result {
-        if let Some(rank) = self.0 {
-            write!(writer, "[rank {rank}] ")?;
-        }
-        self.1.format_event(context, writer, event)
-    }
-}
-
-/// Standard error, with bars out of the way.
-struct Aside;
+/// Standard error, with bars out of the way. A line begins with the rank, where there are several.
+struct Aside(Option<usize>);
 
 impl Write for Aside {
+    /// Comes once for each event, with all of its line.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        aside(|| io::stderr().write(line))
+        let rank = self.0.map(|rank| format!("[rank {rank}] "));
+        let whole = [rank.unwrap_or_default().as_bytes(), line].concat();
+        aside(|| io::stderr().write_all(&whole))?;
+        Ok(line.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -16,9 +16,9 @@ use warpweave_overlap::{Checked, Configuration, Operation, PlanError, Timeline, 
 use warpweave_report::{Metric, Row};
 use warpweave_symm_mem::{DevicePtr, Memory};
 
-use crate::candidate::{Call, Candidate, Output, Set};
+use crate::candidate::{Call, Candidate, Output};
 use crate::error::{BenchError, Result, if_available};
-use crate::inputs::{InputSets, Numbers, Stored, with_role};
+use crate::inputs::{InputSets, Numbers, Set, Stored, with_role};
 use crate::session::Session;
 use crate::transport;
 use crate::verification::comparison::{Comparison, WrongElement};

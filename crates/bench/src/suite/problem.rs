@@ -21,7 +21,7 @@ use crate::limit::{limit, tflops};
 use crate::plans::{Implementation, PlanCandidate};
 use crate::session::ExecuteBackend;
 use crate::verification::reference::References;
-use crate::verification::{Batch, Verifier, batch};
+use crate::verification::{Batch, batch};
 
 /// Input sets of each kind: calls that follow each other have different inputs.
 const SETS: [(Numbers, usize); 2] = [(Numbers::Integers, 3), (Numbers::Reals, 2)];
@@ -45,7 +45,6 @@ struct Bench<'a, B: ExecuteBackend> {
     problem: Problem,
     inputs: InputSets<B>,
     references: Rc<References>,
-    verifier: Verifier<B>,
     /// Before the timing, and after it.
     batches: [Vec<Batch>; 2],
 }
@@ -64,7 +63,7 @@ pub(super) fn measure<'a, B: ExecuteBackend>(
     let problem = super::problem(&session.backend, sizes).with_scaling(scaling);
     let dtype = format!("{dtype}{}", scaling.suffix());
     let label = format!("{shape} {dtype}");
-    let stage = Stage { run, place, label };
+    let stage = Stage::new(run, place, label);
     stage.at("reference");
     let matrices = Matrices::of(case.operation, session.world(), &problem);
     let large = problem.m * problem.n > LARGE;
@@ -82,7 +81,6 @@ pub(super) fn measure<'a, B: ExecuteBackend>(
         problem,
         inputs: InputSets::new(matrices, &SETS),
         references: References::compute(session, matrices, &verified)?,
-        verifier: Verifier::default(),
         batches: ways.map(batches),
     };
     let mut report = Outcome::new(
@@ -200,8 +198,7 @@ impl<'a, B: ExecuteBackend> Bench<'a, B> {
         // What fails is rather found in a row.
         new.sort_by_key(|&place| Some(place) == alone);
         let batches = self.batches.each_ref().map(Vec::as_slice);
-        let verifier = &mut self.verifier;
-        let times = self.stage.measure(entrants, &new, verifier, batches)?;
+        let times = self.stage.measure(entrants, &new, batches)?;
         let single = |place: Option<usize>| times.get(place?)?.as_ref()?.spread(Metric::Single);
         let gemm = alone.map(|place| entrants[place].row(times[place].as_ref()));
         let limit = gemm.and_then(|row| {

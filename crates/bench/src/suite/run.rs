@@ -6,7 +6,7 @@ use warpweave_comm::collective::Operation;
 use warpweave_overlap::plan::Scaling;
 use warpweave_report::peers::Peers;
 use warpweave_report::{Bytes, COLLECTIVES, PLANS, Report, means, over_bound};
-use warpweave_symm_mem::{BackendKind, DType};
+use warpweave_symm_mem::{BackendKind, DType, require_same};
 
 use super::stage::Run;
 use super::{Case, GEMM, Sizes, Suite, problem};
@@ -134,7 +134,7 @@ pub fn run<B: NcclBackend>(
     if settings.operations.is_empty() {
         settings.operations = DEFAULT_OPERATIONS.into();
     }
-    require_same(session, &settings, &cases)?;
+    require_same_settings(session, &settings, &cases)?;
 
     let effort = match is_of_collectives {
         true => Effort::of_collectives(kind, settings.iterations),
@@ -151,7 +151,7 @@ pub fn run<B: NcclBackend>(
     };
     run.progress.at(0, 1, "links");
     if is_of_collectives || cases.iter().any(|case| case.operation.is_some()) {
-        run.links = push_bandwidth(session, &run.clock)?;
+        run.links = push_bandwidth(&run.clock)?;
     }
     let schema = if is_of_collectives {
         COLLECTIVES
@@ -163,7 +163,7 @@ pub fn run<B: NcclBackend>(
         suite: suite.name.into(),
         reproduces: suite.reproduces.into(),
         provenance: provenance(session)?,
-        clock_ms: run.clock.cost(session)?,
+        clock_ms: run.clock.cost()?,
         links: run.links.clone().filter(|_| is_of_collectives),
         peers: None,
         results: Vec::new(),
@@ -213,7 +213,7 @@ fn measure_plans<B: NcclBackend>(
 }
 
 /// Ranks with different arguments would wait for each other in different places.
-fn require_same<B: NcclBackend>(
+fn require_same_settings<B: NcclBackend>(
     session: &Session<B>,
     settings: &Settings,
     cases: &[Case],
@@ -239,7 +239,7 @@ fn require_same<B: NcclBackend>(
         ("the scales", format!("{:?}", settings.scales)),
         ("the number of iterations", format!("{iterations:?}")),
     ] {
-        session.require_same(what, &value)?;
+        require_same(session.exchange.as_ref(), what, &value)?;
     }
     Ok(())
 }

@@ -18,7 +18,7 @@ use crate::verification::{Batch, Verifier};
 pub(crate) struct Run<'a, B: ExecuteBackend> {
     pub session: &'a Session<B>,
     pub settings: &'a Settings,
-    pub clock: Clock<B>,
+    pub clock: Clock<'a, B>,
     pub effort: Effort,
     pub links: Option<Links>,
     pub progress: Progress,
@@ -33,9 +33,19 @@ pub(crate) struct Stage<'a, B: ExecuteBackend> {
     pub place: (usize, usize),
     /// What it is of, in progress.
     pub label: String,
+    pub verifier: Verifier<'a, B>,
 }
 
-impl<B: ExecuteBackend> Stage<'_, B> {
+impl<'a, B: ExecuteBackend> Stage<'a, B> {
+    pub fn new(run: &'a Run<'a, B>, place: (usize, usize), label: String) -> Self {
+        Self {
+            run,
+            place,
+            label,
+            verifier: Verifier::new(run.session),
+        }
+    }
+
     /// Says what is being done.
     pub fn at(&self, what: &str) {
         let (done, all) = self.place;
@@ -50,10 +60,9 @@ impl<B: ExecuteBackend> Stage<'_, B> {
     /// # Errors
     /// What ends the run: a lost rank, or a failure after which the ranks cannot go on.
     pub fn measure(
-        &self,
+        &mut self,
         entrants: &mut [Entrant<'_>],
         new: &[usize],
-        verifier: &mut Verifier<B>,
         [before, after]: [&[Batch]; 2],
     ) -> Result<Vec<Option<Times>>> {
         for &place in new {
@@ -62,9 +71,9 @@ impl<B: ExecuteBackend> Stage<'_, B> {
         if new.iter().any(|&place| entrants[place].failed) {
             self.recapture(entrants)?;
         }
-        self.verify(entrants, new, verifier, before)?;
+        self.verify(entrants, new, before)?;
         let times = self.time(entrants)?;
-        self.verify(entrants, new, verifier, after)?;
+        self.verify(entrants, new, after)?;
         Ok(times)
     }
 
@@ -115,10 +124,9 @@ impl<B: ExecuteBackend> Stage<'_, B> {
     }
 
     fn verify(
-        &self,
+        &mut self,
         entrants: &mut [Entrant<'_>],
         which: &[usize],
-        verifier: &mut Verifier<B>,
         batches: &[Batch],
     ) -> Result<()> {
         for &place in which {
@@ -127,7 +135,7 @@ impl<B: ExecuteBackend> Stage<'_, B> {
                 continue;
             };
             self.at(&format!("verifying {}", entrant.name));
-            match verifier.verify(self.run.session, candidate.as_ref(), batches)? {
+            match self.verifier.verify(candidate.as_ref(), batches)? {
                 Ok(found) => entrant.verdict = std::mem::take(&mut entrant.verdict).and(found),
                 Err(error) => {
                     self.survive(entrant, error)?;
@@ -140,7 +148,6 @@ impl<B: ExecuteBackend> Stage<'_, B> {
 
     fn time(&self, entrants: &[Entrant<'_>]) -> Result<Vec<Option<Times>>> {
         let timing = Timing {
-            session: self.run.session,
             clock: &self.run.clock,
             effort: self.run.effort,
         };

@@ -4,11 +4,11 @@
 pub mod comparison;
 pub mod reference;
 
-use warpweave_symm_mem::{Backend, DevicePtr, Memory};
+use warpweave_symm_mem::{DevicePtr, Memory};
 
-use crate::candidate::{Call, Candidate, Output, Set};
+use crate::candidate::{Call, Candidate, Output};
 use crate::error::Result;
-use crate::inputs::Numbers;
+use crate::inputs::{Numbers, Set};
 use crate::session::{ExecuteBackend, Session};
 use comparison::{Comparison, WrongElement};
 use warpweave_report::{Finding, Metric, Verdict};
@@ -23,26 +23,18 @@ fn verdict_of(
     tolerance: f64,
     words: impl FnOnce(&WrongElement) -> String,
 ) -> Verdict {
-    let found = Verdict {
+    let is_exact = numbers == Numbers::Integers;
+    Verdict {
         calls: 1,
         elements: call.elements,
         wrong: call.wrong,
+        exact_elements: if is_exact { call.elements } else { 0 },
+        relative_error: if is_exact { 0.0 } else { call.relative_error() },
+        tolerance: if is_exact { 0.0 } else { tolerance },
         first: call.first.as_ref().map(|first| Finding {
             rank,
             what: words(first),
         }),
-        ..Verdict::default()
-    };
-    match numbers {
-        Numbers::Integers => Verdict {
-            exact_elements: call.elements,
-            ..found
-        },
-        Numbers::Reals => Verdict {
-            relative_error: call.relative_error(),
-            tolerance,
-            ..found
-        },
     }
 }
 
@@ -62,23 +54,24 @@ pub(crate) fn possible(batch: &[(Call, Set)], has_graph: bool) -> Batch {
 }
 
 /// Verifies candidates, one after the other.
-pub struct Verifier<B: Backend> {
+pub struct Verifier<'a, B: ExecuteBackend> {
+    session: &'a Session<B>,
     /// The outputs of the calls of a batch, one after the other.
     kept: Option<B::Memory>,
     /// One output of one call, on the host.
     downloaded: Vec<u8>,
 }
 
-impl<B: ExecuteBackend> Default for Verifier<B> {
-    fn default() -> Self {
+impl<'a, B: ExecuteBackend> Verifier<'a, B> {
+    /// With no memory for outputs yet.
+    pub fn new(session: &'a Session<B>) -> Self {
         Self {
+            session,
             kept: None,
             downloaded: Vec::new(),
         }
     }
-}
 
-impl<B: ExecuteBackend> Verifier<B> {
     /// Makes the calls of each of `batches`, as graphs only where there is one, and compares. Collective; the
     /// verdict is that of all ranks. What has no output is right.
     ///
@@ -86,7 +79,6 @@ impl<B: ExecuteBackend> Verifier<B> {
     /// A rank did not come; within, what failed on some rank though all of them came.
     pub fn verify(
         &mut self,
-        session: &Session<B>,
         candidate: &dyn Candidate,
         batches: &[Batch],
     ) -> Result<Result<Verdict>> {
@@ -99,24 +91,26 @@ impl<B: ExecuteBackend> Verifier<B> {
             let mut found = Verdict::default();
             for batch in batches {
                 let calls = possible(batch, has_graph);
-                self.call_all(session, (candidate, &outputs), &calls)?;
-                found = self.compare(session, (candidate, &outputs), &calls, found)?;
+                self.call_all((candidate, &outputs), &calls)?;
+                found = self.compare((candidate, &outputs), &calls, found)?;
             }
             Ok(found)
         });
-        let all = session.attempt(&format!("verification of {}", candidate.name()), mine)?;
+        let all = self
+            .session
+            .attempt(&format!("verification of {}", candidate.name()), mine)?;
         Ok(all.map(Verdict::of_ranks))
     }
 
     fn call_all(
         &mut self,
-        session: &Session<B>,
         (candidate, outputs): (&dyn Candidate, &[Output]),
         calls: &[(Call, Set)],
     ) -> Result<()> {
+        let session = self.session;
         let (backend, stream) = (&session.backend, &session.stream);
         let each: usize = outputs.iter().map(|output| output.bytes).sum();
-        let mut to = self.room(session, calls.len() * each)?;
+        let mut to = self.room(calls.len() * each)?;
         for (i, &(how, set)) in calls.iter().enumerate() {
             if i == 0 || calls[i - 1].1.numbers != set.numbers {
                 candidate.prepare(set.numbers)?;
@@ -143,7 +137,6 @@ impl<B: ExecuteBackend> Verifier<B> {
 
     fn compare(
         &mut self,
-        session: &Session<B>,
         (candidate, outputs): (&dyn Candidate, &[Output]),
         calls: &[(Call, Set)],
         mut found: Verdict,
@@ -151,7 +144,7 @@ impl<B: ExecuteBackend> Verifier<B> {
         let Some(memory) = &self.kept else {
             return Ok(found);
         };
-        let mut from = memory.address();
+        let (session, mut from) = (self.session, memory.address());
         for (i, &(how, set)) in calls.iter().enumerate() {
             let (mut call, mut tolerance) = (Comparison::default(), 0.0f64);
             let mut culprit = None;
@@ -183,11 +176,11 @@ impl<B: ExecuteBackend> Verifier<B> {
     }
 
     /// Memory for outputs, larger than before where that is too small.
-    fn room(&mut self, session: &Session<B>, bytes: usize) -> Result<DevicePtr> {
+    fn room(&mut self, bytes: usize) -> Result<DevicePtr> {
         let large = |memory: &B::Memory| memory.bytes() >= bytes;
         if !self.kept.as_ref().is_some_and(large) {
             self.kept = None;
-            self.kept = Some(session.backend.allocate(bytes.max(1))?);
+            self.kept = Some(self.session.backend.allocate(bytes.max(1))?);
         }
         let memory = self.kept.as_ref();
         Ok(memory.map_or(DevicePtr::NULL, |memory| memory.address()))

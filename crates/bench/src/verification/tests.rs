@@ -21,7 +21,7 @@ use warpweave_overlap::plan::{
 };
 use warpweave_overlap::{Operation, Problem};
 use warpweave_report::Kind;
-use warpweave_symm_mem::{DType, Host};
+use warpweave_symm_mem::{Backend, DType, Host};
 
 const WORLD: usize = 3;
 const MAIN: StreamId = StreamId::MAIN;
@@ -87,7 +87,7 @@ fn verdict(
         let sets = [(Numbers::Integers, 2), (Numbers::Reals, 1)];
         let mut candidate = made(session, (matrices, &sets), &implementation()).unwrap();
         candidate.first_call().unwrap();
-        let found = Verifier::default().verify(session, &candidate, &batches(&sets));
+        let found = Verifier::new(session).verify(&candidate, &batches(&sets));
         found.unwrap().unwrap()
     });
     assert!(verdicts.iter().all(|v| v.wrong == verdicts[0].wrong));
@@ -289,14 +289,8 @@ fn a_plan_whose_first_call_fails_is_taken_out_and_the_others_go_on() {
             progress: Progress::new(session.rank()),
             schedules: RefCell::new(Schedules::new(&[])),
         };
-        let stage = Stage {
-            run: &run,
-            place: (0, 1),
-            label: String::new(),
-        };
-        let batches = batches(&sets);
-        let (all, mut verifier) = ([0, 1, 2], Verifier::default());
-        let times = stage.measure(&mut entrants, &all, &mut verifier, [&batches, &[]]);
+        let mut stage = Stage::new(&run, (0, 1), String::new());
+        let times = stage.measure(&mut entrants, &[0, 1, 2], [&batches(&sets), &[]]);
         let ran: Vec<_> = times.unwrap().iter().map(Option::is_some).collect();
         assert_eq!(ran, [true, false, true]);
         let failed = entrants.each_ref().map(|entrant| entrant.failed);

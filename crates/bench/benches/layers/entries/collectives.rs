@@ -9,7 +9,10 @@ use super::sizes;
 use crate::lockstep::Entry;
 use crate::timed::on_device;
 
-pub fn entries<'a, B: NcclBackend>(session: &'a Session<B>, clock: &'a Clock<B>) -> Vec<Entry<'a>> {
+pub fn entries<'a, B: NcclBackend>(
+    session: &'a Session<B>,
+    clock: &'a Clock<'a, B>,
+) -> Vec<Entry<'a>> {
     let mut entries = Vec::new();
     for operation in DEFAULT_OPERATIONS {
         for bytes in sizes::<B>() {
@@ -20,7 +23,7 @@ pub fn entries<'a, B: NcclBackend>(session: &'a Session<B>, clock: &'a Clock<B>)
                     long: false,
                     make: Box::new(move || {
                         let row = alone(session, operation, bytes, by_nccl)?;
-                        Ok(row.map(|row| on_device(session, clock, row)))
+                        Ok(row.map(|row| on_device(clock, row)))
                     }),
                 });
             }

@@ -14,7 +14,7 @@ const BYTES: usize = 1 << 20;
 
 pub fn entries<'a, B: ExecuteBackend>(
     session: &'a Session<B>,
-    clock: &'a Clock<B>,
+    clock: &'a Clock<'a, B>,
 ) -> Vec<Entry<'a>> {
     let entry = |name: &str, make: Box<dyn Fn() -> Made<'a> + 'a>| Entry {
         group: "memory".into(),
@@ -73,7 +73,7 @@ fn register_warm<B: ExecuteBackend>(session: &Session<B>) -> Made<'_> {
 }
 
 /// A signal to every other rank, and the wait for theirs.
-fn signal<'a, B: ExecuteBackend>(session: &'a Session<B>, clock: &'a Clock<B>) -> Made<'a> {
+fn signal<'a, B: ExecuteBackend>(session: &'a Session<B>, clock: &'a Clock<'a, B>) -> Made<'a> {
     let pad = SignalPad::new(&session.backend, &session.exchange, "bench", 1)?;
     let pad = std::rc::Rc::new(pad);
     let (looked_at, peers) = (pad.clone(), session.peers());
@@ -85,5 +85,5 @@ fn signal<'a, B: ExecuteBackend>(session: &'a Session<B>, clock: &'a Clock<B>) -
         }),
         end: Box::new(move || end(session, || Ok(looked_at.check(&session.stream)?))),
     };
-    Ok(Ok(on_device(session, clock, signal)))
+    Ok(Ok(on_device(clock, signal)))
 }

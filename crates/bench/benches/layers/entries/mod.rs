@@ -20,7 +20,7 @@ use crate::lockstep::Entry;
 /// A suite has nothing to measure.
 pub fn all<'a, B: NcclBackend>(
     session: &'a Session<B>,
-    clock: &'a Clock<B>,
+    clock: &'a Clock<'a, B>,
 ) -> Result<Vec<Entry<'a>>> {
     let mut entries = memory::entries(session, clock);
     entries.extend(exchange::entries(session));

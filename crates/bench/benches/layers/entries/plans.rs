@@ -20,7 +20,7 @@ const SETS: usize = 2;
 /// A suite has nothing to measure.
 pub fn entries<'a, B: ExecuteBackend>(
     session: &'a Session<B>,
-    clock: &'a Clock<B>,
+    clock: &'a Clock<'a, B>,
 ) -> Result<Vec<Entry<'a>>> {
     let quick = suite::named("quick").map_err(BenchError::Usage)?;
     let mut entries = of_suite(session, clock, &suite::GEMM)?;
@@ -34,7 +34,7 @@ const GEMMS: &str = "gemm";
 
 fn of_suite<'a, B: ExecuteBackend>(
     session: &'a Session<B>,
-    clock: &'a Clock<B>,
+    clock: &'a Clock<'a, B>,
     suite: &Suite,
 ) -> Result<Vec<Entry<'a>>> {
     let Some(&sizes) = suite.problems(B::KIND, session.world()).first() else {
@@ -61,7 +61,7 @@ fn of_suite<'a, B: ExecuteBackend>(
 
 fn plan<'a, B: ExecuteBackend>(
     session: &'a Session<B>,
-    clock: &'a Clock<B>,
+    clock: &'a Clock<'a, B>,
     (operation, implementation): (Option<Operation>, &Implementation),
     sizes: Sizes,
 ) -> Made<'a> {
@@ -75,5 +75,5 @@ fn plan<'a, B: ExecuteBackend>(
     };
     candidate.take(&mut InputSets::new(matrices, &[(Numbers::Reals, SETS)]))?;
     candidate.tune()?;
-    Ok(Ok(on_device(session, clock, candidate)))
+    Ok(Ok(on_device(clock, candidate)))
 }

@@ -20,7 +20,10 @@ enum Direction {
     Put,
 }
 
-pub fn entries<'a, B: NcclBackend>(session: &'a Session<B>, clock: &'a Clock<B>) -> Vec<Entry<'a>> {
+pub fn entries<'a, B: NcclBackend>(
+    session: &'a Session<B>,
+    clock: &'a Clock<'a, B>,
+) -> Vec<Entry<'a>> {
     let mut entries = Vec::new();
     for transport in TransferMethod::ALL {
         for (direction, name) in [(Direction::Get, "get"), (Direction::Put, "put")] {
@@ -39,7 +42,7 @@ pub fn entries<'a, B: NcclBackend>(session: &'a Session<B>, clock: &'a Clock<B>)
 
 fn transfer<'a, B: NcclBackend>(
     session: &'a Session<B>,
-    clock: &'a Clock<B>,
+    clock: &'a Clock<'a, B>,
     (transport, direction): (TransferMethod, Direction),
     bytes: usize,
 ) -> Made<'a> {
@@ -106,5 +109,5 @@ fn transfer<'a, B: NcclBackend>(
         enqueue: Box::new(enqueue),
         end: Box::new(move || end(session, || Ok(looked_at.check(stream)?))),
     };
-    Ok(Ok(on_device(session, clock, transfer)))
+    Ok(Ok(on_device(clock, transfer)))
 }

@@ -17,9 +17,8 @@ use warpweave_overlap::plan::{Scales, shard};
 use warpweave_symm_mem::{DType, Exchange, Host, SymmetricBuffer};
 
 use super::comparison::{Comparison, Expectation};
-use crate::candidate::Set;
 use crate::error::Result;
-use crate::inputs::{Matrices, Numbers, Source, on_threads, part, rows_of};
+use crate::inputs::{Matrices, Numbers, Set, Source, on_threads, part, rows_of};
 use crate::session::{ExecuteBackend, Session};
 
 /// Up to this many multiply-adds a rank computes by the definition with sums in f64; larger GEMMs take the
@@ -37,22 +36,19 @@ impl References {
         matrices: Matrices,
         sets: &[(Numbers, usize)],
     ) -> Result<Rc<Self>> {
-        let of = |&(numbers, sets): &(Numbers, usize)| {
-            (0..sets).map(move |set| ReferenceOf {
-                matrices,
-                numbers,
-                set,
-            })
+        let sets_of = |&(numbers, sets): &(Numbers, usize)| {
+            (0..sets).map(move |index| Set { numbers, index })
         };
-        let each = sets.iter().flat_map(of);
-        let each = each.map(|of| Reference::compute(&session.node, of, session.threads()));
+        let each = sets.iter().flat_map(sets_of).map(|set| {
+            let of = ReferenceOf { matrices, set };
+            Reference::compute(&session.node, of, session.threads())
+        });
         Ok(Rc::new(Self(each.collect::<Result<_>>()?)))
     }
 
     /// That of a set.
     pub fn of(&self, set: Set) -> Option<&Reference> {
-        let is_it = |of: &ReferenceOf| (of.numbers, of.set) == (set.numbers, set.index);
-        self.0.iter().find(|reference| is_it(&reference.of))
+        self.0.iter().find(|reference| reference.of.set == set)
     }
 }
 
@@ -69,10 +65,8 @@ pub struct Reference {
 pub struct ReferenceOf {
     /// The matrices that go in.
     pub matrices: Matrices,
-    /// Kind of numbers.
-    pub numbers: Numbers,
     /// Input set.
-    pub set: usize,
+    pub set: Set,
 }
 
 impl ReferenceOf {
@@ -80,7 +74,7 @@ impl ReferenceOf {
     pub fn expectation(&self, matrix: Matrix) -> Expectation {
         let computed = matches!(matrix, Matrix::C | Matrix::ResidualOut);
         Expectation {
-            numbers: self.numbers,
+            numbers: self.set.numbers,
             dtype: matrix.dtype(&self.matrices.problem),
             narrow: self.matrices.problem.scaling != Scaling::None,
             terms: if computed { self.matrices.problem.k } else { 0 },
@@ -100,7 +94,7 @@ impl ReferenceOf {
 
     /// Whether the absolute values of partial results are needed.
     fn has_magnitudes(&self) -> bool {
-        self.numbers == Numbers::Reals && self.matrices.summands > 1
+        self.set.numbers == Numbers::Reals && self.matrices.summands > 1
     }
 
     /// `rows` of the GEMM, and of the sums of absolute values where they are needed.
@@ -205,7 +199,7 @@ impl ReferenceOf {
     }
 
     fn source(&self, matrix: Matrix) -> Source {
-        self.matrices.source(matrix, self.numbers, self.set)
+        self.matrices.source(matrix, self.set)
     }
 }
 
@@ -284,7 +278,7 @@ impl Reference {
         let residual = of.source(Matrix::Residual).row(row, 0..n);
         let weight = of.source(Matrix::NormWeight).row(0, 0..n);
         let epsilon = Operation::EPSILON;
-        let [sum, normalized] = match of.numbers {
+        let [sum, normalized] = match of.set.numbers {
             Numbers::Integers => {
                 add_rms_norm(dtype, [x, &residual, &weight], epsilon).map(|wanted| norm::Row {
                     wanted,

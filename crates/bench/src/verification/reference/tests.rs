@@ -111,8 +111,7 @@ fn reference_of(operation: Operation, dtype: DType, numbers: Numbers) -> Referen
     let problem = Problem::new(7, 5, 33, dtype);
     ReferenceOf {
         matrices: Matrices::of(Some(operation), 3, &problem),
-        numbers,
-        set: 2,
+        set: Set { numbers, index: 2 },
     }
 }
 
@@ -256,11 +255,10 @@ fn y_is_x_to_the_bit() {
     let problem = Problem::new(6, 2, 4, DType::Bf16);
     let of = ReferenceOf {
         matrices: Matrices::of(Some(Operation::MatmulOverlappingAllGather), 3, &problem),
-        numbers: Numbers::Reals,
-        set: 1,
+        set: Set::reals(1),
     };
     let reference = alone(of);
-    let x = of.matrices.source(Matrix::X, Numbers::Reals, 1);
+    let x = of.source(Matrix::X);
     let mut gathered = x.bytes(&rows_from(Matrix::X, 0..9, 4), 1);
     let y = rows_from(Matrix::Y, 0..9, 4);
     let right = reference.compare(&y, &gathered, 2);
@@ -284,12 +282,14 @@ fn a_sparse_gemm_is_that_of_the_definition() {
         let problem = Problem::new(7, 5, 300, DType::Bf16);
         let mut of = ReferenceOf {
             matrices: Matrices::of(Some(operation), 3, &problem),
-            numbers: Numbers::Integers,
-            set: 1,
+            set: Set {
+                numbers: Numbers::Integers,
+                index: 1,
+            },
         };
         assert_eq!(of.matrices.summands, summands);
         of.matrices.summands = 3;
-        assert!(of.matrices.source(Matrix::A, Numbers::Integers, 1).stride > 1);
+        assert!(of.source(Matrix::A).stride > 1);
         let wanted = by_definition(&of);
         assert!(wanted.iter().any(|c| *c != 0.0));
         let mut out = vec![f32::NAN; 7 * 5];
