@@ -4,7 +4,7 @@
 use std::io::Write;
 use std::time::Duration;
 
-use warpweave_comm::Job;
+use warpweave_comm::{Job, Store};
 use warpweave_symm_mem::{Cuda, Host};
 
 use crate::cli::Device;
@@ -48,7 +48,8 @@ fn on<B: NcclBackend>(
 ) -> Result<bool> {
     // A stalled rank must outlive both the waits on the device and the exchange in which it is missed.
     let patience = backend.timeout() * 3 + job.timeout() + Duration::from_secs(1);
-    let session = Session::join(job, backend, Injection::new(fault, job.rank(), patience))?;
+    let injection = Injection::new(fault, job.rank(), patience);
+    let session = Session::new(Store::join(job)?, backend, injection)?;
     // Rank 0 keeps the store until all have come this far.
     let outcome = part
         .run(&session)

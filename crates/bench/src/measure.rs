@@ -67,16 +67,9 @@ impl Sizes {
     }
 }
 
-/// What was measured.
-pub struct Measurement {
-    /// The machine in TOML.
-    pub machine: String,
-    /// The times of collectives.
-    pub costs: Costs,
-}
-
-/// Measures this job's machine. Collective; every rank gets the same.
-pub fn run<B: NcclBackend>(session: &Session<B>) -> Result<Measurement> {
+/// Measures this job's machine. Collective; every rank gets the same: the machine in TOML, and the times of
+/// collectives.
+pub fn run<B: NcclBackend>(session: &Session<B>) -> Result<(String, Costs)> {
     let sizes = Sizes::of(B::KIND);
     let progress = Progress::new(session.rank());
     let mut found = Found::new(session)?;
@@ -90,8 +83,7 @@ pub fn run<B: NcclBackend>(session: &Session<B>) -> Result<Measurement> {
         _ => found.collectives(session, &sizes)?,
     };
     found.machine.validate()?;
-    let machine = found.machine.to_toml(&found.remarks);
-    Ok(Measurement { machine, costs })
+    Ok((found.machine.to_toml(&found.remarks), costs))
 }
 
 /// The machine as far as it is known, and what its file says of figures that are not measured.

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use warpweave_comm::Store;
 use warpweave_comm::exchange::LocalExchange;
-use warpweave_comm::{Job, Store};
 use warpweave_symm_mem::{Exchange, ExchangeError, Memory, Nodes, Priority, SubExchange};
 
 use crate::error::{BenchError, Result};
@@ -36,15 +36,7 @@ pub struct Session<B: ExecuteBackend> {
 }
 
 impl<B: ExecuteBackend> Session<B> {
-    /// Joins `job` with `backend` as this rank's device.
-    ///
-    /// # Errors
-    /// The store cannot be joined, or the device has no stream.
-    pub fn join(job: &Job, backend: B, injection: Injection) -> Result<Self> {
-        Self::new(Store::join(job)?, backend, injection)
-    }
-
-    /// As [`Session::join`], with a store that this rank has joined. Collective.
+    /// With `backend` as this rank's device, in the job whose `store` this rank has joined. Collective.
     ///
     /// # Errors
     /// A rank did not come; the device has no stream.

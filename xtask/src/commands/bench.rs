@@ -93,7 +93,7 @@ pub fn suite(options: &Options, place: &Place) -> Result<()> {
                  measured before",
             ));
         }
-        true => Some(Python::with_torch()?),
+        true => Some(Python::with_torch(Python::candidates())?),
         false => None,
     };
     let args = options.arguments(place.results("baselines"));

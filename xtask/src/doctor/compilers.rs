@@ -84,7 +84,7 @@ fn refused(error: &Error) -> Answer {
 }
 
 fn python() -> Answer {
-    match Python::find() {
+    match Python::with_pip(Python::candidates()) {
         Ok(python) => {
             let version =
                 process::first_line(python.name(), &["-m", "pip", "--version"]).unwrap_or_default();

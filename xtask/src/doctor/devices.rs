@@ -101,14 +101,13 @@ fn models(listed: &str) -> Vec<String> {
 /// Whether a rank with these variables may use NVLink multicast.
 fn multicast(variable: impl Fn(&str) -> Option<String>) -> Answer {
     let is = |name: &str, value: &str| variable(name).is_some_and(|set| set.trim() == value);
-    let mut refused = vec![
+    let refused = [
         ("NCCL_NVLS_ENABLE", "0"),
         ("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1"),
         ("NVSHMEM_DISABLE_NVLS", "1"),
     ];
-    refused.retain(|(name, value)| is(name, value));
+    let refused = refused.iter().filter(|(name, value)| is(name, value));
     let refused: Vec<_> = refused
-        .iter()
         .map(|(name, value)| format!("{name}={value}"))
         .collect();
     let refused = refused.join(", ");

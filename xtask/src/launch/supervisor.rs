@@ -10,7 +10,7 @@
 //! In every state the job is over when the last rank has ended.
 
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -117,13 +117,9 @@ impl Supervisor {
 
     /// The next event; `None` when the state's deadline passes first.
     fn next(&self) -> Option<Event> {
-        let received = match self.until {
-            Some(until) => self
-                .events
-                .recv_timeout(until.saturating_duration_since(Instant::now())),
-            None => self.events.recv().map_err(RecvTimeoutError::from),
-        };
-        received.ok()
+        let left = |until: Instant| until.saturating_duration_since(Instant::now());
+        let left = self.until.map_or(Duration::MAX, left);
+        self.events.recv_timeout(left).ok()
     }
 
     fn ended(&mut self, index: usize) {

@@ -47,7 +47,8 @@ pub fn provide(toolchain: &Path, wanted: &[&Component]) -> Result<()> {
             }
             if !is_there() {
                 remove_stale(toolchain)?;
-                let found = python.take().map_or_else(Python::find, Ok)?;
+                let found = python.take();
+                let found = found.map_or_else(|| Python::with_pip(Python::candidates()), Ok)?;
                 make(toolchain, component, &pins, &found)?;
                 python = Some(found);
                 state = "provided";

@@ -12,17 +12,16 @@ use crate::process;
 pub struct Python(OsString);
 
 impl Python {
-    /// One that has pip: `WARPWEAVE_PYTHON` if it is set, else `python3` or `python`.
-    pub fn find() -> Result<Self> {
-        Self::first(candidates())
+    /// Where to look: at `WARPWEAVE_PYTHON` if it is set, else at `python3` and `python`.
+    pub fn candidates() -> Vec<OsString> {
+        match std::env::var_os("WARPWEAVE_PYTHON").filter(|name| !name.is_empty()) {
+            Some(named) => vec![named],
+            None => vec!["python3".into(), "python".into()],
+        }
     }
 
-    /// The same for one that has PyTorch with symmetric memory.
-    pub fn with_torch() -> Result<Self> {
-        Self::with_torch_of(candidates())
-    }
-
-    pub(crate) fn with_torch_of(candidates: Vec<OsString>) -> Result<Self> {
+    /// The first of `candidates` that has PyTorch with symmetric memory.
+    pub fn with_torch(candidates: Vec<OsString>) -> Result<Self> {
         let tried = listed(&candidates);
         let has_torch = |python: &Self| python.runs("import torch.distributed._symmetric_memory");
         let found = candidates.into_iter().map(Self).find(has_torch);
@@ -35,7 +34,8 @@ impl Python {
         })
     }
 
-    pub(super) fn first(candidates: Vec<OsString>) -> Result<Self> {
+    /// The first that has pip.
+    pub fn with_pip(candidates: Vec<OsString>) -> Result<Self> {
         let tried = listed(&candidates);
         let is_recent =
             |python: &Self| python.runs("import sys; sys.exit(sys.version_info < (3, 8))");
@@ -82,11 +82,4 @@ impl Python {
 fn listed(programs: &[OsString]) -> String {
     let names: Vec<_> = programs.iter().map(|name| name.to_string_lossy()).collect();
     names.join(", ")
-}
-
-fn candidates() -> Vec<OsString> {
-    match std::env::var_os("WARPWEAVE_PYTHON").filter(|name| !name.is_empty()) {
-        Some(named) => vec![named],
-        None => vec!["python3".into(), "python".into()],
-    }
 }

@@ -24,7 +24,11 @@ esac
     script(&path, &body);
     let toolchain = root.path().join("toolchain");
     fs::create_dir(&toolchain).unwrap();
-    (root, toolchain, Python::first(vec![path.into()]).unwrap())
+    (
+        root,
+        toolchain,
+        Python::with_pip(vec![path.into()]).unwrap(),
+    )
 }
 
 /// The message of a download or a wheel that fails so.
@@ -107,7 +111,7 @@ fn a_missing_python_and_a_missing_pip_differ() {
     script(&path, "case \"$*\" in *pip*) exit 1;; esac");
     for (program, expected) in [("absent", "no Python 3.8"), ("bare", "has no pip")] {
         let path = root.path().join(program);
-        let message = Python::first(vec![path.into()]).unwrap_err().to_string();
+        let message = Python::with_pip(vec![path.into()]).unwrap_err().to_string();
         assert!(message.contains(expected), "{message}");
     }
 }

@@ -31,17 +31,17 @@ struct Measure<'a>(&'a MeasureArgs);
 impl Part for Measure<'_> {
     fn run<B: NcclBackend>(self, session: &Session<B>) -> Result<bool> {
         let kept = Measured::of_ranks(&session.backend, session.exchange.as_ref())?;
-        let found = measure::run(session)?;
+        let (machine, costs) = measure::run(session)?;
         if session.rank() > 0 {
             return Ok(true);
         }
         match &self.0.out {
-            Some(path) => file::write(path, &found.machine)?,
-            None => std::io::stdout().write_all(found.machine.as_bytes())?,
+            Some(path) => file::write(path, &machine)?,
+            None => std::io::stdout().write_all(machine.as_bytes())?,
         }
         if let Some(kept) = kept {
-            log(&kept.write(Figures::Machine, &found.machine)?);
-            keep_costs(&kept, found.costs)?;
+            log(&kept.write(Figures::Machine, &machine)?);
+            keep_costs(&kept, costs)?;
         }
         Ok(true)
     }

@@ -87,31 +87,25 @@ impl Source {
         if all.is_empty() {
             return all;
         }
-        let rows = rows_of(part);
+        let (rows, key, first) = (rows_of(part), self.key(), part.cols.start);
+        let element = |line: usize, i: usize| match part.transposed {
+            false => self.element(key, rows[line], first + i),
+            true => self.element(key, rows[i], first + line),
+        };
         let share = lines.div_ceil(threads.max(1));
         let share = share.max(LEAST_SHARE.div_ceil(length));
         on_threads(
             all.chunks_mut(share * length * size).enumerate(),
             |(i, lines)| {
                 let mut values = vec![0.0; length];
-                for (j, out) in lines.chunks_mut(length * size).enumerate() {
-                    self.line(part, &rows, i * share + j, &mut values);
+                for (line, out) in (i * share..).zip(lines.chunks_mut(length * size)) {
+                    let each = values.iter_mut().enumerate();
+                    each.for_each(|(i, value)| *value = element(line, i));
                     put(&values, out);
                 }
             },
         );
         all
-    }
-
-    /// The `line`-th row of the buffer that holds `part`, whose rows of the matrix are `rows`.
-    fn line(&self, part: &Operand, rows: &[usize], line: usize, out: &mut [f32]) {
-        let (key, first) = (self.key(), part.cols.start);
-        for (i, value) in out.iter_mut().enumerate() {
-            *value = match part.transposed {
-                false => self.element(key, rows[line], first + i),
-                true => self.element(key, rows[i], first + line),
-            };
-        }
     }
 }
 

@@ -136,7 +136,7 @@ impl From<Scheduled> for Implementation {
 /// What a candidate calls.
 enum Calls<'a, B: ExecuteBackend> {
     /// A plan with operands of its own.
-    Bound(Bound<B>),
+    Bound(Box<Bound<B>>),
     /// A schedule at any M.
     Scheduled(ScheduledCalls<'a, B>),
 }
@@ -159,18 +159,18 @@ impl<B: ExecuteBackend> Calls<'_, B> {
 
     /// Enqueues a call at M = `m`, which for a bound plan is its own.
     fn run(&self, m: usize) -> Result<()> {
-        Ok(match self {
-            Calls::Bound(bound) => bound.run()?,
-            Calls::Scheduled(calls) => calls.run(m)?,
-        })
+        match self {
+            Calls::Bound(bound) => Ok(bound.run()?),
+            Calls::Scheduled(calls) => calls.run(m),
+        }
     }
 
     /// Captures a call in a graph.
     fn capture(&mut self) -> Result<()> {
-        Ok(match self {
-            Calls::Bound(bound) => bound.capture()?,
-            Calls::Scheduled(calls) => calls.capture()?,
-        })
+        match self {
+            Calls::Bound(bound) => Ok(bound.capture()?),
+            Calls::Scheduled(calls) => calls.capture(),
+        }
     }
 }
 
@@ -240,7 +240,7 @@ impl<'a, B: ExecuteBackend> PlanCandidate<'a, B> {
     pub fn of_plans(session: &'a Session<B>, plans: Vec<Plan>) -> Result<Self> {
         let checked = Checked::prove(plans)?;
         let bound = session.executor.bind(&checked, &session.stream)?;
-        Ok(Self::of_calls(session, Calls::Bound(bound)))
+        Ok(Self::of_calls(session, Calls::Bound(bound.into())))
     }
 
     /// Binds a plan that is not proved, as [`PlanCandidate::of_plans`] does. Collective.
@@ -250,7 +250,7 @@ impl<'a, B: ExecuteBackend> PlanCandidate<'a, B> {
     pub unsafe fn of_unproved(session: &'a Session<B>, plan: Plan) -> Result<Self> {
         // SAFETY: the caller's obligation.
         let bound = unsafe { session.executor.bind_unchecked(plan, &session.stream)? };
-        Ok(Self::of_calls(session, Calls::Bound(bound)))
+        Ok(Self::of_calls(session, Calls::Bound(bound.into())))
     }
 
     fn of_calls(session: &'a Session<B>, calls: Calls<'a, B>) -> Self {
@@ -296,10 +296,10 @@ impl<'a, B: ExecuteBackend> PlanCandidate<'a, B> {
         self.load(Set::reals(0))?;
         self.run()?;
         self.synchronize()?;
-        Ok(match &mut self.calls {
-            Calls::Bound(bound) => bound.tune(&self.session.executor)?,
-            Calls::Scheduled(calls) => calls.tune()?,
-        })
+        match &mut self.calls {
+            Calls::Bound(bound) => Ok(bound.tune(&self.session.executor)?),
+            Calls::Scheduled(calls) => calls.tune(),
+        }
     }
 
     fn wrong(&self, operand: &Operand, why: String) -> BenchError {
@@ -405,10 +405,11 @@ impl<B: ExecuteBackend> Candidate for PlanCandidate<'_, B> {
 
     fn synchronize(&self) -> Result<()> {
         let session = self.session;
-        Ok(match &self.calls {
-            Calls::Bound(bound) => bound.synchronize()?,
-            Calls::Scheduled(_) => session.executor.synchronize(&session.stream)?,
-        })
+        let ended = match &self.calls {
+            Calls::Bound(bound) => bound.synchronize(),
+            Calls::Scheduled(_) => session.executor.synchronize(&session.stream),
+        };
+        Ok(ended?)
     }
 
     fn enqueue_us(&self, calls: usize) -> Result<[Vec<f64>; 2]> {

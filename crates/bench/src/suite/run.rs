@@ -168,8 +168,13 @@ pub fn run<B: NcclBackend>(
         peers: None,
         results: Vec::new(),
         means: Vec::new(),
-        notes: host_note(kind).into_iter().collect(),
+        notes: Vec::new(),
     };
+    if kind == BackendKind::Host {
+        let note = "Host backend: processes and memory of one machine. The results are verified; \
+                    the times say nothing about GPUs, NVLink or NCCL.";
+        report.notes.push(note.into());
+    }
     match is_of_collectives {
         true => collectives::measure(&run, &mut report, &mut each)?,
         false => {
@@ -242,13 +247,4 @@ fn require_same_settings<B: NcclBackend>(
         require_same(session.exchange.as_ref(), what, &value)?;
     }
     Ok(())
-}
-
-/// A finding that no table shows.
-fn host_note(kind: BackendKind) -> Option<String> {
-    (kind == BackendKind::Host).then(|| {
-        "Host backend: processes and memory of one machine. The results are verified; \
-         the times say nothing about GPUs, NVLink or NCCL."
-            .into()
-    })
 }
