@@ -113,7 +113,7 @@ impl<'a, B: NcclBackend> Row<'a, B> {
         libraries: &Rc<Libraries<'a, B>>,
         arena: &Rc<Arena<B>>,
         method: Method,
-        mut call: Collective,
+        call: Collective,
         layers: Option<Layers<B>>,
     ) -> Result<Result<Self, String>> {
         if let Some(Err(reason)) = libraries.communicator(method) {
@@ -126,11 +126,10 @@ impl<'a, B: NcclBackend> Row<'a, B> {
             Method::Ours(Variant::Multimem | Variant::MulticastCopy) => Place::Multicast,
             Method::Ours(_) => Place::Symmetric,
         };
-        let bytes = bytes_of(&call, libraries.session.world());
-        match arena.operands(place, bytes)? {
-            Ok([input, output]) => (call.input, call.output) = (input, output),
+        let call = match arena.placed(place, call)? {
+            Ok(call) => call,
             Err(reason) => return Ok(Err(reason)),
-        }
+        };
         if let Method::Ours(variant) = method
             && let Err(reason) = if_available(libraries.ours.validate(&call, variant))?
         {
@@ -141,7 +140,7 @@ impl<'a, B: NcclBackend> Row<'a, B> {
             libraries: libraries.clone(),
             arena: arena.clone(),
             method,
-            bytes,
+            bytes: bytes_of(&call, libraries.session.world()),
             layers,
             graph: None,
         }))

@@ -93,14 +93,11 @@ impl<B: NcclBackend> Arena<B> {
         Ok(())
     }
 
-    /// Input and output of these many bytes in `place`, or why there is no such memory.
-    pub fn operands(
-        &self,
-        place: Place,
-        bytes: [usize; 2],
-    ) -> Result<Result<[Operand; 2], String>> {
+    /// `call` with its operands in `place`, or why there is no such memory.
+    pub fn placed(&self, place: Place, call: Collective) -> Result<Result<Collective, String>> {
         let [input, output] = &self.symmetric;
-        Ok(match place {
+        let bytes = bytes_of(&call, input.world());
+        let operands = match place {
             Place::Symmetric => Ok([
                 Operand::symmetric(input, 0, bytes[0])?,
                 Operand::symmetric(output, 0, bytes[1])?,
@@ -122,21 +119,24 @@ impl<B: NcclBackend> Arena<B> {
                     .map(|w| Operand::local(DevicePtr(w.address())))),
                 Err(reason) => Err(reason.clone()),
             },
-        })
+        };
+        Ok(operands.map(|[input, output]| Collective {
+            input,
+            output,
+            ..call
+        }))
     }
 
     /// The variant that the library chooses for `call`, with multicast addresses where there are any.
-    pub fn select(&self, ours: &Collectives<B>, mut call: Collective) -> Result<Option<Variant>> {
-        let bytes = bytes_of(&call, self.symmetric[0].world());
-        let mut operands = self.operands(Place::Multicast, bytes)?;
-        if operands.is_err() {
-            operands = self.operands(Place::Symmetric, bytes)?;
-        }
-        let Ok([input, output]) = operands else {
-            return Ok(None);
+    pub fn select(&self, ours: &Collectives<B>, call: Collective) -> Result<Option<Variant>> {
+        let placed = match self.placed(Place::Multicast, call)? {
+            Err(_) => self.placed(Place::Symmetric, call)?,
+            placed => placed,
         };
-        (call.input, call.output) = (input, output);
-        Ok(if_available(ours.select(&call))?.ok())
+        Ok(match placed {
+            Ok(call) => if_available(ours.select(&call))?.ok(),
+            Err(_) => None,
+        })
     }
 
     /// The numbers of a set, counted round and round.

@@ -23,19 +23,17 @@ pub(super) fn measure(args: &MeasureArgs) -> Result<bool> {
     if let Some(path) = &args.out {
         check_place("--out", path)?;
     }
-    job::take_part(&Job::from_env()?, args.device, None, Measure(args))
+    job::take_part(&Job::from_env()?, args.device, None, args)
 }
 
-struct Measure<'a>(&'a MeasureArgs);
-
-impl Part for Measure<'_> {
+impl Part for &MeasureArgs {
     fn run<B: NcclBackend>(self, session: &Session<B>) -> Result<bool> {
         let kept = Measured::of_ranks(&session.backend, session.exchange.as_ref())?;
         let (machine, costs) = measure::run(session)?;
         if session.rank() > 0 {
             return Ok(true);
         }
-        match &self.0.out {
+        match &self.out {
             Some(path) => file::write(path, &machine)?,
             None => std::io::stdout().write_all(machine.as_bytes())?,
         }

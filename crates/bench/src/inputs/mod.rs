@@ -73,16 +73,12 @@ pub struct Matrices {
 impl Matrices {
     /// Those of `operation` among `world` ranks; of a GEMM without communication if there is none.
     pub fn of(operation: Option<Operation>, world: usize, problem: &Problem) -> Self {
-        let split = |operation: Operation| operation.gemm(world, problem).2 < problem.k;
+        let split = |operation: &Operation| operation.gemm(world, problem).2 < problem.k;
         let operands = operation.map(|o| o.operands((0, world), problem, None));
         let has = |matrix| operands.iter().flatten().any(|o| o.matrix == matrix);
         Self {
             problem: *problem,
-            summands: if operation.is_some_and(split) {
-                world
-            } else {
-                1
-            },
+            summands: operation.filter(split).map_or(1, |_| world),
             biased: has(Matrix::Bias),
             normalized: has(Matrix::NormWeight),
         }

@@ -21,7 +21,7 @@ use crate::limit::{limit, tflops};
 use crate::plans::{Implementation, PlanCandidate};
 use crate::session::ExecuteBackend;
 use crate::verification::reference::References;
-use crate::verification::{Batch, batch};
+use crate::verification::{Batch, batches};
 
 /// Input sets of each kind: calls that follow each other have different inputs.
 const SETS: [(Numbers, usize); 2] = [(Numbers::Integers, 3), (Numbers::Reals, 2)];
@@ -71,17 +71,13 @@ pub(super) fn measure<'a, B: ExecuteBackend>(
         true => (FEW_SETS, if large { FEW_WAYS } else { WAYS }),
         false => (SETS, WAYS),
     };
-    let batches = |ways: &[Call]| {
-        let each = |(numbers, sets)| ways.iter().map(move |&how| batch(how, numbers, sets));
-        verified.into_iter().flat_map(each).collect()
-    };
     let mut bench = Bench {
         stage,
         case,
         problem,
         inputs: InputSets::new(matrices, &SETS),
         references: References::compute(session, matrices, &verified)?,
-        batches: ways.map(batches),
+        batches: ways.map(|ways| batches(ways, &verified)),
     };
     let mut report = Outcome::new(
         case.operation.map(|o| o.name().into()),

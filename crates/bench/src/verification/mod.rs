@@ -47,6 +47,12 @@ pub fn batch(how: Call, numbers: Numbers, sets: usize) -> Batch {
     (0..sets).map(call).collect()
 }
 
+/// Batches of these sets, so many of each kind of numbers, each in these forms.
+pub fn batches(ways: &[Call], sets: &[(Numbers, usize)]) -> Vec<Batch> {
+    let each = |&(numbers, sets)| ways.iter().map(move |&how| batch(how, numbers, sets));
+    sets.iter().flat_map(each).collect()
+}
+
 /// The calls of a batch that a candidate with or without a graph can make.
 pub(crate) fn possible(batch: &[(Call, Set)], has_graph: bool) -> Batch {
     let can = |(how, _): &&(Call, Set)| *how == Call::Run || has_graph;

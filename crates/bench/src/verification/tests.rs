@@ -47,11 +47,7 @@ fn made<'a>(
 }
 
 /// Calls with every set, then replays.
-fn batches(sets: &[(Numbers, usize)]) -> Vec<Batch> {
-    let ways = [Call::Run, Call::Replay];
-    let each = |&(numbers, sets)| ways.map(|how| batch(how, numbers, sets));
-    sets.iter().flat_map(each).collect()
-}
+const WAYS: [Call; 2] = [Call::Run, Call::Replay];
 
 /// What `work` makes on each of [`WORLD`] ranks that are threads; `fault` is injected.
 fn on_ranks<T: Send>(
@@ -87,7 +83,7 @@ fn verdict(
         let sets = [(Numbers::Integers, 2), (Numbers::Reals, 1)];
         let mut candidate = made(session, (matrices, &sets), &implementation()).unwrap();
         candidate.first_call().unwrap();
-        let found = Verifier::new(session).verify(&candidate, &batches(&sets));
+        let found = Verifier::new(session).verify(&candidate, &batches(&WAYS, &sets));
         found.unwrap().unwrap()
     });
     assert!(verdicts.iter().all(|v| v.wrong == verdicts[0].wrong));
@@ -290,7 +286,7 @@ fn a_plan_whose_first_call_fails_is_taken_out_and_the_others_go_on() {
             schedules: RefCell::new(Schedules::new(&[])),
         };
         let mut stage = Stage::new(&run, (0, 1), String::new());
-        let times = stage.measure(&mut entrants, &[0, 1, 2], [&batches(&sets), &[]]);
+        let times = stage.measure(&mut entrants, &[0, 1, 2], [&batches(&WAYS, &sets), &[]]);
         let ran: Vec<_> = times.unwrap().iter().map(Option::is_some).collect();
         assert_eq!(ran, [true, false, true]);
         let failed = entrants.each_ref().map(|entrant| entrant.failed);

@@ -14,7 +14,7 @@ use warpweave_symm_mem::{BackendKind, DType};
 
 pub(super) use self::layers::Layers;
 use self::layers::{Local, Matrix, Norm, Reduce};
-use super::candidate::{Libraries, Row, bytes_of, call_of};
+use super::candidate::{Libraries, Row, call_of};
 use super::memory::{Arena, Place};
 use super::method::{Method, wants};
 use super::nccl::NcclBackend;
@@ -177,11 +177,10 @@ fn row<'a, B: NcclBackend>(
         Reduce::By(method) => method,
         // A row without an all-reduce has one that it does not call.
         Reduce::Selected | Reduce::Nothing => {
-            let mut call = call;
-            match arena.operands(Place::Plain, bytes_of(&call, libraries.session.world()))? {
-                Ok([input, output]) => (call.input, call.output) = (input, output),
+            let call = match arena.placed(Place::Plain, call)? {
+                Ok(call) => call,
                 Err(reason) => return Ok(Err(reason)),
-            }
+            };
             let ours = &libraries.ours;
             Method::Ours(match is_fused {
                 true => ours.select_norm(&layers.add_rms_norm(&call, &call.input))?,
