@@ -71,13 +71,6 @@ impl Nvtx {
 /// The text of a span's range, as `plan.bind plan=ringGet world=4`.
 struct Text(CString);
 
-fn text(attributes: &Attributes<'_>) -> CString {
-    let mut words = Words(attributes.metadata().name().to_owned());
-    attributes.record(&mut words);
-    words.0.retain(|letter| letter != '\0');
-    CString::new(words.0).unwrap_or_default()
-}
-
 struct Words(String);
 
 impl Words {
@@ -100,7 +93,11 @@ impl Visit for Words {
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Nvtx {
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
         if let Some(span) = context.span(id) {
-            span.extensions_mut().insert(Text(text(attributes)));
+            let mut words = Words(span.name().to_owned());
+            attributes.record(&mut words);
+            words.0.retain(|letter| letter != '\0');
+            let text = CString::new(words.0).unwrap_or_default();
+            span.extensions_mut().insert(Text(text));
         }
     }
 

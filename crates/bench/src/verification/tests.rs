@@ -5,7 +5,7 @@ use crate::alone::local;
 use crate::candidate::Entrant;
 use crate::clock::Clock;
 use crate::inject::Injection;
-use crate::inputs::{InputSets, Matrices};
+use crate::inputs::{InputSets, Matrices, on_threads};
 use crate::plans::{Implementation, PlanCandidate, Schedules};
 use crate::progress::Progress;
 use crate::suite::{self, Run, Settings, Stage};
@@ -55,20 +55,13 @@ fn on_ranks<T: Send>(
     fault: Option<&str>,
     work: impl Fn(&Session<Host>) -> T + Sync,
 ) -> Vec<T> {
-    let work = &work;
-    std::thread::scope(|scope| {
-        let stores = Store::threads(WORLD).unwrap().into_iter().enumerate();
-        let rank = |(rank, store)| {
-            scope.spawn(move || {
-                let fault = fault.map(|fault| fault.parse().unwrap());
-                let injection = Injection::new(fault, rank, Duration::ZERO);
-                let session = Session::new(store, Host::with_timeout(timeout), injection).unwrap();
-                let made = work(&session);
-                session.on_all("end", Ok(made)).unwrap()
-            })
-        };
-        let ranks: Vec<_> = stores.map(rank).collect();
-        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    let stores = Store::threads(WORLD).unwrap().into_iter().enumerate();
+    on_threads(stores, |(rank, store)| {
+        let fault = fault.map(|fault| fault.parse().unwrap());
+        let injection = Injection::new(fault, rank, Duration::ZERO);
+        let session = Session::new(store, Host::with_timeout(timeout), injection).unwrap();
+        let made = work(&session);
+        session.on_all("end", Ok(made)).unwrap()
     })
 }
 

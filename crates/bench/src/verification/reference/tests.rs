@@ -87,23 +87,16 @@ fn on_ranks(
     wrong: (usize, usize),
 ) -> Vec<(Comparison, Comparison)> {
     let Problem { n, dtype, .. } = of.matrices.problem;
-    let part = &part;
-    std::thread::scope(|scope| {
-        let rank = |exchange: ThreadExchange| {
-            scope.spawn(move || {
-                let part = part(exchange.rank());
-                let exchange: Arc<dyn Exchange> = Arc::new(exchange);
-                let reference = Reference::compute(&exchange, of, 2).unwrap();
-                let mut c = by_definition(&of);
-                let right = reference.compare(&part, &stored(&c, n, &part, dtype), 2);
-                c[wrong.0 * n + wrong.1] += 100.0;
-                let wrong = reference.compare(&part, &stored(&c, n, &part, dtype), 3);
-                exchange.barrier("end").unwrap();
-                (right, wrong)
-            })
-        };
-        let ranks: Vec<_> = ThreadExchange::group(3).into_iter().map(rank).collect();
-        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    on_threads(ThreadExchange::group(3).into_iter(), |exchange| {
+        let part = part(exchange.rank());
+        let exchange: Arc<dyn Exchange> = Arc::new(exchange);
+        let reference = Reference::compute(&exchange, of, 2).unwrap();
+        let mut c = by_definition(&of);
+        let right = reference.compare(&part, &stored(&c, n, &part, dtype), 2);
+        c[wrong.0 * n + wrong.1] += 100.0;
+        let wrong = reference.compare(&part, &stored(&c, n, &part, dtype), 3);
+        exchange.barrier("end").unwrap();
+        (right, wrong)
     })
 }
 
