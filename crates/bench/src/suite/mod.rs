@@ -41,7 +41,7 @@ pub struct Suite {
     /// What it measures where nothing is asked for by name: of each operation the baseline first.
     entries: fn() -> Vec<Implementation>,
     /// Its own problems for a number of ranks, where the command line names none.
-    problems: fn(BackendKind, usize) -> Vec<Sizes>,
+    pub problems: fn(BackendKind, usize) -> Vec<Sizes>,
     /// What others published of its problems.
     figures: fn() -> Vec<Figure>,
 }
@@ -185,11 +185,6 @@ impl Suite {
             Err(self.unknown(name, &why))
         };
         names.iter().map(one).collect()
-    }
-
-    /// The problems that the suite is about among `world` ranks.
-    pub fn problems(&self, kind: BackendKind, world: usize) -> Vec<Sizes> {
-        (self.problems)(kind, world)
     }
 
     /// Whether a problem of its own, of this shape, is measured for an operation.

@@ -81,7 +81,7 @@ impl Settings {
         if !self.problems.is_empty() {
             return self.problems.clone();
         }
-        let own = self.suite.problems(kind, world).into_iter();
+        let own = (self.suite.problems)(kind, world).into_iter();
         own.map(|(shape, dtype)| (shape, self.dtype.unwrap_or(dtype)))
             .collect()
     }

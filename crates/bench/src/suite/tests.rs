@@ -1,7 +1,7 @@
 use super::*;
 
 fn texts(suite: &Suite, world: usize) -> Vec<String> {
-    let problems = suite.problems(BackendKind::Cuda, world);
+    let problems = (suite.problems)(BackendKind::Cuda, world);
     let text = |(shape, dtype): &Sizes| format!("{shape} {dtype}");
     problems.iter().map(text).collect()
 }
@@ -102,7 +102,7 @@ fn published_figures_are_of_problems_that_the_suite_has_and_rows_that_exist() {
     for suite in ALL {
         let problems: Vec<_> = [2, 4]
             .iter()
-            .flat_map(|&world| suite.problems(BackendKind::Cuda, world))
+            .flat_map(|&world| (suite.problems)(BackendKind::Cuda, world))
             .collect();
         let told: usize = problems.iter().map(|&p| suite.published(p).len()).sum();
         assert!(told >= (suite.figures)().len(), "{}", suite.name);

@@ -37,7 +37,7 @@ fn of_suite<'a, B: ExecuteBackend>(
     clock: &'a Clock<'a, B>,
     suite: &Suite,
 ) -> Result<Vec<Entry<'a>>> {
-    let Some(&sizes) = suite.problems(B::KIND, session.world()).first() else {
+    let Some(&sizes) = (suite.problems)(B::KIND, session.world()).first() else {
         return Ok(Vec::new());
     };
     let (shape, dtype) = sizes;
