@@ -70,38 +70,41 @@ impl Sizes {
 /// Measures this job's machine. Collective; every rank gets the same: the machine in TOML, and the times of
 /// collectives.
 pub fn run<B: NcclBackend>(session: &Session<B>) -> Result<(String, Costs)> {
-    let sizes = Sizes::of(B::KIND);
     let progress = Progress::new(session.rank());
     let mut found = Found::new(session)?;
     progress.at(0, 3, "streams and links");
-    found.streams_and_links(session, &sizes)?;
+    found.streams_and_links()?;
     progress.at(1, 3, "GEMMs");
-    found.gemms(session, &sizes)?;
+    found.gemms()?;
     progress.at(2, 3, "collectives");
     let costs = match session.world() {
         1 => Costs::default(),
-        _ => found.collectives(session, &sizes)?,
+        _ => found.collectives()?,
     };
     found.machine.validate()?;
     Ok((found.machine.to_toml(&found.remarks), costs))
 }
 
 /// The machine as far as it is known, and what its file says of figures that are not measured.
-struct Found {
+struct Found<'a, B: NcclBackend> {
+    session: &'a Session<B>,
+    sizes: Sizes,
     machine: Machine,
     remarks: BTreeMap<String, String>,
     /// What the empty call takes, µs.
     clock: f64,
 }
 
-impl Found {
-    fn new<B: NcclBackend>(session: &Session<B>) -> Result<Self> {
+impl<'a, B: NcclBackend> Found<'a, B> {
+    fn new(session: &'a Session<B>) -> Result<Self> {
         let device = session.backend.device();
         let mut machine = Machine::named(DEFAULT)?;
         machine.name = format!("{} × {}", session.world(), session.device_name());
         (machine.nodes, machine.gpus_per_node) = (1, session.world());
         machine.gpu.sms = (device.sms as usize).max(1);
         let mut found = Self {
+            session,
+            sizes: Sizes::of(B::KIND),
             machine,
             remarks: BTreeMap::new(),
             clock: 0.0,
@@ -137,13 +140,9 @@ impl Found {
         self.remarks.extend(each);
     }
 
-    fn streams_and_links<B: NcclBackend>(
-        &mut self,
-        session: &Session<B>,
-        sizes: &Sizes,
-    ) -> Result<()> {
-        let (rank, world) = (session.rank(), session.world());
-        let [small, large] = sizes.copies;
+    fn streams_and_links(&mut self) -> Result<()> {
+        let (rank, world) = (self.session.rank(), self.session.world());
+        let [small, large] = self.sizes.copies;
         let mut probes = vec![
             (Probe::Empty, small),
             (Probe::Events, small),
@@ -160,12 +159,12 @@ impl Found {
         }
         let built = probes.iter().map(|&(p, bytes)| plan(p, bytes, rank, world));
         let mut built = built.collect::<Result<Vec<_>, _>>()?;
-        let Shape { m, n, k } = sizes.scalar;
+        let Shape { m, n, k } = self.sizes.scalar;
         let problem = Problem::new(m, n, k, DType::Bf16);
         for name in ["naiveRemoteRead", "threadloadGatherScalarCompute"] {
             built.push(algorithms::find(name)?.plan(rank, world, &problem)?);
         }
-        let times = times(session, built, sizes.iterations)?;
+        let times = times(self.session, built, self.sizes.iterations)?;
         let (of_probes, of_kernels) = times.split_at(probes.len());
         // What the clock costs is in each of them.
         self.clock = of_probes[0].unwrap_or(0.0);
@@ -272,14 +271,15 @@ impl Found {
     }
 
     /// Fits the sustained rate of each element type: the median over its shapes, with the tiles as they are.
-    fn gemms<B: NcclBackend>(&mut self, session: &Session<B>, sizes: &Sizes) -> Result<()> {
+    fn gemms(&mut self) -> Result<()> {
+        let sizes = &self.sizes;
         let settings = Settings {
             implementations: vec!["cublasLt".into()],
             problems: sizes.gemms.clone(),
             iterations: sizes.iterations,
             ..Settings::of(&suite::GEMM)
         };
-        let report = suite::run(session, &settings, |_| Ok(()))?;
+        let report = suite::run(self.session, &settings, |_| Ok(()))?;
         let mut factors: BTreeMap<DType, Vec<f64>> = BTreeMap::new();
         for (problem, &(shape, dtype)) in report.results.iter().zip(&sizes.gemms) {
             let time = problem.rows.first().and_then(|row| row.single_ms);
@@ -316,20 +316,16 @@ impl Found {
         Ok(())
     }
 
-    fn collectives<B: NcclBackend>(
-        &mut self,
-        session: &Session<B>,
-        sizes: &Sizes,
-    ) -> Result<Costs> {
+    fn collectives(&mut self) -> Result<Costs> {
         let collectives = suite::named("collectives").map_err(BenchError::Usage)?;
         // All implementations: what is selected among them goes by what is measured here.
         let settings = Settings {
-            sizes: sizes.collectives.clone(),
-            iterations: sizes.iterations,
+            sizes: self.sizes.collectives.clone(),
+            iterations: self.sizes.iterations,
             ..Settings::of(collectives)
         };
-        let report = suite::run(session, &settings, |_| Ok(()))?;
-        let world = session.world();
+        let report = suite::run(self.session, &settings, |_| Ok(()))?;
+        let world = self.session.world();
         let (mut nccl, mut ours) = (BTreeMap::new(), BTreeMap::new());
         for outcome in &report.results {
             let is_of = |name: &&str| outcome.operation.as_deref() == Some(name);
