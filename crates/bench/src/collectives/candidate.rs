@@ -37,7 +37,7 @@ pub struct Libraries<'a, B: NcclBackend> {
     pub(super) wanted: Vec<String>,
     pub(super) ours: Collectives<B>,
     /// Of plain memory, and of windows.
-    nccl: [Communicator<B::Group>; 2],
+    pub(super) nccl: [Communicator<B::Group>; 2],
 }
 
 impl<'a, B: NcclBackend> Libraries<'a, B> {
@@ -67,22 +67,6 @@ impl<'a, B: NcclBackend> Libraries<'a, B> {
         })
     }
 
-    /// Inputs and outputs of up to these many bytes, for every kind of row; `ours_is_local` says that ours
-    /// take plain memory too. Collective.
-    pub(super) fn arena(
-        &self,
-        bytes: [usize; 2],
-        dtype: DType,
-        ours_is_local: bool,
-    ) -> Result<Arena<B>> {
-        let [plain, windows] = &self.nccl;
-        let mut arena = Arena::new(self.session, bytes, dtype, ours_is_local || plain.is_ok())?;
-        if let Ok(comm) = windows {
-            arena.open_windows(self.session, comm)?;
-        }
-        Ok(arena)
-    }
-
     /// NCCL's communicator of a method that is NCCL's, or why there is none.
     fn communicator(&self, method: Method) -> Option<&Communicator<B::Group>> {
         let [plain, windows] = &self.nccl;
@@ -97,8 +81,7 @@ impl<'a, B: NcclBackend> Libraries<'a, B> {
 /// A row that can run here.
 pub(super) struct Row<'a, B: NcclBackend> {
     pub call: Collective,
-    pub libraries: Rc<Libraries<'a, B>>,
-    arena: Rc<Arena<B>>,
+    pub arena: Rc<Arena<'a, B>>,
     pub method: Method,
     bytes: [usize; 2],
     /// What an engine has around the call.
@@ -110,12 +93,12 @@ impl<'a, B: NcclBackend> Row<'a, B> {
     /// `call` by `method`, with operands in the memory that it takes: in `layers` ours takes local memory.
     /// `Err` says why it cannot run here.
     pub fn new(
-        libraries: &Rc<Libraries<'a, B>>,
-        arena: &Rc<Arena<B>>,
+        arena: &Rc<Arena<'a, B>>,
         method: Method,
         call: Collective,
         layers: Option<Layers<B>>,
     ) -> Result<Result<Self, String>> {
+        let libraries = &arena.libraries;
         if let Some(Err(reason)) = libraries.communicator(method) {
             return Ok(Err(reason.clone()));
         }
@@ -137,7 +120,6 @@ impl<'a, B: NcclBackend> Row<'a, B> {
         }
         Ok(Ok(Self {
             call,
-            libraries: libraries.clone(),
             arena: arena.clone(),
             method,
             bytes: bytes_of(&call, libraries.session.world()),
@@ -147,7 +129,7 @@ impl<'a, B: NcclBackend> Row<'a, B> {
     }
 
     pub fn session(&self) -> &'a Session<B> {
-        self.libraries.session
+        self.arena.libraries.session
     }
 
     fn enqueue(&self) -> Result<()> {
@@ -164,9 +146,9 @@ impl<'a, B: NcclBackend> Row<'a, B> {
         if let Method::Ours(variant) = self.method {
             // SAFETY: the operands have these bytes and outlive the candidate; all ranks make the same calls
             // in the same order, on the session's stream alone.
-            return unsafe { Ok(self.libraries.ours.enqueue(stream, call, variant)?) };
+            return unsafe { Ok(self.arena.libraries.ours.enqueue(stream, call, variant)?) };
         }
-        match self.libraries.communicator(self.method) {
+        match self.arena.libraries.communicator(self.method) {
             // SAFETY: as above; the operands are all plain, or all in windows, as the method asks.
             Some(Ok(comm)) => unsafe { session.backend.enqueue_nccl(comm, stream, call) },
             _ => Err(BenchError::Usage("there is no NCCL".into())),
@@ -230,13 +212,13 @@ impl<B: NcclBackend> Candidate for Row<'_, B> {
 
     fn synchronize(&self) -> Result<()> {
         let (session, stream) = (self.session(), &self.session().stream);
-        if let Some(Ok(comm)) = self.libraries.communicator(self.method) {
+        if let Some(Ok(comm)) = self.arena.libraries.communicator(self.method) {
             session.backend.drain_group(stream, comm)?;
             session.backend.check_group(stream, comm)?;
         }
         let ended = session.backend.synchronize(stream);
         // The fault tells more than a stream that did not end.
-        self.libraries.ours.check(stream)?;
+        self.arena.libraries.ours.check(stream)?;
         Ok(ended?)
     }
 
@@ -312,13 +294,14 @@ pub fn alone<'a, B: NcclBackend>(
     let call = call_of(operation, DType::Bf16, bytes, session.world());
     let wanted = if by_nccl { "nccl" } else { "select" };
     let libraries = Rc::new(Libraries::new(session, bytes, &[wanted.into()])?);
-    let arena = libraries.arena(bytes_of(&call, session.world()), call.dtype, false)?;
+    let bytes = bytes_of(&call, session.world());
+    let arena = Rc::new(Arena::new(&libraries, bytes, call.dtype, false)?);
     let method = match by_nccl {
         true => Method::Nccl,
-        false => match arena.select(&libraries.ours, call)? {
+        false => match arena.select(call)? {
             Some(variant) => Method::Ours(variant),
             None => return Ok(Err("no variant can run".into())),
         },
     };
-    Row::new(&libraries, &Rc::new(arena), method, call, None)
+    Row::new(&arena, method, call, None)
 }

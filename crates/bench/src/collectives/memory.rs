@@ -2,15 +2,15 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::sync::Arc;
 
-use warpweave_comm::Collectives;
 use warpweave_comm::collective::{Call as Collective, Operand, Variant};
 use warpweave_comm::nccl::NcclWindow;
 use warpweave_symm_mem::multicast::MulticastBuffer;
 use warpweave_symm_mem::{DType, DevicePtr, Exchange, Memory, Support, SymmetricBuffer};
 
-use super::candidate::bytes_of;
+use super::candidate::{Libraries, bytes_of};
 use super::nccl::NcclBackend;
 use super::numbers::Stream;
 use crate::error::{Result, if_available};
@@ -35,21 +35,28 @@ pub(super) enum Place {
 }
 
 /// Input and output of each kind, and the input sets.
-pub(super) struct Arena<B: NcclBackend> {
+pub(super) struct Arena<'a, B: NcclBackend> {
+    pub libraries: Rc<Libraries<'a, B>>,
     symmetric: [SymmetricBuffer<B>; 2],
     multicast: Result<[MulticastBuffer<B>; 2], String>,
     plain: Option<[B::Memory; 2]>,
     windows: Result<[NcclWindow; 2], String>,
     sets: Vec<B::Memory>,
-    bytes: [usize; 2],
     /// What outputs must be, by operation and set.
     pub(super) kept: RefCell<BTreeMap<(&'static str, usize), Vec<u8>>>,
 }
 
-impl<B: NcclBackend> Arena<B> {
-    /// Allocates an input and an output of `bytes`, in plain memory too where `plain` says so, and fills the
-    /// input sets. Collective.
-    pub fn new(session: &Session<B>, bytes: [usize; 2], dtype: DType, plain: bool) -> Result<Self> {
+impl<'a, B: NcclBackend> Arena<'a, B> {
+    /// Allocates an input and an output of up to these many bytes for every kind of row, and fills the input
+    /// sets; `ours_is_local` says that ours take plain memory too. Collective.
+    pub fn new(
+        libraries: &Rc<Libraries<'a, B>>,
+        bytes: [usize; 2],
+        dtype: DType,
+        ours_is_local: bool,
+    ) -> Result<Self> {
+        let (session, [plain, windows]) = (libraries.session, &libraries.nccl);
+        let plain = ours_is_local || plain.is_ok();
         let (backend, exchange): (_, &Arc<dyn Exchange>) = (&session.backend, &session.exchange);
         let shared = |name, bytes| SymmetricBuffer::new(backend, exchange, name, bytes);
         let symmetric = [
@@ -70,27 +77,17 @@ impl<B: NcclBackend> Arena<B> {
         };
         let (plain, sets) = session.on_all("memory for the inputs", local())?;
         Ok(Self {
+            libraries: libraries.clone(),
             multicast: multicast(session, &symmetric)?,
             symmetric,
             plain,
-            windows: Err(NO_NCCL.into()),
+            windows: match windows {
+                Ok(comm) => open_windows(session, comm, bytes)?,
+                Err(reason) => Err(reason.clone()),
+            },
             sets,
-            bytes,
             kept: RefCell::default(),
         })
-    }
-
-    /// Adds windows of `comm`, unless there are none of this size on some rank. Collective.
-    pub fn open_windows(&mut self, session: &Session<B>, comm: &B::Group) -> Result<()> {
-        let open = |bytes| {
-            let exchange = session.exchange.as_ref();
-            session.backend.open_window(comm, exchange, bytes)
-        };
-        // A lost peer is found by the step that follows.
-        let opened = open(self.bytes[0]).and_then(|input| Ok([input, open(self.bytes[1])?]));
-        let mine = opened.map_err(|error| error.to_string());
-        self.windows = session.if_all_can("windows of NCCL", Ok(mine))?;
-        Ok(())
     }
 
     /// `call` with its operands in `place`, or why there is no such memory.
@@ -128,13 +125,13 @@ impl<B: NcclBackend> Arena<B> {
     }
 
     /// The variant that the library chooses for `call`, with multicast addresses where there are any.
-    pub fn select(&self, ours: &Collectives<B>, call: Collective) -> Result<Option<Variant>> {
+    pub fn select(&self, call: Collective) -> Result<Option<Variant>> {
         let placed = match self.placed(Place::Multicast, call)? {
             Err(_) => self.placed(Place::Symmetric, call)?,
             placed => placed,
         };
         Ok(match placed {
-            Ok(call) => if_available(ours.select(&call))?.ok(),
+            Ok(call) => if_available(self.libraries.ours.select(&call))?.ok(),
             Err(_) => None,
         })
     }
@@ -145,7 +142,8 @@ impl<B: NcclBackend> Arena<B> {
     }
 
     /// Frees everything once all ranks have come here, with their work ended. Collective.
-    pub fn close(self, session: &Session<B>) -> Result<()> {
+    pub fn close(self) -> Result<()> {
+        let session = self.libraries.session;
         let exchange = session.exchange.as_ref();
         for window in self.windows.into_iter().flatten() {
             session.backend.close_window(window, exchange)?;
@@ -158,6 +156,20 @@ impl<B: NcclBackend> Arena<B> {
         }
         Ok(())
     }
+}
+
+/// Windows of `comm`, or why some rank has none of this size. Collective.
+fn open_windows<B: NcclBackend>(
+    session: &Session<B>,
+    comm: &B::Group,
+    bytes: [usize; 2],
+) -> Result<Result<[NcclWindow; 2], String>> {
+    let (backend, exchange) = (&session.backend, session.exchange.as_ref());
+    let open = |bytes| backend.open_window(comm, exchange, bytes);
+    // A lost peer is found by the step that follows.
+    let opened = open(bytes[0]).and_then(|input| Ok([input, open(bytes[1])?]));
+    let mine = opened.map_err(|error| error.to_string());
+    session.if_all_can("windows of NCCL", Ok(mine))
 }
 
 /// Multicast objects of the buffers, or why there are none on some rank. Collective.

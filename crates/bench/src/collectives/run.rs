@@ -85,11 +85,11 @@ pub(crate) fn measure<B: NcclBackend>(
         };
         let all = calls.iter().map(|call| bytes_of(call, world));
         let most = all.fold([1, 1], |[a, b], [c, d]| [a.max(c), b.max(d)]);
-        let arena = Rc::new(libraries.arena(most, dtype, gemm.is_some())?);
+        let arena = Rc::new(Arena::new(&libraries, most, dtype, gemm.is_some())?);
         for call in calls {
             let tables = match &gemm {
-                Some(gemm) => decode::tables(&libraries, &arena, gemm, call)?,
-                None => vec![table(&libraries, &arena, call)?],
+                Some(gemm) => decode::tables(&arena, gemm, call)?,
+                None => vec![table(&arena, call)?],
             };
             for table in tables {
                 stage.label = format!("{size}: {}", table.name);
@@ -98,7 +98,7 @@ pub(crate) fn measure<B: NcclBackend>(
             }
         }
         if let Some(arena) = Rc::into_inner(arena) {
-            arena.close(session)?;
+            arena.close()?;
         }
         // Sizes come in order, and the sort is stable.
         results.sort_by_key(|(place, _)| *place);
@@ -113,14 +113,10 @@ pub(crate) fn measure<B: NcclBackend>(
 }
 
 /// The methods of one operation.
-fn table<'a, B: NcclBackend>(
-    libraries: &Rc<Libraries<'a, B>>,
-    arena: &Rc<Arena<B>>,
-    call: Collective,
-) -> Result<Table<'a>> {
-    let (operation, wanted) = (call.operation, &libraries.wanted);
+fn table<'a, B: NcclBackend>(arena: &Rc<Arena<'a, B>>, call: Collective) -> Result<Table<'a>> {
+    let (operation, wanted) = (call.operation, &arena.libraries.wanted);
     let selected = match wants(wanted, SELECT) {
-        true => arena.select(&libraries.ours, call)?,
+        true => arena.select(call)?,
         false => None,
     };
     let mut methods = Method::of(operation, wanted);
@@ -128,7 +124,7 @@ fn table<'a, B: NcclBackend>(
     let chosen = selected.map(Method::Ours);
     methods.extend(chosen.filter(|method| !methods.contains(method)));
     let entrant = |method: Method| {
-        let made = Entry::new(libraries, arena, method, call, None)?;
+        let made = Entry::new(arena, method, call, None)?;
         Ok(Entrant::new(method.name(), method.kind(), made))
     };
     Ok(Table {

@@ -202,7 +202,7 @@ impl<B: NcclBackend> Layers<B> {
     }
 
     fn reduce(&self, row: &Row<'_, B>) -> Result<()> {
-        let (stream, ours, call) = (&row.session().stream, &row.libraries.ours, &row.call);
+        let (stream, ours, call) = (&row.session().stream, &row.arena.libraries.ours, &row.call);
         match (self.reduce, self.norm, row.method) {
             (Reduce::Nothing, ..) => Ok(()),
             (_, Norm::None, _) => row.enqueue_call(),

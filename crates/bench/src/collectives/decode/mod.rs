@@ -14,7 +14,7 @@ use warpweave_symm_mem::{BackendKind, DType};
 
 pub(super) use self::layers::Layers;
 use self::layers::{Local, Matrix, Norm, Reduce};
-use super::candidate::{Libraries, Row, call_of};
+use super::candidate::{Row, call_of};
 use super::memory::{Arena, Place};
 use super::method::{Method, wants};
 use super::nccl::NcclBackend;
@@ -125,11 +125,11 @@ pub(super) fn call(dtype: DType, size: Bytes, world: usize) -> Collective {
 
 /// What is computed around `call`. Collective.
 pub(super) fn tables<'a, B: NcclBackend>(
-    libraries: &Rc<Libraries<'a, B>>,
-    arena: &Rc<Arena<B>>,
+    arena: &Rc<Arena<'a, B>>,
     gemm: &Rc<Gemm<B>>,
     call: Collective,
 ) -> Result<Vec<Table<'a>>> {
+    let libraries = &arena.libraries;
     let (session, bytes) = (libraries.session, call.count * call.dtype.size());
     let matrix = Matrix::of(call.dtype, Bytes(bytes));
     let prepared = session.if_all_can("GEMM of a layer", Ok(matrix.prepare(gemm)))?;
@@ -148,7 +148,7 @@ pub(super) fn tables<'a, B: NcclBackend>(
             };
             let made = match &local.prepared {
                 Err(reason) if has_gemms => Err(reason.clone()),
-                _ => row(libraries, arena, layers, call)?,
+                _ => row(arena, layers, call)?,
             };
             entrants.push(Entrant::new(name, reduce.kind(), made));
         }
@@ -167,8 +167,7 @@ pub(super) fn tables<'a, B: NcclBackend>(
 
 /// The row of `layers` around `call`. `Err` says why it cannot run here, the same on all ranks.
 fn row<'a, B: NcclBackend>(
-    libraries: &Rc<Libraries<'a, B>>,
-    arena: &Rc<Arena<B>>,
+    arena: &Rc<Arena<'a, B>>,
     layers: Layers<B>,
     call: Collective,
 ) -> Result<Result<Row<'a, B>, String>> {
@@ -181,7 +180,7 @@ fn row<'a, B: NcclBackend>(
                 Ok(call) => call,
                 Err(reason) => return Ok(Err(reason)),
             };
-            let ours = &libraries.ours;
+            let ours = &arena.libraries.ours;
             Method::Ours(match is_fused {
                 true => ours.select_norm(&layers.add_rms_norm(&call, &call.input))?,
                 false => ours.select(&call)?,
@@ -198,7 +197,7 @@ fn row<'a, B: NcclBackend>(
             "at this size it takes two launches, the first by {by}"
         )));
     }
-    Row::new(libraries, arena, method, call, Some(layers))
+    Row::new(arena, method, call, Some(layers))
 }
 
 #[cfg(test)]
