@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use serde_json::Value;
 use warpweave_comm::collective::{Costs, Operation};
 use warpweave_overlap::Machine;
 use warpweave_overlap::algorithms;
@@ -82,15 +83,52 @@ pub fn run<B: NcclBackend>(session: &Session<B>) -> Result<(String, Costs)> {
         _ => found.collectives()?,
     };
     found.machine.validate()?;
-    Ok((found.machine.to_toml(&found.remarks), costs))
+    let remarks = remarks(&Machine::named(DEFAULT)?, &found.machine, session.world());
+    Ok((found.machine.to_toml(&remarks), costs))
 }
 
-/// The machine as far as it is known, and what its file says of figures that are not measured.
+/// What the file says of figures that are not measured: those that are still `default`'s.
+fn remarks(default: &Machine, found: &Machine, world: usize) -> BTreeMap<String, String> {
+    fn add(name: &str, [default, found]: [&Value; 2], same: &mut Vec<String>) {
+        let tables = [default, found].map(Value::as_object);
+        if let [Some(default), Some(found)] = tables {
+            for (key, found) in found {
+                let full = [name, key].join(if name.is_empty() { "" } else { "." });
+                if let Some(default) = default.get(key) {
+                    add(&full, [default, found], same);
+                }
+            }
+        } else if default == found {
+            same.push(name.to_owned());
+        }
+    }
+    // What is known without measuring.
+    let is_known =
+        |key: &str| ["nodes", "gpus_per_node", "gpu.sms"].contains(&key) || key.ends_with(".ranks");
+    let values = [default, found].map(|machine| serde_json::to_value(machine).unwrap_or_default());
+    let mut same = Vec::new();
+    add("", values.each_ref(), &mut same);
+    let why = match world {
+        1 => "one rank alone, or it needs runs of its own",
+        2 => "fewer than three ranks, or it needs runs of its own",
+        _ => "it needs runs of its own, or something that is not here",
+    };
+    let remark = |why: &str| format!("not measured: {why}; the figure of {DEFAULT}");
+    let mut remarks: BTreeMap<_, _> = same
+        .into_iter()
+        .filter(|key| !is_known(key))
+        .map(|key| (key, remark(why)))
+        .collect();
+    let ratio = "the ratio to link.copy_engine_gbs is that of another machine";
+    remarks.insert("link.gbs".into(), remark(ratio));
+    remarks
+}
+
+/// The machine as far as it is known.
 struct Found<'a, B: NcclBackend> {
     session: &'a Session<B>,
     sizes: Sizes,
     machine: Machine,
-    remarks: BTreeMap<String, String>,
     /// What the empty call takes, µs.
     clock: f64,
 }
@@ -102,42 +140,12 @@ impl<'a, B: NcclBackend> Found<'a, B> {
         machine.name = format!("{} × {}", session.world(), session.device_name());
         (machine.nodes, machine.gpus_per_node) = (1, session.world());
         machine.gpu.sms = (device.sms as usize).max(1);
-        let mut found = Self {
+        Ok(Self {
             session,
             sizes: Sizes::of(B::KIND),
             machine,
-            remarks: BTreeMap::new(),
             clock: 0.0,
-        };
-        let keys = [
-            "gpu.copy_engines",
-            "link.mixed",
-            "gemm.boost_us",
-            "gemm.throttled",
-            "gemm.during_transfers",
-            "gemm.during_pushes",
-            "gemm.cutlass",
-            "gemm.launch_us",
-            "gemm.scalar_columns",
-            "gemm.scalar_loads",
-            "gemm.tiles",
-            "latency.next_copy_us",
-            "latency.during_gemm_us",
-            "latency.during_gemm_waves",
-            "network.gbs",
-            "network.latency_us",
-            "collectives.nccl.sms",
-            "collectives.symmetric_memory.sms",
-        ];
-        found.keep(&keys, "it needs runs of its own");
-        Ok(found)
-    }
-
-    /// Leaves figures as they are.
-    fn keep(&mut self, keys: &[&str], why: &str) {
-        let remark = format!("not measured: {why}; the figure of {DEFAULT}");
-        let each = keys.iter().map(|&key| (key.into(), remark.clone()));
-        self.remarks.extend(each);
+        })
     }
 
     fn streams_and_links(&mut self) -> Result<()> {
@@ -179,31 +187,12 @@ impl<'a, B: NcclBackend> Found<'a, B> {
         }
         self.latencies(|probe| time(probe, small), world);
         self.links(|probe| time(probe, large), large, world);
-        if world == 1 {
-            let keys = [
-                "latency.launch_us",
-                "latency.signal_us",
-                "latency.wait_us",
-                "latency.copy_us",
-                "link.copy_engine_gbs",
-                "link.sm_push_gbs",
-                "link.sm_pull_gbs",
-                "collectives.nccl.ranks",
-                "collectives.symmetric_memory.ranks",
-            ];
-            self.keep(&keys, "one rank alone");
-        }
         let flops = 2.0 * (m * n * k) as f64;
         let gemm = &mut self.machine.gemm;
         let scalar = [&mut gemm.naive_tflops, &mut gemm.scalar_tflops];
-        let keys = ["gemm.naive_tflops", "gemm.scalar_tflops"];
-        for ((rate, us), key) in scalar.into_iter().zip(of_kernels).zip(keys) {
-            match us {
-                Some(us) => *rate = flops / net(*us) / 1e6,
-                None => {
-                    let remark = "not measured: the kernel cannot run here".to_owned();
-                    self.remarks.insert(key.into(), remark);
-                }
+        for (rate, us) in scalar.into_iter().zip(of_kernels) {
+            if let Some(us) = us {
+                *rate = flops / net(*us) / 1e6;
             }
         }
         Ok(())
@@ -258,16 +247,6 @@ impl<'a, B: NcclBackend> Found<'a, B> {
         if let Some(pull) = many(gbs(Probe::Pull { streams: true }, 1.0)) {
             link.pulls_streams_gbs = pull;
         }
-        let why = "its ratio to link.copy_engine_gbs is taken over";
-        self.keep(&["link.gbs"], why);
-        if world < 3 {
-            let keys = [
-                "link.concurrent_copies",
-                "link.pulls_gbs",
-                "link.pulls_streams_gbs",
-            ];
-            self.keep(&keys, "fewer than three ranks");
-        }
     }
 
     /// Fits the sustained rate of each element type: the median over its shapes, with the tiles as they are.
@@ -300,18 +279,11 @@ impl<'a, B: NcclBackend> Found<'a, B> {
             (DType::F16, &mut rates.f16),
             (DType::F32, &mut rates.f32),
         ];
-        let mut is_missing = false;
         for (dtype, rate) in rates {
-            match factors.get_mut(&dtype) {
-                Some(factors) => {
-                    factors.sort_by(f64::total_cmp);
-                    *rate *= factors[factors.len() / 2];
-                }
-                None => is_missing = true,
+            if let Some(factors) = factors.get_mut(&dtype) {
+                factors.sort_by(f64::total_cmp);
+                *rate *= factors[factors.len() / 2];
             }
-        }
-        if is_missing {
-            self.keep(&["gemm.sustained_tflops"], "a GEMM could not run");
         }
         Ok(())
     }
@@ -362,23 +334,13 @@ impl<'a, B: NcclBackend> Found<'a, B> {
             }
         }
         let libraries = &mut self.machine.collectives;
-        let mut missing = Vec::new();
-        for (library, key, times) in [
-            (&mut libraries.nccl, "nccl", nccl),
-            (&mut libraries.symmetric_memory, "symmetric_memory", ours),
+        for (library, times) in [
+            (&mut libraries.nccl, nccl),
+            (&mut libraries.symmetric_memory, ours),
         ] {
             if times.values().all(|times| !times.is_empty()) {
                 (library.ranks, library.times) = (world, times);
                 library.pairs.clear();
-            } else {
-                missing.push(key);
-            }
-        }
-        for key in missing {
-            for operation in MODELLED.map(Operation::name) {
-                let [times, pairs] =
-                    ["times", "pairs"].map(|of| format!("collectives.{key}.{of}.{operation}"));
-                self.keep(&[&times, &pairs], "it is not here");
             }
         }
         Ok(collectives::costs(&report.results))

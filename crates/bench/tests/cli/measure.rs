@@ -31,7 +31,15 @@ fn four_host_ranks_measure_a_machine_that_simulates() {
             .position(|line| line.starts_with(&format!("{key} = ")));
         lines[at.unwrap() - 1].starts_with("# not measured: ")
     };
-    assert!(remarked("boost_us") && remarked("all-gather"), "{text}");
+    for key in [
+        "boost_us",
+        "e4m3",
+        "sm_start_us",
+        "sm_start_gbs",
+        "all-gather",
+    ] {
+        assert!(remarked(key), "{key}: {text}");
+    }
     for key in [
         "copy_engine_gbs",
         "concurrent_copies",
