@@ -1,19 +1,21 @@
-"""What PyTorch's own operators take for the operations of the bench. `cargo xtask bench --peers torch` runs it on the problems
-of a suite; without the bench it writes a file for `--peers FILE`:
+"""What PyTorch's own operators take for the operations of the bench. `cargo xtask bench --peers torch` runs
+it on the problems of a suite; without the bench it writes a file for `--peers FILE`:
 
     torchrun --nproc-per-node 4 crates/bench/peers/torch_peers.py --json torch.json
     cargo xtask bench --suite recipes --peers torch.json
 
-Problems are MxNxK as in the bench: N is each rank's own for all-gather + matmul and for column-parallel linear layers, K is
-split over the ranks where they reduce. Linear layers have their weight as N x K. `torch-nccl` is NCCL and cuBLAS one after the
-other, `torch-fused` the operator over symmetric memory, where there is one, `torch-matmul` the GEMM alone; an operator that
-cannot run is null. Of collectives the size is what a rank brings. float8_e4m3fn has scales by row of A and by column of B, the
-hardware's own accumulation, and bfloat16 results.
+Problems are MxNxK as in the bench: N is each rank's own for all-gather + matmul and for column-parallel
+linear layers, K is split over the ranks where they reduce. Linear layers have their weight as N x K.
+`torch-nccl` is NCCL and cuBLAS one after the other, `torch-fused` the operator over symmetric memory, where
+there is one, `torch-matmul` the GEMM alone; an operator that cannot run is null. Of collectives the size is
+what a rank brings. float8_e4m3fn has scales by row of A and by column of B, the hardware's own accumulation,
+and bfloat16 results.
 
-A time is of device events around one call; before it the device is kept busy while the call is enqueued, and a barrier on the
-device aligns the ranks. Each sample is that of the slowest rank; median, p10 and p90 are over the samples, as in the bench.
-Operators are interleaved in rounds, and what keeps the device busy is the operator itself: a GPU's clock falls under long GEMMs
-and rises again while it idles, which it does not do in the bench's rounds. Inputs change with every call.
+A time is of device events around one call; before it the device is kept busy while the call is enqueued, and
+a barrier on the device aligns the ranks. Each sample is that of the slowest rank; median, p10 and p90 are
+over the samples, as in the bench. Operators are interleaved in rounds, and what keeps the device busy is the
+operator itself: a GPU's clock falls under long GEMMs and rises again while it idles, which it does not do in
+the bench's rounds. Inputs change with every call.
 """
 
 import argparse
@@ -21,7 +23,8 @@ import json
 import os
 import sys
 
-# NVLink multicast only where it was asked for, as in Warpweave itself: symmetric memory of PyTorch takes it wherever it is.
+# NVLink multicast only where it was asked for, as in Warpweave itself: symmetric memory of PyTorch takes it
+# wherever it is.
 if os.environ.get("WARPWEAVE_MULTICAST") != "1":
     os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
 
@@ -31,7 +34,9 @@ import torch.distributed._symmetric_memory as symmetric_memory
 
 UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 GATHER = ["1024x1024x1024"]
-GATHER += [f"{m}x{n}x{k}" for n, k in ((1792, 4096), (3584, 8192), (6656, 16384)) for m in (4096, 8192, 16384)]
+GATHER += [
+    f"{m}x{n}x{k}" for n, k in ((1792, 4096), (3584, 8192), (6656, 16384)) for m in (4096, 8192, 16384)
+]
 GATHER += ["32768x8192x16384"]
 REDUCE = ["8192x8192x8192", "8192x8192x32768", "4096x4096x14336"]
 GATHERS = ["all-gather-matmul", "column-parallel-linear"]
@@ -65,8 +70,8 @@ class Clock:
         return slowest.item()
 
     def rounds(self, contenders, load, count):
-        """The spread of each of the contenders, by name, with input set `i` loaded before its i-th call; None of those that
-        cannot run."""
+        """The spread of each of the contenders, by name, with input set `i` loaded before its i-th call; None
+        of those that cannot run."""
         able = {}
         for name, call in contenders.items():
             try:
@@ -116,8 +121,8 @@ def part(matmul):
 
 
 def gather(clock, group, sizes, dtype, count, linear):
-    """All-gather + matmul: A by rows, B whole on each rank, stored transposed where it is the weight of a linear layer. Nothing
-    where the rows cannot be shared evenly."""
+    """All-gather + matmul: A by rows, B whole on each rank, stored transposed where it is the weight of a
+    linear layer. Nothing where the rows cannot be shared evenly."""
     m, n, k = sizes
     world = dist.get_world_size()
     if m % world:
@@ -163,8 +168,8 @@ def gather(clock, group, sizes, dtype, count, linear):
 
 
 def reduce(clock, group, sizes, dtype, count):
-    """Matmul + reduce-scatter and matmul + all-reduce: A by columns, B by rows, stored transposed as a linear layer's weight.
-    Nothing where rows and columns cannot be shared evenly."""
+    """Matmul + reduce-scatter and matmul + all-reduce: A by columns, B by rows, stored transposed as a linear
+    layer's weight. Nothing where rows and columns cannot be shared evenly."""
     m, n, k = sizes
     world = dist.get_world_size()
     if m % world or k % world:
@@ -230,13 +235,16 @@ def collect(clock, group, size, dtype, count):
         "all_reduce": lambda: dist.all_reduce(plain),
         "reduce_scatter": lambda: dist.reduce_scatter_tensor(share, plain),
         "one_shot_all_reduce": lambda: over_symmetric.one_shot_all_reduce(symmetric, "sum", group.group_name),
-        "two_shot_all_reduce": lambda: over_symmetric.two_shot_all_reduce_(symmetric, "sum", group.group_name),
+        "two_shot_all_reduce": lambda: over_symmetric.two_shot_all_reduce_(
+            symmetric, "sum", group.group_name
+        ),
     }
     return clock.rounds(contenders, load, count)
 
 
 def start():
-    """Joins the other ranks, which torchrun has started, or `cargo xtask bench`, whose variables have other names."""
+    """Joins the other ranks, which torchrun has started, or `cargo xtask bench`, whose variables have other
+    names."""
     if "WARPWEAVE_RANK" in os.environ:
         for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
             os.environ[name] = os.environ["WARPWEAVE_" + name]
@@ -246,15 +254,27 @@ def start():
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", required=True, metavar="FILE", help="where rank 0 writes")
-    parser.add_argument("--gather", nargs="*", default=GATHER, metavar="MxNxK", help="problems of all-gather + matmul")
-    parser.add_argument("--reduce", nargs="*", default=REDUCE, metavar="MxNxK", help="problems of reductions over the ranks")
-    parser.add_argument(
-        "--problem", nargs=3, action="append", metavar=("KIND", "SIZES", "DTYPE"),
-        help="in the place of these lists: an operation and MxNxK, or `collectives` and bytes as 64K; others are passed over",
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float16", "float32", "float8_e4m3fn"])
+    parser.add_argument("--json", required=True, metavar="FILE", help="where rank 0 writes")
+    parser.add_argument(
+        "--gather", nargs="*", default=GATHER, metavar="MxNxK", help="problems of all-gather + matmul"
+    )
+    parser.add_argument(
+        "--reduce", nargs="*", default=REDUCE, metavar="MxNxK", help="problems of reductions over the ranks"
+    )
+    parser.add_argument(
+        "--problem",
+        nargs=3,
+        action="append",
+        metavar=("KIND", "SIZES", "DTYPE"),
+        help="in the place of these lists: an operation and MxNxK, or `collectives` and bytes as 64K; "
+        "others are passed over",
+    )
+    parser.add_argument(
+        "--dtype", default="bfloat16", choices=["bfloat16", "float16", "float32", "float8_e4m3fn"]
+    )
     parser.add_argument("--iterations", type=int, default=20)
     options = parser.parse_args()
 
@@ -287,7 +307,9 @@ def main():
         tell(" ".join((kind, shape, name, *medians)))
     if dist.get_rank() == 0:
         with open(options.json, "w") as out:
-            json.dump({"torch": torch.__version__, "nccl": torch.cuda.nccl.version(), "rows": found}, out, indent=1)
+            json.dump(
+                {"torch": torch.__version__, "nccl": torch.cuda.nccl.version(), "rows": found}, out, indent=1
+            )
     dist.barrier()
     dist.destroy_process_group()
 

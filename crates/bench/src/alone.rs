@@ -159,7 +159,7 @@ pub fn gather_alone() -> Implementation {
         plan.finish()
     };
     Implementation {
-        told: (name, "only the all-gather, by NCCL".into()),
+        in_catalogue: (name, "only the all-gather, by NCCL".into()),
         operation: Some(operation),
         ..Implementation::of_plan(name, operands, plan)
     }

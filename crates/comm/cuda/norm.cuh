@@ -3,10 +3,10 @@
 //
 // The arithmetic of a row, all of it in f32 to nearest even:
 // - r[j] = round(x[j] + residual[j]), stored; what follows depends on these stored values alone.
-// - The sum of squares is taken in a fixed order. The squares of the elements of 12 bytes, a packet's payload,
-//   are added from the first on, by fused multiply-add; their sums in a binary tree, neighbours first, with
-//   zeros up to a power of two. So any aligned power of two of payloads can be a thread's, a warp's or a
-//   block's.
+// - The sum of squares is taken in a fixed order. The squares of the elements of 12 bytes, a packet's
+//   payload, are added from the first on, by fused multiply-add; their sums in a binary tree, neighbours
+//   first, with zeros up to a power of two. So any aligned power of two of payloads can be a thread's, a
+//   warp's or a block's.
 // - y[j] = round((r[j] * (1 / sqrt(sum * (1 / hidden) + epsilon))) * weight[j]).
 // - With e4m3: scale = max |y[j]| / 448, and q[j] = e4m3(y[j] * (1 / scale)), to nearest even, saturating.
 //
@@ -28,8 +28,8 @@ namespace warpweave {
 
 // Warps that add values of a row, at most: of payloads each of their threads takes one at a time.
 constexpr uint32_t kMaxWarpSums = 512;
-// Threads of a block, at most: as many as have registers for a packet of each of `W` ranks. A thread takes one
-// payload at a time: a call of few rows waits for chains of instructions, not for their number.
+// Threads of a block, at most: as many as have registers for a packet of each of `W` ranks. A thread takes
+// one payload at a time: a call of few rows waits for chains of instructions, not for their number.
 template <int W>
 constexpr uint32_t kNormThreads = W > 4 ? 512 : W > 2 ? 768 : 1024;
 // Without packets, threads take vectors.
@@ -61,8 +61,8 @@ using Sized = std::conditional_t<
                        std::conditional_t<kBytes == 4, uint32_t,
                                           std::conditional_t<kBytes == 2, uint16_t, uint8_t>>>>;
 
-// The units of rows of type T: `kPayloads` each, which one thread computes, in accesses of `kAccess` bytes, to
-// which all addresses and rows are aligned.
+// The units of rows of type T: `kPayloads` each, which one thread computes, in accesses of `kAccess` bytes,
+// to which all addresses and rows are aligned.
 template <typename T, uint32_t kPayloads, uint32_t kAccess>
 struct Units {
   static constexpr uint32_t kWords = 3 * kPayloads;
@@ -170,7 +170,8 @@ struct Units {
     for (uint32_t pair = 0; pair < kPairs; ++pair) {
       const uint32_t e = 2 * pair;
       const float second = e + 1 < kElements ? values[e + 1] : 0.0f;
-      const float2 scaled = make_float2(__fmul_rn(values[e], inverse_scale), __fmul_rn(second, inverse_scale));
+      const float2 scaled = make_float2(__fmul_rn(values[e], inverse_scale),
+                                        __fmul_rn(second, inverse_scale));
       pairs[pair] = __nv_cvt_float2_to_fp8x2(scaled, __NV_SATFINITE, __NV_E4M3);
     }
   }

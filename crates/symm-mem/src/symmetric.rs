@@ -43,10 +43,9 @@ impl<B: Backend> SymmetricBuffer<B> {
     /// ranks of a node may be on several hosts of an NVLink domain. Otherwise it is shared by descriptors.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] if the ranks are in several [nodes](Exchange::nodes), or on several hosts without
-    /// fabric handles;
-    /// [`Error::Disagreement`] if a rank passes another size or name; errors of the backend and the exchange.
-    /// An error on one rank is an error on all.
+    /// [`Error::Unavailable`] if the ranks are in several [nodes](Exchange::nodes), or on several hosts
+    /// without fabric handles; [`Error::Disagreement`] if a rank passes another size or name; errors of the
+    /// backend and the exchange. An error on one rank is an error on all.
     pub fn new(
         backend: &B,
         exchange: &Arc<dyn Exchange>,

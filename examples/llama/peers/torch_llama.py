@@ -1,11 +1,11 @@
-"""What `warpweave-example-llama bench` measures, by PyTorch with NCCL: the same shapes, random weights, greedy decode in CUDA
-graphs. Its file joins the tables and plots of the bench:
+"""What `warpweave-example-llama bench` measures, by PyTorch with NCCL: the same shapes, random weights,
+greedy decode in CUDA graphs. Its file joins the tables and plots of the bench:
 
     torchrun --nproc-per-node 4 examples/llama/peers/torch_llama.py --json torch.json
     warpweave-example-llama bench --device cuda --ranks 4 --shape 8b --peer torch.json --report DIR
 
-A time is the median over rounds of the slowest rank's. Attention is PyTorch's scaled_dot_product_attention: compare
-communication by the NCCL way of the bench itself, and whole steps by this.
+A time is the median over rounds of the slowest rank's. Attention is PyTorch's scaled_dot_product_attention:
+compare communication by the NCCL way of the bench itself, and whole steps by this.
 """
 
 import argparse
@@ -39,7 +39,12 @@ class Llama:
         self.norm = torch.ones(HIDDEN, device="cuda", dtype=torch.bfloat16)
         self.embedding, self.head = matrix(VOCABULARY, HIDDEN), matrix(VOCABULARY // world, HIDDEN)
         self.layers = [
-            (matrix(q + 2 * self.key_heads * HEAD, HIDDEN), matrix(HIDDEN, q), matrix(2 * width, HIDDEN), matrix(HIDDEN, width))
+            (
+                matrix(q + 2 * self.key_heads * HEAD, HIDDEN),
+                matrix(HIDDEN, q),
+                matrix(2 * width, HIDDEN),
+                matrix(HIDDEN, width),
+            )
             for _ in range(layers)
         ]
         self.frequencies = THETA ** (-torch.arange(0, HEAD, 2, device="cuda").float() / HEAD)
@@ -55,7 +60,8 @@ class Llama:
         return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
 
     def forward(self, tokens, positions, caches, mask):
-        """The most probable next token of each of [batch, tokens]; without caches a prompt, else one token each."""
+        """The most probable next token of each of [batch, tokens]; without caches a prompt, else one token
+        each."""
         batch, length = tokens.shape
         residual = F.embedding(tokens, self.embedding)
         for index, (qkv, o, gate_up, down) in enumerate(self.layers):
@@ -90,7 +96,9 @@ class Llama:
         tokens = torch.arange(batch, device="cuda")[:, None]
         positions = torch.full((batch, 1), context, device="cuda")
         shape = (batch, self.key_heads, capacity, HEAD)
-        caches = [[torch.zeros(shape, device="cuda", dtype=torch.bfloat16) for _ in "kv"] for _ in self.layers]
+        caches = [
+            [torch.zeros(shape, device="cuda", dtype=torch.bfloat16) for _ in "kv"] for _ in self.layers
+        ]
         at = torch.arange(capacity, device="cuda")
 
         def step():

@@ -66,9 +66,9 @@ impl Cache {
 
 /// How a batch attends.
 pub trait Attend {
-    /// Keeps keys and values of the new tokens of `layer`, and attends: `qkv` is `[rows, heads, head]` with the
-    /// heads of queries, of keys and of values, of the latter two `key_heads` each, which `turns` rotates.
-    /// The result is `[rows, query heads · head]`.
+    /// Keeps keys and values of the new tokens of `layer`, and attends: `qkv` is `[rows, heads, head]` with
+    /// the heads of queries, of keys and of values, of the latter two `key_heads` each, which `turns`
+    /// rotates. The result is `[rows, query heads · head]`.
     ///
     /// # Errors
     /// Errors of the device.

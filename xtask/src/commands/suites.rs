@@ -49,8 +49,8 @@ fn all(options: &Options, place: &Place, folder: &Path) -> Result<()> {
             Err(error @ (Error::Interrupted(_) | Error::Usage(_))) => return Err(error),
             Err(error) if suite == FIRST => {
                 return Err(Error::failed(format!(
-                    "{error}\nsuite {FIRST}, which checks every kernel on small data, failed: nothing was timed. \
-                     {} says which row is wrong",
+                    "{error}\nsuite {FIRST}, which checks every kernel on small data, failed: nothing was \
+                     timed. {} says which row is wrong",
                     folder.display()
                 )));
             }

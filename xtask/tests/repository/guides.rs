@@ -1,6 +1,7 @@
 //! The guides speak of what there is: every error has its entry, every link its file.
 
 use std::fs;
+use std::path::PathBuf;
 
 use crate::metadata::{files, root};
 
@@ -87,15 +88,18 @@ fn every_link_leads_to_a_file() {
     assert!(broken.is_empty(), "{broken:#?}");
 }
 
+/// The files of source with these ends.
+fn sources(ends: &[&str]) -> Vec<PathBuf> {
+    let folders = ["crates", "examples", "xtask"].map(|folder| root().join(folder));
+    let found: Vec<_> = folders.iter().flat_map(|of| files(of, ends)).collect();
+    assert!(found.len() > 500);
+    found
+}
+
 #[test]
 fn every_source_file_that_a_comment_names_is_there() {
-    let folders = ["crates", "examples", "xtask"].map(|folder| root().join(folder));
     let ends = [".rs", ".cu", ".cuh", ".h"];
-    let found: Vec<_> = folders
-        .iter()
-        .flat_map(|folder| files(folder, &ends))
-        .collect();
-    assert!(found.len() > 500);
+    let found = sources(&ends);
     let mut missing = Vec::new();
     for path in &found {
         let text = fs::read_to_string(path).unwrap();
@@ -115,6 +119,22 @@ fn every_source_file_that_a_comment_names_is_there() {
         }
     }
     assert!(missing.is_empty(), "{missing:#?}");
+}
+
+/// Code does by its formatter, but for what stands in strings; rows of tables cannot be broken.
+#[test]
+fn comments_keep_to_110_columns() {
+    let mut long = Vec::new();
+    for path in sources(&[".rs", ".cu", ".cuh", ".h", ".py"]) {
+        let text = fs::read_to_string(&path).unwrap();
+        for (line, number) in text.lines().zip(1..) {
+            let is_comment = line.trim_start().starts_with(['/', '#']) && !line.contains("//! |");
+            if is_comment && line.chars().count() > 110 {
+                long.push(format!("{}:{number}", path.display()));
+            }
+        }
+    }
+    assert!(long.is_empty(), "{long:#?}");
 }
 
 #[test]

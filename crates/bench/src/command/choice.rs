@@ -59,7 +59,7 @@ pub(super) fn evaluate(args: &ChoiceArgs, multicast: bool, out: &mut impl Write)
         vec![
             e.operation.to_string(),
             e.world.to_string(),
-            told(&e.problem),
+            named(&e.problem),
             e.best.0.to_string(),
             format!("{:.1}", e.best.1),
             e.unseen.0.to_string(),
@@ -79,7 +79,7 @@ pub(super) fn evaluate(args: &ChoiceArgs, multicast: bool, out: &mut impl Write)
     Ok(())
 }
 
-fn told(problem: &Problem) -> String {
+fn named(problem: &Problem) -> String {
     let Problem { m, n, k, dtype, .. } = problem;
     format!("{m}x{n}x{k} {dtype}{}", problem.scaling.suffix())
 }
@@ -164,7 +164,7 @@ pub(super) fn compare(args: &CompareArgs, out: &mut impl Write) -> Result<()> {
         vec![
             case.name.clone(),
             case.world.to_string(),
-            told(&case.problem),
+            named(&case.problem),
             format!("{:.1}", case.measured),
             format!("{:.1}", case.simulated),
             format!("{:.3}", case.ratio()),

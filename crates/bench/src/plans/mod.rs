@@ -42,7 +42,7 @@ pub struct Implementation {
     /// Its name in tables.
     pub name: String,
     /// Its name and a sentence in the catalogue, where all configurations of an algorithm are one.
-    pub told: (&'static str, String),
+    pub in_catalogue: (&'static str, String),
     /// The operation among whose rows it stands.
     pub operation: Option<Operation>,
     /// The caller's buffers for a rank: what is loaded before its calls and verified after them.
@@ -62,7 +62,7 @@ impl Implementation {
     ) -> Self {
         Self {
             name: name.to_owned(),
-            told: Default::default(),
+            in_catalogue: Default::default(),
             operation: None,
             operands: Rc::new(operands),
             plan: Rc::new(plan),
@@ -79,7 +79,7 @@ impl Implementation {
             false => format!(" [{}]", choices.join(", ")),
         };
         Self {
-            told: (algorithm.name, format!("{}{choices}", algorithm.summary)),
+            in_catalogue: (algorithm.name, format!("{}{choices}", algorithm.summary)),
             operation: Some(algorithm.operation),
             ..Self::of_plan(
                 &format!("{}/{BOUND}", configuration.name()),

@@ -97,9 +97,9 @@ impl Suite {
             let rows = rows.into_iter();
             return rows.map(|(n, s)| (n.to_owned(), s.to_owned())).collect();
         }
-        let told = (self.entries)().into_iter().map(|entry| entry.told);
-        let told = distinct(told).into_iter();
-        told.map(|(n, s)| (n.to_owned(), s)).collect()
+        let rows = (self.entries)().into_iter().map(|entry| entry.in_catalogue);
+        let rows = distinct(rows).into_iter();
+        rows.map(|(n, s)| (n.to_owned(), s)).collect()
     }
 
     fn names(&self) -> Vec<String> {
@@ -142,7 +142,8 @@ impl Suite {
         };
         let place = |entry: &Implementation| {
             let in_table = table.iter().position(|own| own.name == entry.name);
-            let in_registry = || algorithms::algorithms().position(|a| a.name == entry.told.0);
+            let in_registry =
+                || algorithms::algorithms().position(|a| a.name == entry.in_catalogue.0);
             in_table.unwrap_or_else(|| table.len() + in_registry().unwrap_or(0))
         };
         chosen.sort_by_key(place);

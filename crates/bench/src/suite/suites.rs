@@ -255,8 +255,8 @@ pub const GEMM: Suite = Suite {
                  at symm-mem-recipes' nine shapes and two cubes",
     operations: &[],
     entries: || {
-        let told = "the hand-written SM90 kernel, tile, cluster and order timed";
-        let sm90 = gemm(("sm90", told), Provider::Sm90, None);
+        let summary = "the hand-written SM90 kernel, tile, cluster and order timed";
+        let sm90 = gemm(("sm90", summary), Provider::Sm90, None);
         [cublaslt_and_cutlass().into(), vec![sm90]].concat()
     },
     problems: |kind, _| {
@@ -269,12 +269,12 @@ pub const GEMM: Suite = Suite {
 
 /// A GEMM without communication, by its name and a sentence.
 fn gemm(
-    (name, told): (&'static str, &str),
+    (name, summary): (&'static str, &str),
     provider: Provider,
     operation: Option<Operation>,
 ) -> Implementation {
     Implementation {
-        told: (name, told.to_owned()),
+        in_catalogue: (name, summary.to_owned()),
         ..gemm_alone(name, provider, operation)
     }
 }

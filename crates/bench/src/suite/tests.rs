@@ -104,8 +104,8 @@ fn published_figures_are_of_problems_that_the_suite_has_and_rows_that_exist() {
             .iter()
             .flat_map(|&world| (suite.problems)(BackendKind::Cuda, world))
             .collect();
-        let told: usize = problems.iter().map(|&p| suite.published(p).len()).sum();
-        assert!(told >= (suite.figures)().len(), "{}", suite.name);
+        let found: usize = problems.iter().map(|&p| suite.published(p).len()).sum();
+        assert!(found >= (suite.figures)().len(), "{}", suite.name);
         for figure in (suite.figures)() {
             let ms = figure.published.ms;
             assert!(ms > 0.0 && ms < 20.0, "{figure:?}");

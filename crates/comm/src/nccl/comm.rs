@@ -150,8 +150,8 @@ impl NcclComm {
     }
 
     /// Makes calls in which NCCL may connect the ranks, as it does in the first of a kind: it waits for them
-    /// inside the call then, without a deadline of ours. They run on another thread. If they have not returned
-    /// by the deadline, or soon after the exchange has lost a rank, this communicator has ended.
+    /// inside the call then, without a deadline of ours. They run on another thread. If they have not
+    /// returned by the deadline, or soon after the exchange has lost a rank, this communicator has ended.
     ///
     /// No stream of the calls may be in capture.
     ///

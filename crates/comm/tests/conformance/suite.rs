@@ -54,8 +54,8 @@ pub fn small(limits: &Limits) -> Vec<Step> {
     steps
 }
 
-/// Every variant at a few lengths, in all types in turn, in and out of place: for groups of so many ranks that
-/// more would take long.
+/// Every variant at a few lengths, in all types in turn, in and out of place: for groups of so many ranks
+/// that more would take long.
 pub fn few(limits: &Limits) -> Vec<Step> {
     let turns = every_variant().zip(DTYPES.into_iter().cycle()).enumerate();
     let cases = turns.flat_map(|(turn, ((operation, variant), dtype))| {

@@ -193,8 +193,8 @@ fn a_member_that_babbles_is_served_without_starving_the_others() {
                 babbler.write_all(&some).expect("it is read");
                 pings += 1000;
             }
-            // The welcome, and eleven bytes of each answer: reply, id, done. Stored before the last ping, whose
-            // answer ends the reading.
+            // The welcome, and eleven bytes of each answer: reply, id, done. Stored before the last ping,
+            // whose answer ends the reading.
             expected.store(CHALLENGE + 11 * pings, Ordering::Release);
             babbler.write_all(&ping).expect("it is read");
         });

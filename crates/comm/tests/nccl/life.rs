@@ -253,7 +253,8 @@ fn the_loss_of_a_rank_ends_the_communicators_of_the_others() {
     }
 }
 
-/// NCCL waits for its peers inside the first call of a kind. The call cannot be ended, but its caller goes on.
+/// NCCL waits for its peers inside the first call of a kind. The call cannot be ended, but its caller goes
+/// on.
 #[test]
 fn a_call_that_connects_has_a_deadline() {
     let fake = Fake::new(&["REDUCE_SECONDS=1"]);

@@ -437,8 +437,8 @@ mod tests {
             let shards: Vec<_> = (0..world).map(|rank| 64 * rank..64 * (rank + 1)).collect();
             CONFIGS[small(&problem, &shards, 132, 64).unwrap().config].name
         };
-        // One wave of 128 tiles, of the smaller kind among two and of the larger among four, where the smaller
-        // would be two waves.
+        // One wave of 128 tiles, of the smaller kind among two and of the larger among four, where the
+        // smaller would be two waves.
         assert_eq!(named(2), "128x64_alone");
         assert_eq!(named(4), "128x128_share_a");
     }

@@ -141,8 +141,8 @@ impl PlanBuilder {
         self.order(stream, StreamId::MAIN)
     }
 
-    /// Lets `later` go on only after what is on `earlier` so far, by an event of its own. A stream is in order
-    /// with itself.
+    /// Lets `later` go on only after what is on `earlier` so far, by an event of its own. A stream is in
+    /// order with itself.
     pub fn order(&mut self, earlier: StreamId, later: StreamId) -> &mut Self {
         if earlier == later {
             return self;

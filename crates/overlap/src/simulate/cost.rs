@@ -460,8 +460,8 @@ impl Costs<'_> {
         }
     }
 
-    /// What the SMs reach in the launch at hand, of `gbs` that they reach once they are under way: between more
-    /// than two ranks the first bytes take longer, of which this part is felt.
+    /// What the SMs reach in the launch at hand, of `gbs` that they reach once they are under way: between
+    /// more than two ranks the first bytes take longer, of which this part is felt.
     fn with_start(&self, gbs: f64, felt: f64) -> f64 {
         let link = &self.machine.link;
         if self.plan.world <= 2 || self.moved <= 0.0 {

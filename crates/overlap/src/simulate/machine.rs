@@ -162,7 +162,8 @@ pub struct Link {
     pub sm_push_gbs: f64,
     /// What loads of the SMs reach, GB/s.
     pub sm_pull_gbs: f64,
-    /// What loads and stores of the SMs between more than two ranks take more than at these rates, at most, µs.
+    /// What loads and stores of the SMs between more than two ranks take more than at these rates, at most,
+    /// µs.
     #[serde(default)]
     pub sm_start_us: f64,
     /// How fast that grows with the first bytes of a launch, GB/s.
@@ -405,8 +406,8 @@ impl Machine {
         (waves.time(), waves.tiles.min(1.0))
     }
 
-    /// The waves of tiles of such a GEMM of the library. Where tiles do not fill the SMs, it cuts K into up to
-    /// four parts, which are written in f32, read and added.
+    /// The waves of tiles of such a GEMM of the library. Where tiles do not fill the SMs, it cuts K into up
+    /// to four parts, which are written in f32, read and added.
     pub(crate) fn library_waves(&self, shape: (usize, usize, usize), dtype: DType) -> Waves {
         let (m, n, k) = shape;
         let cut = |parts: usize| {

@@ -8,8 +8,8 @@
 //! alike. The steps of the first node, with its own entries for those of the other nodes, then take the time
 //! that they take among all.
 //!
-//! [`first_node`] compares what that relies on: of each plan every step, with its cost on the machine. What it
-//! compares is dropped at once, so that memory holds one node's plans.
+//! [`first_node`] compares what that relies on: of each plan every step, with its cost on the machine. What
+//! it compares is dropped at once, so that memory holds one node's plans.
 
 use super::cost::{Cost, PlanCosts};
 use super::{Machine, SimulateError, engine, simulate};

@@ -98,8 +98,8 @@ pub fn encode(dtype: DType, values: impl IntoIterator<Item = f32>) -> Vec<u8> {
     warpweave_symm_mem::host::encode(dtype, &values.into_iter().collect::<Vec<_>>())
 }
 
-/// The scale of line `line` of the matrix `which` in call `call`, or of a block of it: a power of two, so that
-/// GEMMs stay exact.
+/// The scale of line `line` of the matrix `which` in call `call`, or of a block of it: a power of two, so
+/// that GEMMs stay exact.
 fn scale(problem: &Problem, which: usize, call: usize, (line, block): (usize, usize)) -> f32 {
     match problem.scaling {
         Scaling::None => 1.0,

@@ -33,8 +33,8 @@ struct Layer {
     quantizes: bool,
 }
 
-/// Outputs: the normalized rows, which have a name of their own in place, the new residual, and where rows are
-/// quantized their e4m3 and its scales.
+/// Outputs: the normalized rows, which have a name of their own in place, the new residual, and where rows
+/// are quantized their e4m3 and its scales.
 const OUTPUTS: [&str; 4] = ["c", "residual_out", "values", "scales"];
 
 /// Outputs by the layer and call that they are of, on one rank.

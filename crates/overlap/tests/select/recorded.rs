@@ -161,7 +161,8 @@ fn what_two_gpus_say_holds_for_four_but_for_what_is_named() {
     });
     let evaluations: Vec<Evaluation> = of_four.collect();
     assert_eq!(evaluations.len(), 21);
-    // Chunks and ways of moving rows are within a few percent of each other there, on two GPUs in another order.
+    // Chunks and ways of moving rows are within a few percent of each other there, on two GPUs in another
+    // order.
     hold(
         &evaluations,
         &[

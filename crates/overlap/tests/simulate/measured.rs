@@ -137,7 +137,8 @@ fn median_error(cases: &[Case]) -> f64 {
     errors(cases)[0]
 }
 
-/// What some figures have, and what the docs say of them: median, 95th percentile and largest error, in per cent.
+/// What some figures have, and what the docs say of them: median, 95th percentile and largest error, in per
+/// cent.
 fn hold<'a>(
     what: &'static str,
     cases: impl IntoIterator<Item = &'a Case>,

@@ -5,8 +5,8 @@
 //!
 //! One object whose fields are those of the types of this module; the crate's README lists them. `schema`
 //! names the layout; a change that breaks readers changes its number. Times are in milliseconds, rates in
-//! TFLOP/s per GPU and GB/s. A field that does not apply is `null`. [`compact`](crate::compact) is the same without
-//! samples, in columns.
+//! TFLOP/s per GPU and GB/s. A field that does not apply is `null`. [`compact`](crate::compact) is the same
+//! without samples, in columns.
 
 mod collectives;
 mod means;

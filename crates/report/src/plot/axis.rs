@@ -101,8 +101,8 @@ impl Axis {
         (value - self.low) / (self.high - self.low)
     }
 
-    /// The axis below a drawing: lines of the grid through all of it, what is written there, and what the axis
-    /// is of.
+    /// The axis below a drawing: lines of the grid through all of it, what is written there, and what the
+    /// axis is of.
     pub fn below(
         &self,
         label: &str,

@@ -66,14 +66,14 @@ pub struct Process {
     scenario: &'static Scenario,
     rank: usize,
     place: PathBuf,
-    meetings: usize,
+    barriers: usize,
 }
 
 impl Process {
     /// The exchange for what comes next.
     fn connect(&mut self) -> ProcessExchange {
-        self.meetings += 1;
-        let place = self.place.join(self.meetings.to_string());
+        self.barriers += 1;
+        let place = self.place.join(self.barriers.to_string());
         ProcessExchange::connect(&place, self.rank, self.scenario.world).expect("the other ranks")
     }
 
@@ -169,7 +169,7 @@ pub fn run(driver: &Control) {
         scenario,
         rank: rank.parse().unwrap(),
         place: env::var_os("PLACE").unwrap().into(),
-        meetings: 0,
+        barriers: 0,
     };
     driver.rank(process.rank);
     let sound = process.run(None, WAIT);

@@ -4,8 +4,8 @@ use warpweave_symm_mem::{DType, DevicePtr};
 
 use crate::collective::launch::{PAYLOAD, Packets};
 
-/// Bytes of a row that a thread computes at once without packets: `Units` of four payloads. With packets it is
-/// one [`PAYLOAD`].
+/// Bytes of a row that a thread computes at once without packets: `Units` of four payloads. With packets it
+/// is one [`PAYLOAD`].
 pub(crate) const UNIT: usize = 48;
 
 /// Most sums of warps of a row: `kMaxWarpSums`.

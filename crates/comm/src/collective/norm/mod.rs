@@ -5,8 +5,8 @@
 //! Everything is computed in f32, and rounded to the type of the elements where it is stored:
 //! 1. x = Σ partials, in the order of ranks, rounded: what an all-reduce gives.
 //! 2. r = x + residual, rounded: the new residual.
-//! 3. y = r · (1 / √(mean of r² + ε)) · weight, rounded: the normalized row. Squares are added in a fixed order,
-//!    which `cuda/norm.cuh` gives.
+//! 3. y = r · (1 / √(mean of r² + ε)) · weight, rounded: the normalized row. Squares are added in a fixed
+//!    order, which `cuda/norm.cuh` gives.
 //! 4. Optionally scale = max |y| / 448 of each row, and q = e4m3(y / scale): the nearest e4m3, saturating.
 //!
 //! Each step reads what the one before stores. So the bits of a row depend on that row alone: not on the

@@ -11,8 +11,8 @@
 
 namespace warpweave {
 
-// Stores four matrices of 8 × 8 elements of 16 bits, which the warp holds as `wgmma` and `mma.sync` do: lane l has a
-// pair of row l / 4 of each, and gives the address of row l % 8 of matrix l / 8.
+// Stores four matrices of 8 × 8 elements of 16 bits, which the warp holds as `wgmma` and `mma.sync` do: lane
+// l has a pair of row l / 4 of each, and gives the address of row l % 8 of matrix l / 8.
 __device__ __forceinline__ void store_matrices(uint32_t address, uint32_t m0, uint32_t m1, uint32_t m2,
                                                uint32_t m3) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(m0),

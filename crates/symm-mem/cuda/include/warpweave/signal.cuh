@@ -182,9 +182,9 @@ __device__ __forceinline__ void store_epoch(const PadView& pad, uint32_t slot, u
 }
 
 // When a wait looks at the stop flag in host memory. Loads of one address there are served one after the
-// other, at microseconds each, and a thread sees nothing else meanwhile: if all that wait looked all the time,
-// each would see its flag hundreds of microseconds late. So a wait looks every four milliseconds, for the
-// first time after four to eight, each block at a time of its own.
+// other, at microseconds each, and a thread sees nothing else meanwhile: if all that wait looked all the
+// time, each would see its flag hundreds of microseconds late. So a wait looks every four milliseconds, for
+// the first time after four to eight, each block at a time of its own.
 class HostStop {
  public:
   // Whether the host has stopped this device, as far as a wait of so many nanoseconds is to know.
