@@ -49,18 +49,18 @@ struct Accumulator {
   }
 };
 
-// Reduces the payloads of all ranks, of this one its `own`.
-template <typename T, int W>
-__device__ __forceinline__ void reduce_payloads(uint32_t rank, uint32_t world, const uint32_t (&data)[W][3],
-                                                const uint32_t (&own)[3], uint32_t (&sum)[3]) {
-  Accumulator<T, 3> accumulator;
+// Reduces the words of all ranks, `of(source)` those of a peer, in the order of ranks.
+template <typename T, int W, int kWords, typename Of>
+__device__ __forceinline__ void reduce_words(uint32_t rank, uint32_t world, Of of,
+                                             const uint32_t (&own)[kWords], uint32_t (&sum)[kWords]) {
+  Accumulator<T, kWords> accumulator;
   accumulator.clear();
 #pragma unroll
   for (int source = 0; source < W; ++source) {
     if (source == rank)
       accumulator.add(own);
     else if (source < world)
-      accumulator.add(data[source]);
+      accumulator.add(of(source));
   }
   accumulator.pack(sum);
 }

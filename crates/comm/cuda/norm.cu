@@ -57,7 +57,8 @@ struct Thread {
     uint32_t own[3], data[W][3];
     load(own, row, unit);
     if (!sections.template receive<W>(packet, data, [](uint32_t) { return true; })) return false;
-    warpweave::reduce_payloads<T, W>(rank, world, data, own, sum);
+    const auto of = [&](int source) -> const uint32_t(&)[3] { return data[source]; };
+    warpweave::reduce_words<T, W>(rank, world, of, own, sum);
     return true;
   }
 };

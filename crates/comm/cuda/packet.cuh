@@ -94,6 +94,12 @@ struct Packets {
   uint32_t root;
   uint32_t aligned;  // input, output, chunks and message are multiples of 4 bytes
   uint32_t admits;   // the next kernel of the stream may start
+
+  // Bytes of chunk `owner` of a message that is cut into one for each rank.
+  __device__ __forceinline__ uint64_t part(uint32_t owner) const {
+    const uint64_t start = owner * bytes;
+    return start >= total ? 0 : min(total - start, bytes);
+  }
 };
 static_assert(sizeof(Packets) == sizeof(Group) + sizeof(Addresses) + 48, "as in Rust");
 

@@ -37,11 +37,6 @@ struct Thread {
         first(blockIdx.x * blockDim.x + threadIdx.x),
         stride(gridDim.x * blockDim.x) {}
 
-  // Bytes of chunk `owner` of a message that is cut into one for each rank.
-  __device__ __forceinline__ uint64_t part(uint32_t owner) const {
-    const uint64_t start = owner * p.bytes;
-    return start >= p.total ? 0 : min(p.total - start, p.bytes);
-  }
   __device__ __forceinline__ void load(uint32_t (&data)[3], uint32_t chunk, uint32_t index,
                                        uint64_t bytes) const {
     const uint64_t offset = uint64_t(index) * kPayload;
@@ -71,7 +66,8 @@ struct Thread {
   template <typename T>
   __device__ __forceinline__ void reduce(const uint32_t (&data)[W][3], const uint32_t (&own)[3],
                                          uint32_t (&out)[3]) const {
-    warpweave::reduce_payloads<T, W>(rank, world, data, own, out);
+    const auto of = [&](int source) -> const uint32_t(&)[3] { return data[source]; };
+    warpweave::reduce_words<T, W>(rank, world, of, own, out);
   }
 };
 
@@ -242,11 +238,11 @@ __device__ __forceinline__ void all_reduce_two_shot(const Packets& p) {
   const uint32_t packets = packets_of(p.bytes);
   const uint32_t middle = p.capacity / 2;
   for (uint32_t i = t.first; i < packets; i += t.stride) {
-    t.send_chunks(i, [&](uint32_t peer) { return t.part(peer); });
+    t.send_chunks(i, [&](uint32_t peer) { return p.part(peer); });
   }
   if (t.sections.gives_up()) return;
   t.sections.prepare_next(packets, packets);
-  const uint64_t own_bytes = t.part(t.rank);
+  const uint64_t own_bytes = p.part(t.rank);
   for (uint32_t i = t.first; i < packets_of(own_bytes); i += t.stride) {
     uint32_t own[3], data[W][3], result[3];
     t.load(own, t.rank, i, own_bytes);
@@ -256,13 +252,13 @@ __device__ __forceinline__ void all_reduce_two_shot(const Packets& p) {
     t.store(t.rank, i, own_bytes, result);
   }
   for (uint32_t i = t.first; i < packets; i += t.stride) {
-    const auto wanted = [&](uint32_t source) { return i < packets_of(t.part(source)); };
+    const auto wanted = [&](uint32_t source) { return i < packets_of(p.part(source)); };
     uint32_t data[W][3];
     if (!t.sections.template receive<W>(middle + i, data, wanted)) continue;
 #pragma unroll
     for (int source = 0; source < W; ++source)
       if (source < t.world && source != t.rank && wanted(source))
-        t.store(source, i, t.part(source), data[source]);
+        t.store(source, i, p.part(source), data[source]);
   }
 }
 

@@ -38,9 +38,8 @@ static_assert(sizeof(State) == kBytes, "as in Rust");
 
 using Vector = warpweave::Vector<kBytes>;
 
-// A NaN, or two, in the place of all ones.
-template <typename T>
-constexpr uint32_t kOtherNan = sizeof(T) == 4 ? 0x7fffffffu : 0x7fff7fffu;
+// In the place of all ones: a NaN, or two of 16 bits.
+constexpr uint32_t kOtherNan = 0x7fff7fff;
 
 __device__ __forceinline__ uint32_t vectors_of(uint64_t bytes) {
   return uint32_t((bytes + kBytes - 1) / kBytes);
@@ -86,11 +85,6 @@ struct Thread {
     return p.areas.of[owner] + warpweave::kMaxBlocks * sizeof(State) +
            (section * p.capacity + index) * kBytes;
   }
-  // Bytes of chunk `owner` of a message that is cut into one for each rank.
-  __device__ __forceinline__ uint64_t part(uint32_t owner) const {
-    const uint64_t start = owner * p.bytes;
-    return start >= p.total ? 0 : min(p.total - start, p.bytes);
-  }
 
   // Vector `index` of the input from `start` on, of which `bytes` are there.
   __device__ __forceinline__ void load(uint32_t (&data)[4], uint64_t start, uint32_t index,
@@ -115,7 +109,7 @@ struct Thread {
   __device__ __forceinline__ void send(uint32_t peer, uint32_t index, const uint32_t (&data)[4]) const {
     Vector sent;
 #pragma unroll
-    for (int w = 0; w < 4; ++w) sent.words[w] = ~(data[w] == ~0u ? kOtherNan<T> : data[w]);
+    for (int w = 0; w < 4; ++w) sent.words[w] = ~(data[w] == ~0u ? kOtherNan : data[w]);
     sent.store(at(state.generation, peer, rank, index));
   }
   __device__ __forceinline__ void send_all(uint32_t index, const uint32_t (&data)[4]) const {
@@ -193,19 +187,29 @@ struct Thread {
     return here;
   }
 
-  // Reduces vector `u` of all ranks, of this one its `own`, in the order of ranks.
-  __device__ __forceinline__ void reduce(const Vector (&data)[W][kUnroll], int u, const uint32_t (&own)[4],
-                                         uint32_t (&sum)[4]) const {
-    warpweave::Accumulator<T, 4> accumulator;
-    accumulator.clear();
+  // Reduces what all ranks have of the `bytes` of the message from `start` on, in the order of ranks, to the
+  // output and to `send(index, sum)`. False if a vector timed out.
+  template <typename Send>
+  __device__ __forceinline__ bool reduce(uint64_t start, uint64_t bytes, Send send) const {
+    const uint32_t vectors = vectors_of(bytes);
+    for (uint32_t i = first; i < vectors; i += kUnroll * stride) {
+      uint32_t own[kUnroll][4];
+      Vector data[W][kUnroll];
 #pragma unroll
-    for (int source = 0; source < W; ++source) {
-      if (source == rank)
-        accumulator.add(own);
-      else if (source < world)
-        accumulator.add(data[source][u].words);
+      for (int u = 0; u < kUnroll; ++u)
+        if (i + u * stride < vectors) load(own[u], start, i + u * stride, bytes);
+      if (!receive(i, 0, data, [&](uint32_t, uint32_t index) { return index < vectors; })) return false;
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) {
+        if (i + u * stride >= vectors) break;
+        uint32_t sum[4];
+        const auto of = [&](int source) -> const uint32_t(&)[4] { return data[source][u].words; };
+        warpweave::reduce_words<T, W>(rank, world, of, own[u], sum);
+        send(i + u * stride, sum);
+        store(start, i + u * stride, bytes, sum);
+      }
     }
-    accumulator.pack(sum);
+    return true;
   }
 };
 
@@ -228,21 +232,7 @@ __device__ __forceinline__ void one_shot(const Packets& p) {
   }
   if (t.sections.gives_up()) return;
   t.join(vectors, false);
-  for (uint32_t i = t.first; i < vectors; i += kUnroll * t.stride) {
-    uint32_t own[kUnroll][4];
-    Vector data[W][kUnroll];
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u)
-      if (i + u * t.stride < vectors) t.load(own[u], 0, i + u * t.stride, p.total);
-    if (!t.receive(i, 0, data, [&](uint32_t, uint32_t index) { return index < vectors; })) return;
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      if (i + u * t.stride >= vectors) break;
-      uint32_t sum[4];
-      t.reduce(data, u, own[u], sum);
-      t.store(0, i + u * t.stride, p.total, sum);
-    }
-  }
+  t.reduce(0, p.total, [](uint32_t, const uint32_t (&)[4]) {});
 }
 
 // Every rank reduces one chunk and sends the result to all, in the second half of the sections.
@@ -259,8 +249,8 @@ __device__ __forceinline__ void two_shot(const Packets& p) {
       const uint32_t peer = peer_of(t.rank, t.world, step);
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u)
-        if (step < t.world && i + u * t.stride < vectors_of(t.part(peer)))
-          t.load(data[step][u], peer * p.bytes, i + u * t.stride, t.part(peer));
+        if (step < t.world && i + u * t.stride < vectors_of(p.part(peer)))
+          t.load(data[step][u], peer * p.bytes, i + u * t.stride, p.part(peer));
     }
     if (!t.sections.may_send(reinterpret_cast<uint32_t (&)[4 * W * kUnroll]>(data))) break;
 #pragma unroll
@@ -268,32 +258,16 @@ __device__ __forceinline__ void two_shot(const Packets& p) {
       const uint32_t peer = peer_of(t.rank, t.world, step);
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u)
-        if (step < t.world && i + u * t.stride < vectors_of(t.part(peer)))
+        if (step < t.world && i + u * t.stride < vectors_of(p.part(peer)))
           t.send(peer, i + u * t.stride, data[step][u]);
     }
   }
   if (t.sections.gives_up()) return;
   t.join(vectors, true);
-  const uint64_t own_bytes = t.part(t.rank), own_start = t.rank * p.bytes;
-  const uint32_t owned = vectors_of(own_bytes);
-  for (uint32_t i = t.first; i < owned; i += kUnroll * t.stride) {
-    uint32_t own[kUnroll][4];
-    Vector data[W][kUnroll];
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u)
-      if (i + u * t.stride < owned) t.load(own[u], own_start, i + u * t.stride, own_bytes);
-    if (!t.receive(i, 0, data, [&](uint32_t, uint32_t index) { return index < owned; })) return;
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      if (i + u * t.stride >= owned) break;
-      uint32_t sum[4];
-      t.reduce(data, u, own[u], sum);
-      t.send_all(middle + i + u * t.stride, sum);
-      t.store(own_start, i + u * t.stride, own_bytes, sum);
-    }
-  }
+  const auto send = [&](uint32_t i, const uint32_t (&sum)[4]) { t.send_all(middle + i, sum); };
+  if (!t.reduce(t.rank * p.bytes, p.part(t.rank), send)) return;
   for (uint32_t i = t.first; i < vectors; i += kUnroll * t.stride) {
-    const auto wanted = [&](uint32_t source, uint32_t index) { return index < vectors_of(t.part(source)); };
+    const auto wanted = [&](uint32_t source, uint32_t index) { return index < vectors_of(p.part(source)); };
     Vector data[W][kUnroll];
     if (!t.receive(i, middle, data, wanted)) return;
 #pragma unroll
@@ -301,7 +275,7 @@ __device__ __forceinline__ void two_shot(const Packets& p) {
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u)
         if (source < t.world && source != t.rank && wanted(source, i + u * t.stride))
-          t.store(source * p.bytes, i + u * t.stride, t.part(source), data[source][u].words);
+          t.store(source * p.bytes, i + u * t.stride, p.part(source), data[source][u].words);
   }
 }
 

@@ -4,10 +4,9 @@
 use warpweave_symm_mem::DevicePtr;
 use warpweave_symm_mem::host::Element;
 
-use super::elements;
 use super::group::{HostGroup, Member};
-use super::packet::{Areas, HostAreas, Payload, Sections};
-use crate::collective::launch::{MAX_WORLD, PACKET_SLOT, PAYLOAD};
+use super::packet::{Areas, HostAreas, Payload, Sections, reduce_words};
+use crate::collective::launch::{PACKET_SLOT, PAYLOAD};
 use crate::collective::norm::arithmetic::{add, normalize, quantize};
 use crate::collective::norm::launch::{ReducedNorm, RowNorm, Shots};
 
@@ -80,20 +79,8 @@ impl<A: Areas> Rows<'_, A> {
     /// Reduces what all ranks have of packet `index`, with `own` in this rank's place; `None` if one did not
     /// arrive in time.
     fn reduce<T: Element>(&self, index: usize, own: &Payload) -> Option<Payload> {
-        let mut all = [Payload::default(); MAX_WORLD];
-        all[self.sections.group().rank()] = *own;
-        for source in self.peers() {
-            all[source] = self.sections.receive(source, index)?;
-        }
-        let mut sum = Payload::default();
-        let ranks = all[..self.sections.group().world()].iter();
-        // SAFETY: a payload holds so many elements and is aligned for them.
-        unsafe {
-            let count = PAYLOAD / size_of::<T>();
-            let into = std::slice::from_raw_parts_mut(sum.as_mut_ptr().cast::<T>(), count);
-            elements::reduce(ranks.map(|payload| payload.as_ptr().cast()), into);
-        }
-        Some(sum)
+        let receive = |source| self.sections.receive(source, index);
+        reduce_words::<T, _>(self.sections.group(), own, receive)
     }
 
     /// Computes row `row` of what `payload` gives, if it gives all.

@@ -10,10 +10,12 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use warpweave_symm_mem::host::Element;
 use warpweave_symm_mem::sync::{Instant, thread};
 
+use super::elements;
 use super::group::{Atomic, HostGroup, Member, of_other_call};
-use crate::collective::launch::{EPOCH_BITS, PACKET, PACKET_SLOT, PAYLOAD, Packets};
+use crate::collective::launch::{EPOCH_BITS, MAX_WORLD, PACKET, PACKET_SLOT, PAYLOAD, Packets};
 
 /// Polls of a packet between two checks of the clock and the fault record.
 const POLLS: u32 = 64;
@@ -120,6 +122,29 @@ pub(super) fn poll<D>(
         pause(polls);
     }
     None
+}
+
+/// Reduces what all ranks have, `own` in this rank's place and of each other what `receive` gives; `None` if
+/// one did not arrive in time.
+pub(super) fn reduce_words<T: Element, const N: usize>(
+    group: &impl Member,
+    own: &[u32; N],
+    receive: impl Fn(usize) -> Option<[u32; N]>,
+) -> Option<[u32; N]> {
+    let mut all = [[0; N]; MAX_WORLD];
+    all[group.rank()] = *own;
+    for source in group.peers() {
+        all[source] = receive(source)?;
+    }
+    let mut sum = [0; N];
+    let ranks = all[..group.world()].iter();
+    // SAFETY: the words hold so many elements and are aligned for them.
+    unsafe {
+        let count = size_of::<[u32; N]>() / size_of::<T>();
+        let into = std::slice::from_raw_parts_mut(sum.as_mut_ptr().cast::<T>(), count);
+        elements::reduce(ranks.map(|words| words.as_ptr().cast()), into);
+    }
+    Some(sum)
 }
 
 /// Backs off after so many polls. Nobody wakes a receiver: a wake for each packet would cost more than the

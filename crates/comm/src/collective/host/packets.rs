@@ -1,11 +1,8 @@
 //! The references of `packets.cu`: each rank sends its packets, then receives those of the peers.
 
-use super::elements;
 use super::group::{HostGroup, Member};
-use super::packet::{Areas, HostAreas, Payload, Sections, packets_of};
-use crate::collective::launch::{
-    MAX_WORLD, PACKET_SLOT, PAYLOAD, PacketKernel, Packets, UnevenPackets,
-};
+use super::packet::{Areas, HostAreas, Payload, Sections, packets_of, reduce_words};
+use crate::collective::launch::{PACKET_SLOT, PAYLOAD, PacketKernel, Packets, UnevenPackets};
 use warpweave_symm_mem::host::Element;
 
 /// The reference of `kernel`.
@@ -96,6 +93,47 @@ impl Operands {
             .saturating_sub(owner * self.bytes)
             .min(self.bytes)
     }
+
+    /// Of the `bytes` of the input from `start` on, those of words number `index`, zero beyond the end.
+    ///
+    /// # Safety
+    /// The input has these bytes, and nothing writes them meanwhile.
+    pub(super) unsafe fn load<const N: usize>(
+        &self,
+        start: usize,
+        index: usize,
+        bytes: usize,
+    ) -> [u32; N] {
+        let mut data = [0; N];
+        let offset = index * size_of::<[u32; N]>();
+        // SAFETY: the bytes lie in the input.
+        unsafe {
+            let from = self.input.wrapping_add(start + offset);
+            let count = (bytes - offset).min(size_of::<[u32; N]>());
+            std::ptr::copy_nonoverlapping(from, data.as_mut_ptr().cast(), count);
+        }
+        data
+    }
+
+    /// Stores words of the output as [`Operands::load`] loads those of the input.
+    ///
+    /// # Safety
+    /// The output has these bytes, and nothing else touches them meanwhile.
+    pub(super) unsafe fn store<const N: usize>(
+        &self,
+        start: usize,
+        index: usize,
+        bytes: usize,
+        data: &[u32; N],
+    ) {
+        let offset = index * size_of::<[u32; N]>();
+        // SAFETY: the bytes lie in the output.
+        unsafe {
+            let to = self.output.wrapping_add(start + offset);
+            let count = (bytes - offset).min(size_of::<[u32; N]>());
+            std::ptr::copy_nonoverlapping(data.as_ptr().cast(), to, count);
+        }
+    }
 }
 
 /// One collective by packets.
@@ -138,27 +176,15 @@ impl<A: Areas> Call<'_, A> {
 
     /// Packet `index` of chunk `chunk`, which has `bytes`.
     unsafe fn load(&self, chunk: usize, index: usize, bytes: usize) -> Payload {
-        let offset = index * PAYLOAD;
-        let start = chunk * self.operands.bytes + offset;
-        let mut data = Payload::default();
-        // SAFETY: the bytes lie in the chunk.
-        unsafe {
-            let from = self.operands.input.wrapping_add(start);
-            let count = (bytes - offset).min(PAYLOAD);
-            std::ptr::copy_nonoverlapping(from, data.as_mut_ptr().cast(), count);
-        }
-        data
+        let start = chunk * self.operands.bytes;
+        // SAFETY: the caller's obligation.
+        unsafe { self.operands.load(start, index, bytes) }
     }
 
     unsafe fn store(&self, chunk: usize, index: usize, bytes: usize, data: &Payload) {
-        let offset = index * PAYLOAD;
-        let start = chunk * self.operands.bytes + offset;
-        // SAFETY: the bytes lie in the chunk.
-        unsafe {
-            let to = self.operands.output.wrapping_add(start);
-            let count = (bytes - offset).min(PAYLOAD);
-            std::ptr::copy_nonoverlapping(data.as_ptr().cast(), to, count);
-        }
+        let start = chunk * self.operands.bytes;
+        // SAFETY: the caller's obligation.
+        unsafe { self.operands.store(start, index, bytes, data) };
     }
 
     /// The same data to every peer.
@@ -181,22 +207,8 @@ impl<A: Areas> Call<'_, A> {
     /// Reduces all ranks' packets `index`, with `own` in this rank's place; `None` if one did not arrive in
     /// time.
     fn reduce<T: Element>(&self, index: usize, own: &Payload) -> Option<Payload> {
-        let mut all = [Payload::default(); MAX_WORLD];
-        all[self.rank()] = *own;
-        for source in self.peers() {
-            all[source] = self.sections.receive(source, index)?;
-        }
-        let mut total = Payload::default();
-        let ranks = all[..self.sections.group().world()].iter();
-        // SAFETY: a payload holds so many elements and is aligned for them.
-        unsafe {
-            let into = std::slice::from_raw_parts_mut(
-                total.as_mut_ptr().cast::<T>(),
-                PAYLOAD / size_of::<T>(),
-            );
-            elements::reduce(ranks.map(|data| data.as_ptr().cast()), into);
-        }
-        Some(total)
+        let receive = |source| self.sections.receive(source, index);
+        reduce_words::<T, _>(self.sections.group(), own, receive)
     }
 
     unsafe fn all_gather(&self) {

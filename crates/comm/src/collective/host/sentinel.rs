@@ -6,11 +6,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use warpweave_symm_mem::host::Element;
 
-use super::elements;
 use super::group::{self, Atomic, Barrier, HostGroup, Member, Phase};
 use super::packet;
 use super::packets::Operands;
-use crate::collective::launch::{MAX_WORLD, PACKET_SLOT, Packets};
+use crate::collective::launch::{PACKET_SLOT, Packets};
 use crate::collective::norm::launch::Shots;
 use crate::collective::sentinel::{GENERATIONS, STATES, VECTOR};
 
@@ -113,17 +112,17 @@ impl<'a, A: Areas> Call<'a, A> {
         // SAFETY: the caller's obligation.
         unsafe {
             for index in 0..vectors {
-                self.send_all(index, &self.load(0, index, bytes));
+                self.send_all(index, &self.operands.load(0, index, bytes));
             }
             if !self.join(vectors, false) {
                 return;
             }
             for index in 0..vectors {
-                let own = self.load(0, index, bytes);
+                let own = self.operands.load(0, index, bytes);
                 let Some(sum) = self.reduce::<T>(index, &own) else {
                     return;
                 };
-                self.store(0, index, bytes, &sum);
+                self.operands.store(0, index, bytes, &sum);
             }
         }
     }
@@ -137,7 +136,7 @@ impl<'a, A: Areas> Call<'a, A> {
             for peer in self.group.peers() {
                 let bytes = self.operands.part(peer);
                 for index in 0..vectors_of(bytes) {
-                    self.send(peer, index, &self.load(peer * chunk, index, bytes));
+                    self.send(peer, index, &self.operands.load(peer * chunk, index, bytes));
                 }
             }
             if !self.join(vectors_of(chunk), true) {
@@ -145,12 +144,12 @@ impl<'a, A: Areas> Call<'a, A> {
             }
             let bytes = self.operands.part(rank);
             for index in 0..vectors_of(bytes) {
-                let own = self.load(rank * chunk, index, bytes);
+                let own = self.operands.load(rank * chunk, index, bytes);
                 let Some(sum) = self.reduce::<T>(index, &own) else {
                     return;
                 };
                 self.send_all(middle + index, &sum);
-                self.store(rank * chunk, index, bytes, &sum);
+                self.operands.store(rank * chunk, index, bytes, &sum);
             }
             for source in self.group.peers() {
                 let bytes = self.operands.part(source);
@@ -158,32 +157,9 @@ impl<'a, A: Areas> Call<'a, A> {
                     let Some(data) = self.receive(source, middle + index) else {
                         return;
                     };
-                    self.store(source * chunk, index, bytes, &data);
+                    self.operands.store(source * chunk, index, bytes, &data);
                 }
             }
-        }
-    }
-
-    /// Vector `index` of the `bytes` of the input from `start` on.
-    unsafe fn load(&self, start: usize, index: usize, bytes: usize) -> Vector {
-        let mut data = Vector::default();
-        let offset = index * VECTOR;
-        // SAFETY: the bytes lie in the input.
-        unsafe {
-            let from = self.operands.input.wrapping_add(start + offset);
-            let count = (bytes - offset).min(VECTOR);
-            std::ptr::copy_nonoverlapping(from, data.as_mut_ptr().cast(), count);
-        }
-        data
-    }
-
-    unsafe fn store(&self, start: usize, index: usize, bytes: usize, data: &Vector) {
-        let offset = index * VECTOR;
-        // SAFETY: the bytes lie in the output.
-        unsafe {
-            let to = self.operands.output.wrapping_add(start + offset);
-            let count = (bytes - offset).min(VECTOR);
-            std::ptr::copy_nonoverlapping(data.as_ptr().cast(), to, count);
         }
     }
 
@@ -199,7 +175,7 @@ impl<'a, A: Areas> Call<'a, A> {
     }
 
     fn send(&self, peer: usize, index: usize, data: &Vector) {
-        // A NaN, or two, whatever the type, and not all ones.
+        // In the place of all ones: a NaN, or two of 16 bits.
         const OTHER_NAN: u32 = 0x7fff_7fff;
         let to = self.words(self.generation, (peer, self.group.rank()), index);
         for (to, &word) in to.zip(data) {
@@ -265,22 +241,7 @@ impl<'a, A: Areas> Call<'a, A> {
     /// Reduces all ranks' vectors `index`, with `own` in this rank's place; `None` if one did not arrive in
     /// time.
     fn reduce<T: Element>(&self, index: usize, own: &Vector) -> Option<Vector> {
-        let mut all = [Vector::default(); MAX_WORLD];
-        all[self.group.rank()] = *own;
-        for source in self.group.peers() {
-            all[source] = self.receive(source, index)?;
-        }
-        let mut total = Vector::default();
-        let ranks = all[..self.group.world()].iter();
-        // SAFETY: a vector holds so many elements and is aligned for them.
-        unsafe {
-            let into = std::slice::from_raw_parts_mut(
-                total.as_mut_ptr().cast::<T>(),
-                VECTOR / size_of::<T>(),
-            );
-            elements::reduce(ranks.map(|data| data.as_ptr().cast()), into);
-        }
-        Some(total)
+        packet::reduce_words::<T, _>(self.group, own, |source| self.receive(source, index))
     }
 }
 

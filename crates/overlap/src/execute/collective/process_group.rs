@@ -176,6 +176,7 @@ impl<B: CollectiveBackend> ProcessGroup<B> {
                 let defaults = CollectiveOptions::default();
                 let options = CollectiveOptions {
                     packet_bytes: defaults.packet_bytes.min(bytes),
+                    sentinel_bytes: defaults.sentinel_bytes.min(bytes),
                     // Chunks are rounded up to vectors.
                     staging_bytes: bytes + 16 * exchange.world(),
                     ..defaults
