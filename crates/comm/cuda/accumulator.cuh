@@ -57,10 +57,11 @@ __device__ __forceinline__ void reduce_words(uint32_t rank, uint32_t world, Of o
   accumulator.clear();
 #pragma unroll
   for (int source = 0; source < W; ++source) {
-    if (source == rank)
-      accumulator.add(own);
-    else if (source < world)
-      accumulator.add(of(source));
+    if (source >= world) break;
+    uint32_t words[kWords];
+#pragma unroll
+    for (int w = 0; w < kWords; ++w) words[w] = source == rank ? own[w] : of(source)[w];
+    accumulator.add(words);
   }
   accumulator.pack(sum);
 }

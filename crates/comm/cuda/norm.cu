@@ -122,23 +122,28 @@ __device__ __forceinline__ void two_shot(const ReducedNorm& p, RowCluster& clust
   const uint32_t used = units * p.chunk;
   t.sections.prepare_next(used, used);
   cluster.begin();
-  for (uint32_t row = begin + cluster.index; row < end; row += cluster.count) {
-    norm_row(t.units, cluster, row, [&](uint32_t unit, uint32_t (&x)[3]) {
-      if (!sound || !t.reduce(row, unit, place(row, unit), x)) return false;
-      t.sections.template send_all<W>(middle + place(row, unit), x);
-      return true;
-    });
-  }
-  for (uint32_t i = cluster.index; i < others; i += cluster.count) {
-    const uint32_t row = row_of(i);
-    norm_row(t.units, cluster, row, [&](uint32_t unit, uint32_t (&x)[3]) {
-      const uint32_t source = row / p.chunk, packet = middle + place(row, unit);
-      uint32_t data[1][3];
-      const auto at = [&](uint32_t) { return t.sections.at(t.rank, source, packet); };
-      if (!sound || !t.sections.template take<1>(1, data, at, [&](uint32_t) { return source; })) return false;
-      x[0] = data[0][0], x[1] = data[0][1], x[2] = data[0][2];
-      return true;
-    });
+  // One loop for both: the code of a row is loaded once.
+#pragma unroll 1
+  for (uint32_t round = 0; round < 2; ++round) {
+    const bool own = round == 0;
+    const uint32_t rows = own ? end - begin : others;
+    for (uint32_t i = cluster.index; i < rows; i += cluster.count) {
+      const uint32_t row = own ? begin + i : row_of(i);
+      norm_row(t.units, cluster, row, [&](uint32_t unit, uint32_t (&x)[3]) {
+        if (!sound) return false;
+        if (own) {
+          if (!t.reduce(row, unit, place(row, unit), x)) return false;
+          t.sections.template send_all<W>(middle + place(row, unit), x);
+          return true;
+        }
+        const uint32_t source = row / p.chunk, packet = middle + place(row, unit);
+        uint32_t data[1][3];
+        const auto at = [&](uint32_t) { return t.sections.at(t.rank, source, packet); };
+        if (!t.sections.template take<1>(1, data, at, [&](uint32_t) { return source; })) return false;
+        x[0] = data[0][0], x[1] = data[0][1], x[2] = data[0][2];
+        return true;
+      });
+    }
   }
 }
 

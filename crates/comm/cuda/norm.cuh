@@ -294,10 +294,10 @@ __device__ __forceinline__ float max_of_warp(float value) {
 // The sum of what the warps of a row have, neighbours first. A lane adds sixteen; those of as many lanes as
 // it takes are added.
 __device__ __forceinline__ float sum_of_warps(const float* values, uint32_t count) {
-  uint32_t lanes = 1;
+  uint32_t lanes = 1;  // a power of two
 #pragma unroll 1
   while (16 * lanes < count) lanes *= 2;
-  const uint32_t first = 16 * (threadIdx.x % lanes);
+  const uint32_t first = 16 * (threadIdx.x & (lanes - 1));
   float sums[16];
 #pragma unroll
   for (uint32_t i = 0; i < 16; i += 4) {

@@ -277,6 +277,7 @@ struct Sections {
     const uint32_t lane = threadIdx.x - (blockDim.x - 32);
     if (blockIdx.x != 0 || lane >= 32) return;
     const uint32_t index = (epoch() / 2 * 32 + lane) % p.capacity;
+#pragma unroll 1
     for (uint32_t source = 0; source < p.group.pad.world; ++source)
       if (!is_used(source, index)) store_packet(at(p.group.pad.rank, source, index), {{0, 0, 0}, 0});
   }

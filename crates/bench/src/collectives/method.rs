@@ -69,8 +69,7 @@ fn summary(variant: Variant) -> &'static str {
     match variant.name() {
         "packets" => "data with its epoch in packets, one launch",
         "packets-two-shot" => "all-reduce by packets in two steps",
-        "sentinel" => "all-reduce of data without flags, one launch",
-        "sentinel-two-shot" => "the same in two steps",
+        "sentinel" => "all-reduce of data without flags in two steps, one launch",
         "push" => "SMs store to all outputs",
         "pull" => "SMs load from all inputs",
         "push-tma" => "TMA bulk copies to all outputs",

@@ -30,7 +30,7 @@ pub enum Kernel<'a> {
     /// overlap.
     UnevenPackets(&'a UnevenPackets),
     /// An all-reduce of data without flags. `aligned`, capacity and areas are of vectors of 16 bytes.
-    Sentinel(Shots, DType, &'a Packets),
+    Sentinel(DType, &'a Packets),
     /// Copies the bytes of each source to the destination of the same rank.
     Exchange(&'a Direct),
     /// Reduces all sources in f32, in the order of ranks, and stores the result to each destination. Sources

@@ -6,7 +6,6 @@ use warpweave_symm_mem::{Cuda, DType, Error, Result, device_image};
 use super::backend::{CollectiveKernels, Kernel, Move};
 use super::enqueue::{DIRECT_THREADS, PACKET_THREADS, vector};
 use super::launch::{Group, MAX_WORLD, Multimem, PacketKernel};
-use super::norm::launch::Shots;
 use super::push_reduce::vector as push_vector;
 use super::scatter_all_gather::vector as scatter_vector;
 use super::sentinel::threads as sentinel_threads;
@@ -85,17 +84,10 @@ fn packet_kernel(
     }
 }
 
-fn sentinel_kernel(
-    shots: Shots,
-    dtype: DType,
-    world: usize,
-    aligned: bool,
-) -> Option<&'static str> {
-    match (shots, aligned) {
-        (Shots::One, true) => by_dtype_and_world!(dtype, world, "sentinel_one_shot_16"),
-        (Shots::One, false) => by_dtype_and_world!(dtype, world, "sentinel_one_shot_1"),
-        (Shots::Two, true) => by_dtype_and_world!(dtype, world, "sentinel_two_shot_16"),
-        (Shots::Two, false) => by_dtype_and_world!(dtype, world, "sentinel_two_shot_1"),
+fn sentinel_kernel(dtype: DType, world: usize, aligned: bool) -> Option<&'static str> {
+    match aligned {
+        true => by_dtype_and_world!(dtype, world, "sentinel_16"),
+        false => by_dtype_and_world!(dtype, world, "sentinel_1"),
     }
 }
 
@@ -168,12 +160,10 @@ fn all() -> impl Iterator<Item = (&'static Image, &'static str)> {
         .into_iter()
         .flat_map(|world| [true, false].map(|words| (&PACKETS, uneven_kernel(world, words))));
     let sentinels = WORLDS.into_iter().flat_map(move |world| {
-        DTYPES.into_iter().flat_map(move |dtype| {
-            let kernel = move |(shots, aligned)| sentinel_kernel(shots, dtype, world, aligned);
-            let [one, two] = [Shots::One, Shots::Two].map(|shots| [(shots, true), (shots, false)]);
-            let names = [one, two].into_iter().flatten().filter_map(kernel);
-            names.map(|name| (&SENTINEL, name))
-        })
+        let names = DTYPES.into_iter().flat_map(move |dtype| {
+            [true, false].map(|aligned| sentinel_kernel(dtype, world, aligned))
+        });
+        names.flatten().map(|name| (&SENTINEL, name))
     });
     let direct = WORLDS.into_iter().flat_map(move |world| {
         let moves = [16, 4, 2].map(|vector| exchange_kernel(world, vector));
@@ -255,9 +245,9 @@ impl CollectiveKernels for Cuda {
                     let config = packet_config(blocks, PACKET_THREADS);
                     launch_shared(self, stream, &PACKETS, name, config, packets)
                 }
-                Kernel::Sentinel(shots, dtype, &packets) => {
+                Kernel::Sentinel(dtype, &packets) => {
                     let (world, aligned) = (world(&packets.group), packets.aligned != 0);
-                    let name = known(sentinel_kernel(shots, dtype, world, aligned), dtype)?;
+                    let name = known(sentinel_kernel(dtype, world, aligned), dtype)?;
                     let config = packet_config(blocks, sentinel_threads(&packets, blocks));
                     launch_shared(self, stream, &SENTINEL, name, config, packets)
                 }
@@ -385,13 +375,12 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         // For each world: by packets four that move (words and halves) and three that reduce (words of three
-        // types, halves of two); by sentinels one shot and two (vectors and elements of three types); moves
-        // of three widths; reductions in two widths of three types, and the same for what was pushed;
+        // types, halves of two); by sentinels (vectors and elements of three types); moves of three widths; reductions in two widths of three types, and the same for what was pushed;
         // reductions of three types by bulk copies; broadcasts of three widths. Then the barrier, moves by
         // bulk copies, reductions of three types along trees and through multicast addresses, and stores to
         // these. RMSNorm after one shot and after two (words of three types, halves of two), and alone
         // (vectors and elements).
-        let by_world = 3 * 2 + 3 * 5 + 2 * 2 * 3 + 3 + 3 * 2 + 3 * 2 + 3 + 3 + 2 * 5 + 2;
+        let by_world = 3 * 2 + 3 * 5 + 2 * 3 + 3 + 3 * 2 + 3 * 2 + 3 + 3 + 2 * 5 + 2;
         assert_eq!(
             names.len(),
             4 * by_world + 2 + 3 + 3 + 1 + 2 * 3,

@@ -6,7 +6,6 @@ use super::Collectives;
 use super::backend::{CollectiveKernels, Kernel, Move};
 use super::call::{Call, SignedCall};
 use super::launch::{Addresses, Direct, PAYLOAD, PacketKernel, Packets};
-use super::norm::launch::Shots;
 use super::operation::Operation;
 use super::variant::Variant;
 
@@ -73,8 +72,7 @@ impl<B: CollectiveKernels> Collectives<B> {
                 (Variant::Packets | Variant::PacketsTwoShot, _) => {
                     self.by_packets(stream, call, variant)
                 }
-                (Variant::Sentinel, _) => self.by_sentinel(stream, call, Shots::One),
-                (Variant::SentinelTwoShot, _) => self.by_sentinel(stream, call, Shots::Two),
+                (Variant::Sentinel, _) => self.by_sentinel(stream, call),
                 (Variant::Push, Operation::ReduceScatter) | (Variant::TwoShotPush, _) => {
                     self.by_push_reduce(stream, call, None)
                 }

@@ -63,7 +63,7 @@ use select::Selected;
 pub struct CollectiveOptions {
     /// The largest chunk for packets, in bytes. Takes `2.7 * world` times as much memory.
     pub packet_bytes: usize,
-    /// The largest message of [`Variant::SentinelTwoShot`], in bytes. Takes six times as much memory.
+    /// The largest message of [`Variant::Sentinel`], in bytes. Takes six times as much memory.
     pub sentinel_bytes: usize,
     /// The largest message that can be reduced in one piece through staging memory, in bytes. Takes as much
     /// memory, and as much again, at most 64 MiB, for the bounce buffer of [`Variant::Staged`].
@@ -83,7 +83,7 @@ impl Default for CollectiveOptions {
     fn default() -> Self {
         Self {
             packet_bytes: 1 << 20,
-            sentinel_bytes: 4 << 20,
+            sentinel_bytes: 8 << 20,
             staging_bytes: 64 << 20,
             max_blocks: MAX_BLOCKS as u32,
             early_dependents: false,

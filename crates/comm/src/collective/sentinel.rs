@@ -6,7 +6,7 @@ use super::Collectives;
 use super::backend::{CollectiveKernels, Kernel};
 use super::call::SignedCall;
 use super::launch::{Addresses, MAX_BLOCKS, Packets};
-use super::norm::launch::{Shots, WARP};
+use super::norm::launch::WARP;
 
 /// Bytes of a vector, the unit of transfer: `kBytes`.
 pub(super) const VECTOR: usize = 16;
@@ -14,13 +14,16 @@ pub(super) const VECTOR: usize = 16;
 /// Generations of calls, each with sections of its own: `kGenerations`.
 pub(super) const GENERATIONS: usize = 3;
 
+/// Words of a state: the generation, and what the call before used.
+pub(super) const STATE: usize = 2;
+
 /// Bytes in front of the sections of an area: the state of each block.
-pub(super) const STATES: usize = MAX_BLOCKS * VECTOR;
+pub(super) const STATES: usize = MAX_BLOCKS * STATE * size_of::<u32>();
 
 /// Threads of a block that have vectors, few or many. Those of one more warp have none.
 const THREADS: [usize; 2] = [256 - WARP, 512 - WARP];
 
-/// Vectors of a section that holds two halves, each for a chunk of `bytes` among `world` ranks.
+/// Vectors of a section of two halves, for a chunk of `bytes` among `world` ranks and for its sum.
 pub(super) const fn capacity(bytes: usize, world: usize) -> usize {
     2 * bytes.div_ceil(world).div_ceil(VECTOR)
 }
@@ -37,25 +40,15 @@ pub(super) const fn threads(launch: &Packets, blocks: u32) -> usize {
 }
 
 impl<B: CollectiveKernels> Collectives<B> {
-    /// The largest all-reduce that can be done without flags in one shot, in bytes; in two shots, chunks of
-    /// the ranks take half as much.
+    /// The largest message of an all-reduce without flags in bytes.
     pub fn sentinel_bytes(&self) -> usize {
-        self.sentinel_capacity * VECTOR
+        self.sentinel_capacity / 2 * VECTOR * self.world
     }
 
     /// # Safety
     /// As for [`Collectives::enqueue`].
-    pub(super) unsafe fn by_sentinel(
-        &self,
-        stream: &B::Stream,
-        call: &SignedCall,
-        shots: Shots,
-    ) -> Result<()> {
-        let total = call.bytes();
-        let bytes = match shots {
-            Shots::One => total,
-            Shots::Two => self.chunk(call),
-        };
+    pub(super) unsafe fn by_sentinel(&self, stream: &B::Stream, call: &SignedCall) -> Result<()> {
+        let (total, bytes) = (call.bytes(), self.chunk(call));
         let [input, output] = [call.input.address(), call.output.address()];
         let aligned = (input.0 | output.0 | total as u64).is_multiple_of(VECTOR as u64);
         let launch = Packets {
@@ -72,7 +65,7 @@ impl<B: CollectiveKernels> Collectives<B> {
         let blocks = blocks.clamp(1, self.blocks);
         // SAFETY: the caller's obligations.
         unsafe {
-            let kernel = Kernel::Sentinel(shots, call.dtype, &launch);
+            let kernel = Kernel::Sentinel(call.dtype, &launch);
             self.backend.launch_collective(stream, kernel, blocks)
         }
     }

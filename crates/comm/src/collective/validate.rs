@@ -106,10 +106,9 @@ impl<B: CollectiveKernels> Collectives<B> {
         }
         let (chunk, most) = match variant {
             Packets => (bytes, self.packet_bytes()),
-            Sentinel => (bytes, self.sentinel_bytes()),
             // Half a section is for chunks and half for results.
             PacketsTwoShot => (bytes.div_ceil(self.world), self.packet_bytes() / 2 - 16),
-            SentinelTwoShot => (self.chunk(call), self.sentinel_bytes() / 2),
+            Sentinel => (self.chunk(call), self.sentinel_bytes() / self.world),
             _ => return None,
         };
         (chunk > most).then(|| format!("chunks of {chunk} bytes, and sections take {most} at most"))

@@ -14,12 +14,9 @@ pub enum Variant {
     Packets,
     /// A two-shot all-reduce by packets: chunks to their ranks, results to every rank.
     PacketsTwoShot,
-    /// An all-reduce in one launch of data without flags, as NVIDIA's "Lamport" all-reduces: a word has
-    /// arrived when it differs from the sentinel that was there before. Every rank sends everything to all.
-    /// Any operands.
+    /// A two-shot all-reduce in one launch of data without flags, as NVIDIA's "Lamport" all-reduces: a word
+    /// has arrived when it differs from the sentinel that was there before. Any operands.
     Sentinel,
-    /// The same in two shots: chunks to their ranks, results to every rank.
-    SentinelTwoShot,
     /// SMs store to symmetric outputs; for reductions, to staging memory.
     Push,
     /// SMs load from symmetric inputs; for reductions, each rank reduces its chunk.
@@ -120,7 +117,6 @@ impl Variant {
                 Packets,
                 PacketsTwoShot,
                 Sentinel,
-                SentinelTwoShot,
                 OneShot,
                 TwoShot,
                 TwoShotPush,
@@ -135,11 +131,10 @@ impl Variant {
     }
 
     /// All of them.
-    pub const ALL: [Variant; 20] = [
+    pub const ALL: [Variant; 19] = [
         Variant::Packets,
         Variant::PacketsTwoShot,
         Variant::Sentinel,
-        Variant::SentinelTwoShot,
         Variant::Push,
         Variant::Pull,
         Variant::PushTma,
@@ -190,7 +185,6 @@ impl Variant {
             Variant::Packets => "packets",
             Variant::PacketsTwoShot => "packets-two-shot",
             Variant::Sentinel => "sentinel",
-            Variant::SentinelTwoShot => "sentinel-two-shot",
             Variant::Push => "push",
             Variant::Pull => "pull",
             Variant::PushTma => "push-tma",

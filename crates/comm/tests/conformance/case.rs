@@ -113,8 +113,7 @@ impl Case {
         let is_staged = chunk * world <= staging_bytes;
         let has_places = match self.variant {
             Variant::Packets => bytes <= packet_bytes,
-            Variant::Sentinel => bytes <= sentinel_bytes,
-            Variant::SentinelTwoShot => chunk <= sentinel_bytes / 2,
+            Variant::Sentinel => chunk <= sentinel_bytes / world,
             Variant::PacketsTwoShot => bytes.div_ceil(world) <= packet_bytes / 2 - 16,
             Variant::Tree | Variant::Staged => true,
             Variant::Push | Variant::PushCopyEngine

@@ -13,12 +13,11 @@ use crate::rank::Rank;
 use crate::suite::{Mixture, mixed};
 
 /// Calls that cover every kernel that waits.
-pub const CALLS: [(Operation, Variant); 15] = [
+pub const CALLS: [(Operation, Variant); 14] = [
     (Operation::AllGather, Variant::Packets),
     (Operation::Broadcast, Variant::Packets),
     (Operation::AllReduce, Variant::PacketsTwoShot),
     (Operation::AllReduce, Variant::Sentinel),
-    (Operation::AllReduce, Variant::SentinelTwoShot),
     (Operation::AllToAll, Variant::Push),
     (Operation::AllGather, Variant::PushCopyEngine),
     (Operation::ReduceScatter, Variant::Pull),

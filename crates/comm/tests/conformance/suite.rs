@@ -115,10 +115,9 @@ pub fn boundaries(limits: &Limits) -> Vec<Step> {
                 for count in [two_shots, two_shots + 1, staging, staging + 8 * world + 1] {
                     at(count);
                 }
-                let sentinels = [sentinel_bytes, sentinel_bytes / 2 * world];
-                for count in sentinels.map(|bytes| bytes / size) {
+                let sentinels = sentinel_bytes / size;
+                for count in [sentinels, sentinels + 1] {
                     at(count);
-                    at(count + 1);
                 }
             }
             if operation == Operation::ReduceScatter {
@@ -353,6 +352,8 @@ pub fn nans_and_infinities<B: CollectiveKernels>(rank: &Rank<B>) -> Played {
             unsafe {
                 let uploaded = backend.upload(stream, call.input.address(), &bytes);
                 uploaded.map_err(failed)?;
+                // Ranks that share a GPU share its copy engines, and an upload may wait behind a peer's copy.
+                rank.meet()?;
                 let enqueued = rank.collectives.enqueue(stream, call, variant);
                 enqueued.map_err(failed)?;
                 let downloaded = backend.download(stream, call.output.address(), &mut got);

@@ -32,11 +32,10 @@ const WORLD: usize = 4;
 const ELEMENTS: usize = 100;
 
 /// Kinds of work, each with its own waits.
-const WORKS: [&str; 17] = [
+const WORKS: [&str; 16] = [
     "packets",
     "packets two-shot",
     "sentinel",
-    "sentinel two-shot",
     "push",
     "pull",
     "two-shot",
@@ -98,7 +97,6 @@ fn work_of(work: &str, comm: &Communicator, deadline: Duration) -> Turn {
         "packets" => (Operation::AllReduce, Variant::Packets),
         "packets two-shot" => (Operation::AllReduce, Variant::PacketsTwoShot),
         "sentinel" => (Operation::AllReduce, Variant::Sentinel),
-        "sentinel two-shot" => (Operation::AllReduce, Variant::SentinelTwoShot),
         "push" => (Operation::AllToAll, Variant::Push),
         "pull" => (Operation::ReduceScatter, Variant::Pull),
         "two-shot" => (Operation::AllReduce, Variant::TwoShotTma),

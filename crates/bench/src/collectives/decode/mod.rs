@@ -33,7 +33,6 @@ const NCCL_WINDOW: Reduce = Reduce::By(Method::NcclWindow);
 const PACKETS: Reduce = Reduce::By(Method::Ours(Variant::Packets));
 const PACKETS_TWO_SHOT: Reduce = Reduce::By(Method::Ours(Variant::PacketsTwoShot));
 const SENTINEL: Reduce = Reduce::By(Method::Ours(Variant::Sentinel));
-const SENTINEL_TWO_SHOT: Reduce = Reduce::By(Method::Ours(Variant::SentinelTwoShot));
 const STAGED: Reduce = Reduce::By(Method::Ours(Variant::Staged));
 
 /// A row by its name: what reduces, and what normalizes.
@@ -51,7 +50,6 @@ const WORKS: [(&str, bool, &[Work]); 3] = [
             ("packets", PACKETS, Norm::None),
             ("packets-two-shot", PACKETS_TWO_SHOT, Norm::None),
             ("sentinel", SENTINEL, Norm::None),
-            ("sentinel-two-shot", SENTINEL_TWO_SHOT, Norm::None),
             ("staged", STAGED, Norm::None),
         ],
     ),
@@ -98,11 +96,7 @@ pub fn catalogue() -> Vec<(&'static str, &'static str)> {
             "packets-two-shot",
             "in two shots by packets, with the RMSNorm in the same launch",
         ),
-        ("sentinel", "in one shot, without flags in the data"),
-        (
-            "sentinel-two-shot",
-            "in two shots, without flags in the data",
-        ),
+        ("sentinel", "in two shots, without flags in the data"),
         ("staged", "through a bounce buffer, in pieces"),
         (
             "fused",

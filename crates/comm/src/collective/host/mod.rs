@@ -69,8 +69,8 @@ impl CollectiveKernels for Host {
                     packets::all_to_all_uneven(&launch)
                 )
             }
-            Kernel::Sentinel(shots, dtype, &launch) => {
-                run!("sentinel_all_reduce", dtype, T => sentinel::all_reduce::<T>(shots, &launch))
+            Kernel::Sentinel(dtype, &launch) => {
+                run!("sentinel_all_reduce", dtype, T => sentinel::all_reduce::<T>(&launch))
             }
             Kernel::Exchange(&launch) => run!("exchange", direct::exchange(&launch)),
             Kernel::ExchangeTma(&launch) => {

@@ -14,7 +14,7 @@ use super::group::{Atomic, Barrier, Member};
 use super::packet::{Areas, Packet};
 use super::sentinel;
 use crate::collective::launch::MAX_BLOCKS;
-use crate::collective::sentinel::{GENERATIONS, VECTOR};
+use crate::collective::sentinel::{STATE, VECTOR};
 
 mod barriers;
 mod late;
@@ -102,7 +102,7 @@ struct Memory {
 struct Sentinels {
     generations: usize,
     capacity: usize,
-    states: Vec<[LoomAtomic; 1 + GENERATIONS]>,
+    states: Vec<[LoomAtomic; STATE]>,
     words: Vec<LoomAtomic>,
 }
 

@@ -10,15 +10,14 @@ use super::group::{self, Atomic, Barrier, HostGroup, Member, Phase};
 use super::packet;
 use super::packets::Operands;
 use crate::collective::launch::{PACKET_SLOT, Packets};
-use crate::collective::norm::launch::Shots;
 use crate::collective::sentinel::{GENERATIONS, STATES, VECTOR};
 
-/// The reference of `sentinel_one_shot` and `sentinel_two_shot`.
+/// The reference of `sentinel_*`.
 ///
 /// # Safety
 /// As for [`CollectiveKernels::launch_collective`](crate::CollectiveKernels::launch_collective), for elements
 /// of type `T`.
-pub(super) unsafe fn all_reduce<T: Element>(shots: Shots, launch: &Packets) {
+pub(super) unsafe fn all_reduce<T: Element>(launch: &Packets) {
     // SAFETY: the caller's obligations.
     unsafe {
         let group = HostGroup::new(&launch.group);
@@ -29,7 +28,7 @@ pub(super) unsafe fn all_reduce<T: Element>(shots: Shots, launch: &Packets) {
         };
         let operands = Operands::of(launch);
         if group.is_sound(PACKET_SLOT) {
-            Call::begin(&areas, epoch, &operands).all_reduce::<T>(shots);
+            Call::begin(&areas, epoch, &operands).all_reduce::<T>();
         }
         group.advance(epoch);
     }
@@ -56,8 +55,8 @@ pub(super) trait Areas {
     /// A word of `owner`'s area.
     fn word(&self, owner: usize, section: usize, index: usize, word: usize) -> &Self::Atomic;
 
-    /// A word of this rank's state: the generation, then of each generation twice the vectors at the start of
-    /// each section, odd if halves have them.
+    /// A word of this rank's state: the generation, then what the call before used: vectors at the start of
+    /// each half of the sections.
     fn state(&self, word: usize) -> &Self::Atomic;
 
     /// Vectors of a section.
@@ -93,42 +92,11 @@ impl<'a, A: Areas> Call<'a, A> {
         }
     }
 
+    /// Every rank reduces one chunk and sends the sum to all, into the second half of the sections.
+    ///
     /// # Safety
     /// The operands are as long as they say; nothing else touches them meanwhile.
-    pub(super) unsafe fn all_reduce<T: Element>(&self, shots: Shots) {
-        // SAFETY: the caller's obligation.
-        unsafe {
-            match shots {
-                Shots::One => self.one_shot::<T>(),
-                Shots::Two => self.two_shot::<T>(),
-            }
-        }
-    }
-
-    /// Every rank sends everything to all and reduces everything.
-    unsafe fn one_shot<T: Element>(&self) {
-        let bytes = self.operands.total;
-        let vectors = vectors_of(bytes);
-        // SAFETY: the caller's obligation.
-        unsafe {
-            for index in 0..vectors {
-                self.send_all(index, &self.operands.load(0, index, bytes));
-            }
-            if !self.join(vectors, false) {
-                return;
-            }
-            for index in 0..vectors {
-                let own = self.operands.load(0, index, bytes);
-                let Some(sum) = self.reduce::<T>(index, &own) else {
-                    return;
-                };
-                self.operands.store(0, index, bytes, &sum);
-            }
-        }
-    }
-
-    /// Every rank reduces one chunk and sends the result to all, into the second half of the sections.
-    unsafe fn two_shot<T: Element>(&self) {
+    pub(super) unsafe fn all_reduce<T: Element>(&self) {
         let (chunk, rank) = (self.operands.bytes, self.group.rank());
         let middle = self.areas.capacity() / 2;
         // SAFETY: the caller's obligation.
@@ -139,7 +107,7 @@ impl<'a, A: Areas> Call<'a, A> {
                     self.send(peer, index, &self.operands.load(peer * chunk, index, bytes));
                 }
             }
-            if !self.join(vectors_of(chunk), true) {
+            if !self.join(vectors_of(chunk)) {
                 return;
             }
             let bytes = self.operands.part(rank);
@@ -191,31 +159,19 @@ impl<'a, A: Areas> Call<'a, A> {
     }
 
     /// Once this rank has sent: tells the peers, prepares the next call, zeroes what the call before
-    /// received, and hears from the peers. So many vectors are received at the start of each section, and of
-    /// its second half too if `halves`.
-    fn join(&self, vectors: usize, halves: bool) -> bool {
+    /// received, and hears from the peers. So many vectors are received at the start of each half.
+    fn join(&self, vectors: usize) -> bool {
         let (areas, count) = (self.areas, self.areas.generations());
         group::arrive(self.group, Phase::Enter, self.epoch);
         let previous = (self.generation + count - 1) % count;
-        let used = areas.state(1 + previous).load(Ordering::Relaxed) as usize;
-        let next = [
-            (0, (self.generation + 1) % count),
-            (1 + previous, 0),
-            (1 + self.generation, 2 * vectors + usize::from(halves)),
-        ];
-        for (word, value) in next {
+        let used = areas.state(1).load(Ordering::Relaxed) as usize;
+        let next = [(self.generation + 1) % count, vectors];
+        for (word, value) in next.into_iter().enumerate() {
             areas.state(word).store(value as u32, Ordering::Relaxed);
         }
-        let starts: &[usize] = match used % 2 {
-            0 => &[0],
-            _ => &[0, areas.capacity() / 2],
-        };
         let rank = self.group.rank();
         for source in self.group.peers() {
-            for index in starts
-                .iter()
-                .flat_map(|start| (0..used / 2).map(move |i| start + i))
-            {
+            for index in (0..used).flat_map(|i| [i, areas.capacity() / 2 + i]) {
                 for word in self.words(previous, (rank, source), index) {
                     word.store(0, Ordering::Relaxed);
                 }
