@@ -118,7 +118,8 @@ fn large_calls_and_sizes_up_and_down() {
 #[test]
 #[ignore = "needs GPUs"]
 fn nans_and_infinities_stay_where_they_are() {
-    for world in worlds() {
+    // The first copy of a context waits for kernels of peers that share its GPU.
+    for world in 1..=devices().min(8) {
         on(world, sizes(world), TIMEOUT, suite::nans_and_infinities);
     }
 }
