@@ -14,22 +14,20 @@ const SECOND: &str = include_str!("../simulate/measured/fused-2xh200.tsv");
 const FOUR: &str = include_str!("../simulate/measured/pipelines-4xh200.tsv");
 const FOUR_AGAIN: &str = include_str!("../simulate/measured/large-4xh200.tsv");
 /// All of two GPUs but at 1024³, and of four what was not in time before.
-const LAST: &str = include_str!("../simulate/measured/suites-5d1d571.tsv");
+const SUITES: &str = include_str!("../simulate/measured/suites-5d1d571.tsv");
+/// The schedules of c83a15b.
+const REDUCE_SCATTERS: &str = include_str!("../simulate/measured/reduce-scatters-97c50e7.tsv");
 
 /// The goal: a choice takes at most so many times as long as the best.
 const GOAL: f64 = 1.05;
 
-/// Algorithms whose schedules have changed since they were measured (c83a15b).
-const FORMER: [&str; 2] = ["reduceScatterPipeline", "reduceScatterRing"];
-
 /// The lines of a file: machine, plan, ranks, shape, element type and µs.
 fn recorded(text: &str) -> Vec<Measurement> {
     let lines = text.lines().filter(|line| !line.starts_with('#'));
-    // GEMMs alone are nobody's choice, nor are schedules that are no more.
+    // GEMMs alone are nobody's choice.
     let is_choice = |line: &&str| {
         let plan = line.split('\t').nth(1).unwrap();
-        let algorithm = plan.split(':').next().unwrap();
-        !["gemm", "rowParallelGemm"].contains(&plan) && !FORMER.contains(&algorithm)
+        !["gemm", "rowParallelGemm"].contains(&plan)
     };
     let measurement = |line: &str| {
         let flags: Vec<&str> = line.split('\t').collect();
@@ -68,8 +66,9 @@ fn four() -> Vec<Measurement> {
 }
 
 fn last_of(world: usize) -> Vec<Measurement> {
-    let all = recorded(LAST).into_iter();
-    all.filter(|one| one.world == world).collect()
+    let mut all = later(recorded(SUITES), recorded(REDUCE_SCATTERS), choice_of);
+    all.retain(|one| one.world == world);
+    all
 }
 
 /// What was measured later, and of what has no such key there what was measured before.
