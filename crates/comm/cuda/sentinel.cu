@@ -1,5 +1,5 @@
-// All-reduces of data that need no flag, one launch each, in two shots. Memory to which nothing has come holds
-// a *sentinel*, zero, and a word is sent inverted: that it is there shows in the word itself. Packets spend a
+// All-reduces of data that need no flag: two shots in one launch. Memory to which nothing has come holds a
+// *sentinel*, zero, and a word is sent inverted: that it is there shows in the word itself. Packets spend a
 // quarter of the link on their flags; this spends nothing, and like them needs no fence before the data are
 // used.
 //

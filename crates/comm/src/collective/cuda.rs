@@ -375,11 +375,12 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         // For each world: by packets four that move (words and halves) and three that reduce (words of three
-        // types, halves of two); by sentinels (vectors and elements of three types); moves of three widths; reductions in two widths of three types, and the same for what was pushed;
-        // reductions of three types by bulk copies; broadcasts of three widths. Then the barrier, moves by
-        // bulk copies, reductions of three types along trees and through multicast addresses, and stores to
-        // these. RMSNorm after one shot and after two (words of three types, halves of two), and alone
-        // (vectors and elements).
+        // types, halves of two); by sentinels (vectors and elements of three types); moves of three widths;
+        // reductions in two widths of three types, and the same for what was pushed; reductions of three
+        // types by bulk copies; broadcasts of three widths. Then the barrier, moves by bulk copies,
+        // reductions of three types along trees and through multicast addresses, and stores to these. RMSNorm
+        // after one shot and after two (words of three types, halves of two), and alone (vectors and
+        // elements).
         let by_world = 3 * 2 + 3 * 5 + 2 * 3 + 3 + 3 * 2 + 3 * 2 + 3 + 3 + 2 * 5 + 2;
         assert_eq!(
             names.len(),
