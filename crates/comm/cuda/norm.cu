@@ -25,10 +25,8 @@ using warpweave::Units;
 struct ReducedNorm {
   Packets packets;
   RowNorm norm;
-  uint32_t chunk;  // rows that a rank reduces, in two shots
-  uint32_t reserved;
 };
-static_assert(sizeof(ReducedNorm) == sizeof(Packets) + 88, "as in Rust");
+static_assert(sizeof(ReducedNorm) == sizeof(Packets) + 80, "as in Rust");
 
 // Not of the kernel that computes locally.
 template <typename T, int W, uint32_t kAccess>
@@ -65,7 +63,7 @@ struct Thread {
 
 // Every rank sends everything to all, reduces everything and computes all rows.
 template <typename T, int W, uint32_t kAccess>
-__device__ __forceinline__ void one_shot(const ReducedNorm& p, RowCluster& cluster) {
+__device__ __forceinline__ void reduced(const ReducedNorm& p, RowCluster& cluster) {
   const RowNorm& n = p.norm;
   const Units<T, 1, kAccess> payloads{n};
   const uint32_t units = payloads.count();
@@ -91,59 +89,6 @@ __device__ __forceinline__ void one_shot(const ReducedNorm& p, RowCluster& clust
     norm_row(t.units, cluster, row, [&](uint32_t unit, uint32_t (&x)[3]) {
       return sound && t.reduce(row, unit, row * units + unit, x);
     });
-  }
-}
-
-// Every rank reduces whole rows and sends the sums to all, in the second half of the sections. Then all
-// compute all rows, their own first: the residual is every rank's.
-template <typename T, int W, uint32_t kAccess>
-__device__ __forceinline__ void two_shot(const ReducedNorm& p, RowCluster& cluster) {
-  Thread<T, W, kAccess> t(p, {p.norm});
-  const RowNorm& n = p.norm;
-  const uint32_t units = t.units.count(), middle = p.packets.capacity / 2;
-  const uint32_t begin = min(t.rank * p.chunk, n.rows), end = min(begin + p.chunk, n.rows);
-  // The rows of others, from those of the next rank on.
-  const uint32_t others = n.rows - (end - begin);
-  const auto row_of = [&](uint32_t other) {
-    return end + other < n.rows ? end + other : end + other - n.rows;
-  };
-  // In the section of the rank that reduces the unit.
-  const auto place = [&](uint32_t row, uint32_t unit) { return row % p.chunk * units + unit; };
-  for (uint32_t i = cluster.index; i < others; i += cluster.count) {
-    const uint32_t row = row_of(i);
-    for_units(cluster, units, [&](uint32_t unit) {
-      uint32_t own[3];
-      t.load(own, row, unit);
-      if (t.sections.may_send(own)) t.sections.send(row / p.chunk, place(row, unit), own);
-    });
-  }
-  cluster.arrive_cluster();
-  const bool sound = !t.sections.gives_up();
-  const uint32_t used = units * p.chunk;
-  t.sections.prepare_next(used, used);
-  cluster.begin();
-  // One loop for both: the code of a row is loaded once.
-#pragma unroll 1
-  for (uint32_t round = 0; round < 2; ++round) {
-    const bool own = round == 0;
-    const uint32_t rows = own ? end - begin : others;
-    for (uint32_t i = cluster.index; i < rows; i += cluster.count) {
-      const uint32_t row = own ? begin + i : row_of(i);
-      norm_row(t.units, cluster, row, [&](uint32_t unit, uint32_t (&x)[3]) {
-        if (!sound) return false;
-        if (own) {
-          if (!t.reduce(row, unit, place(row, unit), x)) return false;
-          t.sections.template send_all<W>(middle + place(row, unit), x);
-          return true;
-        }
-        const uint32_t source = row / p.chunk, packet = middle + place(row, unit);
-        uint32_t data[1][3];
-        const auto at = [&](uint32_t) { return t.sections.at(t.rank, source, packet); };
-        if (!t.sections.template take<1>(1, data, at, [&](uint32_t) { return source; })) return false;
-        x[0] = data[0][0], x[1] = data[0][1], x[2] = data[0][2];
-        return true;
-      });
-    }
   }
 }
 
@@ -176,8 +121,7 @@ __device__ __forceinline__ bool admits(const RowNorm&) { return true; }
   }
 
 #define FOR_TYPE(T, suffix, W, kAccess)                                                                \
-  KERNEL(packet_norm_one_shot_##suffix##_##W, ReducedNorm, kNormThreads<W>, (one_shot<T, W, kAccess>)) \
-  KERNEL(packet_norm_two_shot_##suffix##_##W, ReducedNorm, kNormThreads<W>, (two_shot<T, W, kAccess>))
+  KERNEL(packet_norm_##suffix##_##W, ReducedNorm, kNormThreads<W>, (reduced<T, W, kAccess>))
 
 // For rows of whole words, and of any number of halves.
 #define FOR_WORLD(W)                       \

@@ -89,17 +89,11 @@ struct Packets {
   uint64_t input;
   uint64_t output;
   uint64_t bytes;     // of a chunk, what one rank has for another; a multiple of 2
-  uint64_t total;     // of an all-reduce whose chunks are its parts: all of them
+  uint64_t total;     // of an all-reduce whose chunks are its parts (sentinels): all of them
   uint32_t capacity;  // packets of a section
   uint32_t root;
   uint32_t aligned;  // input, output, chunks and message are multiples of 4 bytes
   uint32_t admits;   // the next kernel of the stream may start
-
-  // Bytes of chunk `owner` of a message that is cut into one for each rank.
-  __device__ __forceinline__ uint64_t part(uint32_t owner) const {
-    const uint64_t start = owner * bytes;
-    return start >= total ? 0 : min(total - start, bytes);
-  }
 };
 static_assert(sizeof(Packets) == sizeof(Group) + sizeof(Addresses) + 48, "as in Rust");
 
@@ -255,22 +249,15 @@ struct Sections {
         [](uint32_t source) { return source; });
   }
 
-  // Prepares the next launch, while packets are in flight; as `scrub`. All threads.
-  __device__ __forceinline__ void prepare_next(uint32_t used, uint32_t second = 0) const {
+  // Prepares the next launch, while packets are in flight. `used`: packets at the start of each section that
+  // this call uses. All threads.
+  __device__ __forceinline__ void prepare_next(uint32_t used) const {
     __syncthreads();
     advance_epoch(p.group, epoch());
-    scrub(used, second);
+    scrub_unless([&](uint32_t, uint32_t index) { return index < used; });
   }
   // Zeroes a few packets that this call does not use, in rotation, so that no packet survives until its flag
-  // repeats. `used`: packets at the start of each section that this call uses; `second`: the same from the
-  // section's middle on.
-  __device__ __forceinline__ void scrub(uint32_t used, uint32_t second) const {
-    const uint32_t middle = p.capacity / 2;
-    scrub_unless([&](uint32_t, uint32_t index) {
-      return index < used || (index >= middle && index < middle + second);
-    });
-  }
-  // The same; `is_used(source, index)` says which packets this call uses.
+  // repeats. `is_used(source, index)`: those that it does.
   template <typename IsUsed>
   __device__ __forceinline__ void scrub_unless(IsUsed is_used) const {
     // The warp that is the least likely to have packets of its own.

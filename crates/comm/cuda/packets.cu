@@ -212,7 +212,7 @@ __device__ __forceinline__ void reduce_scatter(const Packets& p) {
 
 // Every rank sends everything to all and reduces everything.
 template <typename T, int W, bool kWords>
-__device__ __forceinline__ void all_reduce_one_shot(const Packets& p) {
+__device__ __forceinline__ void all_reduce(const Packets& p) {
   Thread<W, kWords> t(p);
   const uint32_t packets = packets_of(p.bytes);
   for (uint32_t i = t.first; i < packets; i += t.stride) {
@@ -228,37 +228,6 @@ __device__ __forceinline__ void all_reduce_one_shot(const Packets& p) {
     if (!t.sections.template receive<W>(i, data, Any{})) continue;
     t.template reduce<T>(data, own, result);
     t.store(0, i, p.bytes, result);
-  }
-}
-
-// Every rank reduces one chunk and sends the result to all, in the second half of the sections.
-template <typename T, int W, bool kWords>
-__device__ __forceinline__ void all_reduce_two_shot(const Packets& p) {
-  Thread<W, kWords> t(p);
-  const uint32_t packets = packets_of(p.bytes);
-  const uint32_t middle = p.capacity / 2;
-  for (uint32_t i = t.first; i < packets; i += t.stride) {
-    t.send_chunks(i, [&](uint32_t peer) { return p.part(peer); });
-  }
-  if (t.sections.gives_up()) return;
-  t.sections.prepare_next(packets, packets);
-  const uint64_t own_bytes = p.part(t.rank);
-  for (uint32_t i = t.first; i < packets_of(own_bytes); i += t.stride) {
-    uint32_t own[3], data[W][3], result[3];
-    t.load(own, t.rank, i, own_bytes);
-    if (!t.sections.template receive<W>(i, data, Any{})) continue;
-    t.template reduce<T>(data, own, result);
-    t.sections.template send_all<W>(middle + i, result);
-    t.store(t.rank, i, own_bytes, result);
-  }
-  for (uint32_t i = t.first; i < packets; i += t.stride) {
-    const auto wanted = [&](uint32_t source) { return i < packets_of(p.part(source)); };
-    uint32_t data[W][3];
-    if (!t.sections.template receive<W>(middle + i, data, wanted)) continue;
-#pragma unroll
-    for (int source = 0; source < W; ++source)
-      if (source < t.world && source != t.rank && wanted(source))
-        t.store(source, i, p.part(source), data[source]);
   }
 }
 
@@ -293,7 +262,6 @@ __device__ __forceinline__ bool admits(const UnevenPackets& p) { return p.packet
   MOVES(packet_broadcast, Packets, broadcast, W)                       \
   MOVES(packet_all_to_all_uneven, UnevenPackets, all_to_all_uneven, W) \
   REDUCTIONS(packet_reduce_scatter, reduce_scatter, W)                 \
-  REDUCTIONS(packet_all_reduce_one_shot, all_reduce_one_shot, W)       \
-  REDUCTIONS(packet_all_reduce_two_shot, all_reduce_two_shot, W)
+  REDUCTIONS(packet_all_reduce, all_reduce, W)
 
 WARPWEAVE_WORLDS(FOR_WORLD)

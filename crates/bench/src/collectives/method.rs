@@ -68,7 +68,6 @@ pub fn catalogue() -> Vec<(&'static str, &'static str)> {
 fn summary(variant: Variant) -> &'static str {
     match variant.name() {
         "packets" => "data with its epoch in packets, one launch",
-        "packets-two-shot" => "all-reduce by packets in two steps",
         "sentinel" => "all-reduce of data without flags in two steps, one launch",
         "push" => "SMs store to all outputs",
         "pull" => "SMs load from all inputs",

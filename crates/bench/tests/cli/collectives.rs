@@ -251,7 +251,7 @@ fn wrong_options_are_refused_with_what_there_is() {
              broadcast, all-to-all",
         ),
         ("collectives --sizes 4X", "4K"),
-        ("collectives --impl fastest", "packets-two-shot"),
+        ("collectives --impl fastest", "sentinel"),
         ("collectives --shape 1x2x3", "--shape says nothing"),
         ("collectives --peers none.json", "--peers none.json"),
         ("collectives --plot no/such.svg", "--plot no/such.svg"),

@@ -31,7 +31,7 @@ fn calls_between_layers_are_measured_and_right() {
         }
     }
     for (line, part) in [
-        ("--impl push", "packets-two-shot"),
+        ("--impl push", "sentinel"),
         ("--op all-gather", "--op says nothing"),
         ("--costs costs.tsv", "--costs says nothing"),
         ("--shape 1x2x3", "--shape says nothing"),

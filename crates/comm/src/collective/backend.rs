@@ -6,7 +6,7 @@ use super::launch::{
     Direct, Group, Multimem, PacketKernel, Packets, PushReduce, ScatterAllGather, Tree,
     UnevenPackets,
 };
-use super::norm::launch::{ReducedNorm, RowNorm, Shots};
+use super::norm::launch::{ReducedNorm, RowNorm};
 
 /// One of several copies.
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +50,7 @@ pub enum Kernel<'a> {
     Tree(DType, &'a Tree),
     /// Reduces rows by packets, which fit into their sections, adds them to a residual and normalizes them.
     /// The grid is at most the one given.
-    ReducedNorm(Shots, DType, &'a ReducedNorm),
+    ReducedNorm(DType, &'a ReducedNorm),
     /// Adds rows to a residual and normalizes them. Not collective, and with a grid of its own.
     AddRmsNorm(DType, &'a RowNorm),
     /// Stores this rank's data to the memory of all ranks through a multicast address; what is not aligned to

@@ -79,8 +79,7 @@ fn packet_kernel(
         PacketKernel::AllToAll => moves!("packet_all_to_all"),
         PacketKernel::Broadcast => moves!("packet_broadcast"),
         PacketKernel::ReduceScatter => sums!("packet_reduce_scatter"),
-        PacketKernel::AllReduceOneShot => sums!("packet_all_reduce_one_shot"),
-        PacketKernel::AllReduceTwoShot => sums!("packet_all_reduce_two_shot"),
+        PacketKernel::AllReduce => sums!("packet_all_reduce"),
     }
 }
 
@@ -131,14 +130,7 @@ fn scatter_all_gather_kernel(world: usize, vector: usize) -> &'static str {
 /// Every kernel with the image that holds it.
 fn all() -> impl Iterator<Item = (&'static Image, &'static str)> {
     use PacketKernel::*;
-    let kernels = [
-        AllGather,
-        AllToAll,
-        Broadcast,
-        ReduceScatter,
-        AllReduceOneShot,
-        AllReduceTwoShot,
-    ];
+    let kernels = [AllGather, AllToAll, Broadcast, ReduceScatter, AllReduce];
     let packets = WORLDS.into_iter().flat_map(move |world| {
         kernels.into_iter().flat_map(move |kernel| {
             let dtypes = if kernel.reduces() {
@@ -293,8 +285,8 @@ impl CollectiveKernels for Cuda {
                     launch(self, stream, &SCATTER_ALL_GATHER, name, grid, scatter)
                 }
                 Kernel::Tree(dtype, tree) => tree::all_reduce(self, stream, dtype, tree, blocks),
-                Kernel::ReducedNorm(shots, dtype, norm) => {
-                    norm::reduced_norm(self, stream, shots, dtype, norm, blocks)
+                Kernel::ReducedNorm(dtype, norm) => {
+                    norm::reduced_norm(self, stream, dtype, norm, blocks)
                 }
                 Kernel::AddRmsNorm(dtype, rows) => norm::add_rms_norm(self, stream, dtype, rows),
             }
@@ -374,14 +366,13 @@ mod tests {
         let mut names: Vec<_> = all().map(|(_, name)| name).collect();
         names.sort_unstable();
         names.dedup();
-        // For each world: by packets four that move (words and halves) and three that reduce (words of three
+        // For each world: by packets four that move (words and halves) and two that reduce (words of three
         // types, halves of two); by sentinels (vectors and elements of three types); moves of three widths;
         // reductions in two widths of three types, and the same for what was pushed; reductions of three
         // types by bulk copies; broadcasts of three widths. Then the barrier, moves by bulk copies,
         // reductions of three types along trees and through multicast addresses, and stores to these. RMSNorm
-        // after one shot and after two (words of three types, halves of two), and alone (vectors and
-        // elements).
-        let by_world = 3 * 2 + 3 * 5 + 2 * 3 + 3 + 3 * 2 + 3 * 2 + 3 + 3 + 2 * 5 + 2;
+        // after packets (words of three types, halves of two), and alone (vectors and elements).
+        let by_world = 3 * 2 + 2 * 5 + 2 * 3 + 3 + 3 * 2 + 3 * 2 + 3 + 3 + 5 + 2;
         assert_eq!(
             names.len(),
             4 * by_world + 2 + 3 + 3 + 1 + 2 * 3,

@@ -69,9 +69,7 @@ impl<B: CollectiveKernels> Collectives<B> {
         // SAFETY: the caller's obligations; `validate` has seen to what the variant needs.
         unsafe {
             match (variant, call.operation) {
-                (Variant::Packets | Variant::PacketsTwoShot, _) => {
-                    self.by_packets(stream, call, variant)
-                }
+                (Variant::Packets, _) => self.by_packets(stream, call),
                 (Variant::Sentinel, _) => self.by_sentinel(stream, call),
                 (Variant::Push, Operation::ReduceScatter) | (Variant::TwoShotPush, _) => {
                     self.by_push_reduce(stream, call, None)
@@ -106,33 +104,21 @@ impl<B: CollectiveKernels> Collectives<B> {
         }
     }
 
-    unsafe fn by_packets(
-        &self,
-        stream: &B::Stream,
-        call: &SignedCall,
-        variant: Variant,
-    ) -> Result<()> {
-        let kernel = match (call.operation, variant) {
-            (Operation::AllGather, _) => PacketKernel::AllGather,
-            (Operation::AllToAll, _) => PacketKernel::AllToAll,
-            (Operation::Broadcast, _) => PacketKernel::Broadcast,
-            (Operation::ReduceScatter, _) => PacketKernel::ReduceScatter,
-            (_, Variant::PacketsTwoShot) => PacketKernel::AllReduceTwoShot,
-            _ => PacketKernel::AllReduceOneShot,
+    unsafe fn by_packets(&self, stream: &B::Stream, call: &SignedCall) -> Result<()> {
+        let kernel = match call.operation {
+            Operation::AllGather => PacketKernel::AllGather,
+            Operation::AllToAll => PacketKernel::AllToAll,
+            Operation::Broadcast => PacketKernel::Broadcast,
+            Operation::ReduceScatter => PacketKernel::ReduceScatter,
+            Operation::AllReduce | Operation::Barrier => PacketKernel::AllReduce,
         };
-        let total = call.bytes();
-        // Chunks of whole words, so that all are aligned if the message is.
-        let bytes = match kernel {
-            PacketKernel::AllReduceTwoShot => total.div_ceil(self.world).next_multiple_of(4),
-            _ => total,
-        };
+        let bytes = call.bytes();
         let addresses = call.input.address().0 | call.output.address().0;
-        let aligned = (addresses | bytes as u64 | total as u64).is_multiple_of(4);
+        let aligned = (addresses | bytes as u64).is_multiple_of(4);
         let launch = Packets {
             input: call.input.address(),
             output: call.output.address(),
             bytes: bytes as u64,
-            total: total as u64,
             root: call.root as u32,
             aligned: u32::from(aligned),
             ..self.packets(call.signature)

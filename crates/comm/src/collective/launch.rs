@@ -74,7 +74,7 @@ pub struct Packets {
     pub output: DevicePtr,
     /// Bytes of a chunk: what one rank has for another.
     pub bytes: u64,
-    /// Bytes of a message that is cut into chunks (two-shot all-reduce).
+    /// Bytes of a message that is cut into chunks (an all-reduce by sentinels).
     pub total: u64,
     /// Packets of a section.
     pub capacity: u32,
@@ -224,9 +224,7 @@ pub enum PacketKernel {
     /// One chunk for each peer, reduced there.
     ReduceScatter,
     /// Everything to every rank, reduced everywhere.
-    AllReduceOneShot,
-    /// One chunk for each peer, reduced there, and the results to every rank.
-    AllReduceTwoShot,
+    AllReduce,
 }
 
 impl PacketKernel {
@@ -237,19 +235,13 @@ impl PacketKernel {
             PacketKernel::AllToAll => "packet_all_to_all",
             PacketKernel::Broadcast => "packet_broadcast",
             PacketKernel::ReduceScatter => "packet_reduce_scatter",
-            PacketKernel::AllReduceOneShot => "packet_all_reduce_one_shot",
-            PacketKernel::AllReduceTwoShot => "packet_all_reduce_two_shot",
+            PacketKernel::AllReduce => "packet_all_reduce",
         }
     }
 
     /// Whether elements are reduced, so that their type matters.
     pub const fn reduces(self) -> bool {
-        matches!(
-            self,
-            PacketKernel::ReduceScatter
-                | PacketKernel::AllReduceOneShot
-                | PacketKernel::AllReduceTwoShot
-        )
+        matches!(self, PacketKernel::ReduceScatter | PacketKernel::AllReduce)
     }
 }
 

@@ -188,7 +188,6 @@ impl<B: CollectiveKernels> Collectives<B> {
         });
         let (side, pushed, reduced, (resident, device)) =
             agree(exchange.as_ref(), "collectives.own", own)?;
-        // Half a section holds the chunks of a two-shot all-reduce, half the results.
         let packets = options.packet_bytes.div_ceil(launch::PAYLOAD) + 1;
         let capacity = (packets + packets / 100).next_multiple_of(64);
         let area = 2 * world * capacity * launch::PACKET;

@@ -106,8 +106,6 @@ impl<B: CollectiveKernels> Collectives<B> {
         }
         let (chunk, most) = match variant {
             Packets => (bytes, self.packet_bytes()),
-            // Half a section is for chunks and half for results.
-            PacketsTwoShot => (bytes.div_ceil(self.world), self.packet_bytes() / 2 - 16),
             Sentinel => (self.chunk(call), self.sentinel_bytes() / self.world),
             _ => return None,
         };

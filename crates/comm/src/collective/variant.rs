@@ -12,8 +12,6 @@ pub enum Variant {
     /// Data is sent with its epoch through this library's own memory: one launch, no signals, any operands.
     /// An all-reduce sends everything to every rank.
     Packets,
-    /// A two-shot all-reduce by packets: chunks to their ranks, results to every rank.
-    PacketsTwoShot,
     /// A two-shot all-reduce in one launch of data without flags, as NVIDIA's "Lamport" all-reduces: a word
     /// has arrived when it differs from the sentinel that was there before. Any operands.
     Sentinel,
@@ -115,7 +113,6 @@ impl Variant {
             ],
             Operation::AllReduce => &[
                 Packets,
-                PacketsTwoShot,
                 Sentinel,
                 OneShot,
                 TwoShot,
@@ -131,9 +128,8 @@ impl Variant {
     }
 
     /// All of them.
-    pub const ALL: [Variant; 19] = [
+    pub const ALL: [Variant; 18] = [
         Variant::Packets,
-        Variant::PacketsTwoShot,
         Variant::Sentinel,
         Variant::Push,
         Variant::Pull,
@@ -183,7 +179,6 @@ impl Variant {
     pub const fn name(self) -> &'static str {
         match self {
             Variant::Packets => "packets",
-            Variant::PacketsTwoShot => "packets-two-shot",
             Variant::Sentinel => "sentinel",
             Variant::Push => "push",
             Variant::Pull => "pull",

@@ -114,7 +114,6 @@ impl Case {
         let has_places = match self.variant {
             Variant::Packets => bytes <= packet_bytes,
             Variant::Sentinel => chunk <= sentinel_bytes / world,
-            Variant::PacketsTwoShot => bytes.div_ceil(world) <= packet_bytes / 2 - 16,
             Variant::Tree | Variant::Staged => true,
             Variant::Push | Variant::PushCopyEngine
                 if self.operation == Operation::ReduceScatter =>

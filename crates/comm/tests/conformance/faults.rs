@@ -16,7 +16,7 @@ use crate::suite::{Mixture, mixed};
 pub const CALLS: [(Operation, Variant); 14] = [
     (Operation::AllGather, Variant::Packets),
     (Operation::Broadcast, Variant::Packets),
-    (Operation::AllReduce, Variant::PacketsTwoShot),
+    (Operation::AllReduce, Variant::Packets),
     (Operation::AllReduce, Variant::Sentinel),
     (Operation::AllToAll, Variant::Push),
     (Operation::AllGather, Variant::PushCopyEngine),

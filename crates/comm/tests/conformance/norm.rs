@@ -30,9 +30,8 @@ pub enum Way {
 }
 
 /// The ways that are played.
-pub const WAYS: [Way; 5] = [
+pub const WAYS: [Way; 4] = [
     Way::AllReduce(Some(Variant::Packets)),
-    Way::AllReduce(Some(Variant::PacketsTwoShot)),
     Way::AllReduce(Some(Variant::Staged)),
     Way::AllReduce(None),
     Way::Sharded,
@@ -276,10 +275,7 @@ pub fn play<B: CollectiveKernels>(rank: &Rank<B>, case: &NormCase, seed: u64) ->
 }
 
 fn is_by_packets(way: Way) -> bool {
-    matches!(
-        way,
-        Way::AllReduce(Some(Variant::Packets | Variant::PacketsTwoShot))
-    )
+    way == Way::AllReduce(Some(Variant::Packets))
 }
 
 /// Rows around the sizes at which a thread has another payload, a warp another sum, a block another row;
@@ -406,90 +402,85 @@ pub fn bad_calls_are_refused<B: CollectiveKernels>(rank: &Rank<B>) -> Played {
 /// results are as they were. Afterwards the group goes on.
 pub fn a_stray_rank_is_named<B: CollectiveKernels>(rank: &Rank<B>, timeout: Duration) -> Played {
     let (last, hidden) = (rank.world() - 1, 600);
-    for (seed, variant) in [Variant::Packets, Variant::PacketsTwoShot]
-        .into_iter()
-        .enumerate()
-    {
-        for skips in [true, false] {
-            let alike = NormCase {
-                way: Way::AllReduce(Some(variant)),
-                dtype: DType::F32,
-                rows: 2,
-                hidden,
-                offset: 0,
-                in_place: false,
-                normalized: true,
-                quantized: false,
-            };
-            play(rank, &alike, 70 + seed as u64)?;
-            let rows = if rank.rank() == last { 1 } else { 2 };
-            let place = |bytes| Placed::<B>::new(rank, None, bytes, 0).map_err(message);
-            let matrix = 4 * rows * hidden;
-            let (input, residual, weight) = (place(matrix)?, place(matrix)?, place(4 * hidden)?);
-            let (residual_out, normalized) = (place(matrix)?, place(matrix)?);
-            let norm = AddRmsNorm {
-                dtype: DType::F32,
-                hidden,
-                epsilon: EPSILON,
-                input: input.slice(),
-                residual: residual.slice(),
-                weight: weight.slice(),
-                residual_out: residual_out.slice(),
-                normalized: Some(normalized.slice()),
-                quantized: None,
-            };
-            rank.meet()?;
-            let start = Instant::now();
-            let checked = if rank.rank() == last && skips {
-                Ok(())
-            } else {
-                let stream = &rank.stream;
-                rank.collectives
-                    .all_reduce_add_rms_norm_by(stream, &norm, variant)
-                    .map_err(message)?;
-                rank.backend.synchronize(stream).map_err(message)?;
-                rank.collectives.check(stream)
-            };
-            match checked {
-                Ok(()) if rank.rank() == last && skips => {}
-                Err(Error::SignalFault(fault)) => {
-                    let reporter = match fault.cause {
-                        FaultCause::PeerGaveUp { reporter } => reporter,
-                        _ => fault.peer,
-                    };
-                    // A rank may have waited for one that was itself waiting for the last.
-                    let named = [
+    for skips in [true, false] {
+        let alike = NormCase {
+            way: Way::AllReduce(Some(Variant::Packets)),
+            dtype: DType::F32,
+            rows: 2,
+            hidden,
+            offset: 0,
+            in_place: false,
+            normalized: true,
+            quantized: false,
+        };
+        play(rank, &alike, 70)?;
+        let rows = if rank.rank() == last { 1 } else { 2 };
+        let place = |bytes| Placed::<B>::new(rank, None, bytes, 0).map_err(message);
+        let matrix = 4 * rows * hidden;
+        let (input, residual, weight) = (place(matrix)?, place(matrix)?, place(4 * hidden)?);
+        let (residual_out, normalized) = (place(matrix)?, place(matrix)?);
+        let norm = AddRmsNorm {
+            dtype: DType::F32,
+            hidden,
+            epsilon: EPSILON,
+            input: input.slice(),
+            residual: residual.slice(),
+            weight: weight.slice(),
+            residual_out: residual_out.slice(),
+            normalized: Some(normalized.slice()),
+            quantized: None,
+        };
+        rank.meet()?;
+        let start = Instant::now();
+        let checked = if rank.rank() == last && skips {
+            Ok(())
+        } else {
+            let stream = &rank.stream;
+            rank.collectives
+                .all_reduce_add_rms_norm_by(stream, &norm, Variant::Packets)
+                .map_err(message)?;
+            rank.backend.synchronize(stream).map_err(message)?;
+            rank.collectives.check(stream)
+        };
+        match checked {
+            Ok(()) if rank.rank() == last && skips => {}
+            Err(Error::SignalFault(fault)) => {
+                let reporter = match fault.cause {
+                    FaultCause::PeerGaveUp { reporter } => reporter,
+                    _ => fault.peer,
+                };
+                // A rank may have waited for one that was itself waiting for the last.
+                let named = [
+                    rank.rank(),
+                    fault.peer,
+                    reporter,
+                    fault.root.unwrap_or(reporter),
+                ];
+                let names_last = named.contains(&last);
+                let is_soon = start.elapsed() < if skips { 4 * timeout } else { timeout };
+                if !names_last || !is_soon {
+                    return Err(format!(
+                        "rank {} after {:?}: {fault}",
                         rank.rank(),
-                        fault.peer,
-                        reporter,
-                        fault.root.unwrap_or(reporter),
-                    ];
-                    let names_last = named.contains(&last);
-                    let is_soon = start.elapsed() < if skips { 4 * timeout } else { timeout };
-                    if !names_last || !is_soon {
+                        start.elapsed()
+                    ));
+                }
+                for result in [&residual_out, &normalized] {
+                    if result.read(rank)?.iter().any(|&byte| byte != POISON) {
                         return Err(format!(
-                            "rank {} after {:?}: {fault}",
-                            rank.rank(),
-                            start.elapsed()
+                            "rank {} has stored a row of a failed call",
+                            rank.rank()
                         ));
                     }
-                    for result in [&residual_out, &normalized] {
-                        if result.read(rank)?.iter().any(|&byte| byte != POISON) {
-                            return Err(format!(
-                                "rank {} has stored a row of a failed call",
-                                rank.rank()
-                            ));
-                        }
-                    }
                 }
-                other => return Err(format!("rank {}, {variant}: {other:?}", rank.rank())),
             }
-            rank.meet()?;
-            rank.collectives
-                .recover(&rank.stream, rank.exchange.as_ref())
-                .map_err(message)?;
-            play(rank, &alike, 80 + seed as u64)?;
+            other => return Err(format!("rank {}: {other:?}", rank.rank())),
         }
+        rank.meet()?;
+        rank.collectives
+            .recover(&rank.stream, rank.exchange.as_ref())
+            .map_err(message)?;
+        play(rank, &alike, 80)?;
     }
     Ok(())
 }

@@ -110,9 +110,8 @@ pub fn boundaries(limits: &Limits) -> Vec<Step> {
                 at(count);
             }
             if operation == Operation::AllReduce {
-                let two_shots = (packet_bytes / 2 - 16) * world / size;
                 let staging = staging_bytes / size;
-                for count in [two_shots, two_shots + 1, staging, staging + 8 * world + 1] {
+                for count in [staging, staging + 8 * world + 1] {
                     at(count);
                 }
                 let sentinels = sentinel_bytes / size;

@@ -32,9 +32,8 @@ const WORLD: usize = 4;
 const ELEMENTS: usize = 100;
 
 /// Kinds of work, each with its own waits.
-const WORKS: [&str; 16] = [
+const WORKS: [&str; 15] = [
     "packets",
-    "packets two-shot",
     "sentinel",
     "push",
     "pull",
@@ -95,7 +94,6 @@ fn work_of(work: &str, comm: &Communicator, deadline: Duration) -> Turn {
     let backend = Host::with_timeout(deadline);
     let (operation, variant) = match work {
         "packets" => (Operation::AllReduce, Variant::Packets),
-        "packets two-shot" => (Operation::AllReduce, Variant::PacketsTwoShot),
         "sentinel" => (Operation::AllReduce, Variant::Sentinel),
         "push" => (Operation::AllToAll, Variant::Push),
         "pull" => (Operation::ReduceScatter, Variant::Pull),

@@ -144,14 +144,11 @@ fn what_was_measured_decides() {
     ranks(|_, collectives| {
         let local = Operand::local(DevicePtr(4096));
         let small = call(Operation::AllReduce, 100, local, local);
-        let two_shot = "all-reduce 2 packets 400=9\nall-reduce 2 packets-two-shot 400=8\n";
-        let one_shot = "all-reduce 2 packets 400=7\nall-reduce 2 packets-two-shot 400=8\n";
+        let slower = "all-reduce 2 packets 400=9\nall-reduce 2 sentinel 400=8\n";
+        let faster = "all-reduce 2 packets 400=7\nall-reduce 2 sentinel 400=8\n";
         // A variant that cannot do the call does not count, however fast.
         let out_of_reach = "all-reduce 2 two-shot 400=0.1\n";
-        for (text, wanted) in [
-            (two_shot, Variant::PacketsTwoShot),
-            (one_shot, Variant::Packets),
-        ] {
+        for (text, wanted) in [(slower, Variant::Sentinel), (faster, Variant::Packets)] {
             let costs: Costs = format!("{text}{out_of_reach}").parse().unwrap();
             collectives.set_costs(costs);
             assert_eq!(collectives.select(&small).unwrap(), wanted);

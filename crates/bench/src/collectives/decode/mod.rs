@@ -31,7 +31,6 @@ const LAYERS: usize = 32;
 const NCCL: Reduce = Reduce::By(Method::Nccl);
 const NCCL_WINDOW: Reduce = Reduce::By(Method::NcclWindow);
 const PACKETS: Reduce = Reduce::By(Method::Ours(Variant::Packets));
-const PACKETS_TWO_SHOT: Reduce = Reduce::By(Method::Ours(Variant::PacketsTwoShot));
 const SENTINEL: Reduce = Reduce::By(Method::Ours(Variant::Sentinel));
 const STAGED: Reduce = Reduce::By(Method::Ours(Variant::Staged));
 
@@ -48,7 +47,6 @@ const WORKS: [(&str, bool, &[Work]); 3] = [
             ("nccl-window", NCCL_WINDOW, Norm::None),
             ("ours", Reduce::Selected, Norm::None),
             ("packets", PACKETS, Norm::None),
-            ("packets-two-shot", PACKETS_TWO_SHOT, Norm::None),
             ("sentinel", SENTINEL, Norm::None),
             ("staged", STAGED, Norm::None),
         ],
@@ -62,7 +60,6 @@ const WORKS: [(&str, bool, &[Work]); 3] = [
             ("ours", Reduce::Selected, Norm::Separate),
             ("fused", Reduce::Selected, Norm::Fused),
             ("packets", PACKETS, Norm::Fused),
-            ("packets-two-shot", PACKETS_TWO_SHOT, Norm::Fused),
         ],
     ),
     (
@@ -88,14 +85,7 @@ pub fn catalogue() -> Vec<(&'static str, &'static str)> {
             "ours",
             "the all-reduce on local memory, in the variant that is selected",
         ),
-        (
-            "packets",
-            "in one shot by packets, with the RMSNorm in the same launch",
-        ),
-        (
-            "packets-two-shot",
-            "in two shots by packets, with the RMSNorm in the same launch",
-        ),
+        ("packets", "by packets, with the RMSNorm in the same launch"),
         ("sentinel", "in two shots, without flags in the data"),
         ("staged", "through a bounce buffer, in pieces"),
         (
@@ -190,10 +180,7 @@ fn row<'a, B: NcclBackend>(
             })
         }
     };
-    let takes_norm = matches!(
-        method,
-        Method::Ours(Variant::Packets | Variant::PacketsTwoShot)
-    );
+    let takes_norm = matches!(method, Method::Ours(Variant::Packets));
     if is_fused && !takes_norm {
         let by = method.name();
         return Ok(Err(format!(

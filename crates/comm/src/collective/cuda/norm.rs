@@ -5,7 +5,7 @@ use warpweave_symm_mem::{Cuda, DType, Result, device_image, kernel_name};
 
 use super::{DTYPES, WORLDS, launch_shared, unknown};
 use crate::collective::norm::launch::{
-    LOCAL_THREADS, ReducedNorm, RowNorm, Shots, UNIT, WARP, norm_threads,
+    LOCAL_THREADS, ReducedNorm, RowNorm, UNIT, WARP, norm_threads,
 };
 
 static NORM: Image = device_image!("norm", sm_90a, compute_80);
@@ -33,18 +33,10 @@ fn local_kernel(dtype: DType, vectors: bool) -> &'static str {
 }
 
 /// `words`: for rows of whole words.
-fn reduced_kernel(shots: Shots, dtype: DType, world: usize, words: bool) -> Option<&'static str> {
-    macro_rules! of {
-        ($name:literal) => {
-            match words || dtype == DType::F32 {
-                true => by_dtype_and_world!(dtype, world, $name),
-                false => by_dtype_and_world!(dtype, world, concat!($name, "_halves")),
-            }
-        };
-    }
-    match shots {
-        Shots::One => of!("packet_norm_one_shot"),
-        Shots::Two => of!("packet_norm_two_shot"),
+fn reduced_kernel(dtype: DType, world: usize, words: bool) -> Option<&'static str> {
+    match words || dtype == DType::F32 {
+        true => by_dtype_and_world!(dtype, world, "packet_norm"),
+        false => by_dtype_and_world!(dtype, world, "packet_norm_halves"),
     }
 }
 
@@ -56,12 +48,11 @@ pub(super) fn all() -> impl Iterator<Item = (&'static Image, &'static str)> {
         .flat_map(|dtype| [(dtype, true), (dtype, false)])
     {
         names.push(local_kernel(dtype, wide));
-        for (world, shots) in WORLDS
-            .into_iter()
-            .flat_map(|world| [(world, Shots::One), (world, Shots::Two)])
-        {
-            names.extend(reduced_kernel(shots, dtype, world, wide));
-        }
+        names.extend(
+            WORLDS
+                .into_iter()
+                .filter_map(|world| reduced_kernel(dtype, world, wide)),
+        );
     }
     names.into_iter().map(|name| (&NORM, name))
 }
@@ -119,14 +110,13 @@ pub(super) unsafe fn add_rms_norm(
 pub(super) unsafe fn reduced_norm(
     cuda: &Cuda,
     stream: &CudaStream,
-    shots: Shots,
     dtype: DType,
     launch: &ReducedNorm,
     blocks: u32,
 ) -> Result<()> {
     let world = launch.packets.group.pad.world as usize;
     let words = launch.norm.alignment >= 4;
-    let name = reduced_kernel(shots, dtype, world, words).ok_or_else(|| unknown(dtype))?;
+    let name = reduced_kernel(dtype, world, words).ok_or_else(|| unknown(dtype))?;
     let most = (blocks, norm_threads(world));
     let rows = (launch.norm.rows, launch.norm.packets(dtype.size()));
     let config = grid(rows, most, is_hopper(cuda));

@@ -98,8 +98,8 @@ impl CollectiveKernels for Host {
             Kernel::Tree(dtype, &launch) => {
                 run!("tree_all_reduce", dtype, T => tree::all_reduce::<T>(&launch))
             }
-            Kernel::ReducedNorm(shots, dtype, &launch) => {
-                run!("reduced_norm", dtype, T => norm::reduced_norm::<T>(shots, &launch))
+            Kernel::ReducedNorm(dtype, &launch) => {
+                run!("reduced_norm", dtype, T => norm::reduced_norm::<T>(&launch))
             }
             Kernel::AddRmsNorm(dtype, &rows) => {
                 run!("add_rms_norm", dtype, T => norm::add_rms_norm::<T>(&rows))

@@ -8,7 +8,7 @@ use super::group::{HostGroup, Member};
 use super::packet::{Areas, HostAreas, Payload, Sections, reduce_words};
 use crate::collective::launch::{PACKET_SLOT, PAYLOAD};
 use crate::collective::norm::arithmetic::{add, normalize, quantize};
-use crate::collective::norm::launch::{ReducedNorm, RowNorm, Shots};
+use crate::collective::norm::launch::{ReducedNorm, RowNorm};
 
 /// # Safety
 /// As for [`CollectiveKernels::launch_collective`](crate::CollectiveKernels::launch_collective), for elements
@@ -26,7 +26,7 @@ pub(super) unsafe fn add_rms_norm<T: Element>(norm: &RowNorm) {
 /// # Safety
 /// As for [`CollectiveKernels::launch_collective`](crate::CollectiveKernels::launch_collective), for elements
 /// of type `T`.
-pub(super) unsafe fn reduced_norm<T: Element>(shots: Shots, launch: &ReducedNorm) {
+pub(super) unsafe fn reduced_norm<T: Element>(launch: &ReducedNorm) {
     // SAFETY: the caller's obligations.
     unsafe {
         let group = HostGroup::new(&launch.packets.group);
@@ -39,10 +39,7 @@ pub(super) unsafe fn reduced_norm<T: Element>(shots: Shots, launch: &ReducedNorm
                 launch,
                 packets: launch.norm.packets(size_of::<T>()),
             };
-            match shots {
-                Shots::One => rows.one_shot::<T>(),
-                Shots::Two => rows.two_shot::<T>(),
-            }
+            rows.all::<T>();
         }
         group.advance(epoch);
     }
@@ -101,7 +98,7 @@ impl<A: Areas> Rows<'_, A> {
         rows.flat_map(|row| (0..self.packets).map(move |packet| (row, packet)))
     }
 
-    unsafe fn one_shot<T: Element>(&self) {
+    unsafe fn all<T: Element>(&self) {
         let rows = self.launch.norm.rows as usize;
         let place = |row, packet| row * self.packets + packet;
         // SAFETY: the caller's obligation.
@@ -117,39 +114,7 @@ impl<A: Areas> Rows<'_, A> {
                 });
             }
         }
-        self.sections.scrub(place(rows, 0), 0);
-    }
-
-    unsafe fn two_shot<T: Element>(&self) {
-        let (rows, chunk) = (self.launch.norm.rows as usize, self.launch.chunk as usize);
-        let middle = self.sections.areas().capacity() / 2;
-        let rank = self.sections.group().rank();
-        let place = |row, packet| row % chunk * self.packets + packet;
-        let others = || (0..rows).filter(|row| row / chunk != rank);
-        // SAFETY: the caller's obligation.
-        unsafe {
-            for (row, packet) in self.of(others()) {
-                let own = self.own::<T>(row, packet);
-                self.sections.send(row / chunk, place(row, packet), &own);
-            }
-            for row in (rank * chunk..rows).take(chunk) {
-                self.compute::<T>(row, |packet| {
-                    let place = place(row, packet);
-                    let sum = self.reduce::<T>(place, &self.own::<T>(row, packet))?;
-                    self.peers()
-                        .for_each(|peer| self.sections.send(peer, middle + place, &sum));
-                    Some(sum)
-                });
-            }
-            for row in others() {
-                self.compute::<T>(row, |packet| {
-                    self.sections
-                        .receive(row / chunk, middle + place(row, packet))
-                });
-            }
-        }
-        let used = self.packets * chunk;
-        self.sections.scrub(used, used);
+        self.sections.scrub(place(rows, 0));
     }
 }
 

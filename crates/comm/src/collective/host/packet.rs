@@ -175,10 +175,6 @@ impl<'a, A: Areas> Sections<'a, A> {
         }
     }
 
-    pub(super) fn areas(&self) -> &'a A {
-        self.areas
-    }
-
     pub(super) fn group(&self) -> &'a A::Group {
         self.areas.group()
     }
@@ -205,11 +201,9 @@ impl<'a, A: Areas> Sections<'a, A> {
     }
 
     /// Zeroes a few packets that this call does not use, in rotation, so that no packet survives until its
-    /// flag repeats. `used`: packets in use at the start of each section; `second`: packets in use from the
-    /// section's middle on.
-    pub(super) fn scrub(&self, used: usize, second: usize) {
-        let middle = self.areas.capacity() / 2;
-        self.scrub_unless(|_, index| index < used || (index >= middle && index < middle + second));
+    /// flag repeats. `used`: packets in use at the start of each section.
+    pub(super) fn scrub(&self, used: usize) {
+        self.scrub_unless(|_, index| index < used);
     }
 
     /// As [`Sections::scrub`]; `is_used` says which packets of which source this call uses.

@@ -153,8 +153,7 @@ pub(super) unsafe fn collective<T: Element, A: Areas>(
             PacketKernel::AllToAll => call.all_to_all(),
             PacketKernel::Broadcast => call.broadcast(),
             PacketKernel::ReduceScatter => call.reduce_scatter::<T>(),
-            PacketKernel::AllReduceOneShot => call.all_reduce_one_shot::<T>(),
-            PacketKernel::AllReduceTwoShot => call.all_reduce_two_shot::<T>(),
+            PacketKernel::AllReduce => call.all_reduce::<T>(),
         }
     }
 }
@@ -233,7 +232,7 @@ impl<A: Areas> Call<'_, A> {
                 self.receive_all(index);
             }
         }
-        self.sections.scrub(packets, 0);
+        self.sections.scrub(packets);
     }
 
     unsafe fn all_to_all(&self) {
@@ -260,7 +259,7 @@ impl<A: Areas> Call<'_, A> {
                 self.receive_all(index);
             }
         }
-        self.sections.scrub(packets, 0);
+        self.sections.scrub(packets);
     }
 
     /// The root sends its data; every other rank sends one empty packet.
@@ -296,7 +295,7 @@ impl<A: Areas> Call<'_, A> {
                 }
             }
         }
-        self.sections.scrub(packets, 0);
+        self.sections.scrub(packets);
     }
 
     unsafe fn reduce_scatter<T: Element>(&self) {
@@ -318,11 +317,11 @@ impl<A: Areas> Call<'_, A> {
                 }
             }
         }
-        self.sections.scrub(packets, 0);
+        self.sections.scrub(packets);
     }
 
     /// Every rank sends everything to all and reduces everything.
-    unsafe fn all_reduce_one_shot<T: Element>(&self) {
+    unsafe fn all_reduce<T: Element>(&self) {
         let bytes = self.operands.bytes;
         let packets = packets_of(bytes);
         // SAFETY: the caller's obligation.
@@ -337,40 +336,6 @@ impl<A: Areas> Call<'_, A> {
                 }
             }
         }
-        self.sections.scrub(packets, 0);
-    }
-
-    /// Every rank reduces one chunk and sends the result to all, into the second half of the sections.
-    unsafe fn all_reduce_two_shot<T: Element>(&self) {
-        let packets = packets_of(self.operands.bytes);
-        let middle = self.sections.areas().capacity() / 2;
-        let rank = self.rank();
-        // SAFETY: the caller's obligation.
-        unsafe {
-            for peer in self.peers() {
-                let bytes = self.operands.part(peer);
-                for index in 0..packets_of(bytes) {
-                    let data = self.load(peer, index, bytes);
-                    self.sections.send(peer, index, &data);
-                }
-            }
-            let bytes = self.operands.part(rank);
-            for index in 0..packets_of(bytes) {
-                let own = self.load(rank, index, bytes);
-                if let Some(sum) = self.reduce::<T>(index, &own) {
-                    self.send_all(middle + index, &sum);
-                    self.store(rank, index, bytes, &sum);
-                }
-            }
-            for source in self.peers() {
-                let bytes = self.operands.part(source);
-                for index in 0..packets_of(bytes) {
-                    if let Some(data) = self.sections.receive(source, middle + index) {
-                        self.store(source, index, bytes, &data);
-                    }
-                }
-            }
-        }
-        self.sections.scrub(packets, packets);
+        self.sections.scrub(packets);
     }
 }

@@ -66,15 +66,11 @@ pub struct ReducedNorm {
     pub packets: Packets,
     /// The rows; the input is this rank's partial.
     pub norm: RowNorm,
-    /// Rows that a rank reduces, in two shots: of all ranks but the last.
-    pub chunk: u32,
-    /// Zero.
-    pub reserved: u32,
 }
 
 const _: () = {
     assert!(size_of::<RowNorm>() == 80);
-    assert!(size_of::<ReducedNorm>() == size_of::<Packets>() + 88);
+    assert!(size_of::<ReducedNorm>() == size_of::<Packets>() + 80);
 };
 
 impl RowNorm {
@@ -111,13 +107,4 @@ impl RowNorm {
     pub(crate) const fn packets(&self, size: usize) -> usize {
         self.row_bytes(size).div_ceil(PAYLOAD)
     }
-}
-
-/// Which kernel reduces rows by packets before it normalizes them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Shots {
-    /// Every rank sends everything to all.
-    One,
-    /// Every rank sends rows to the rank that reduces them, which sends the sums to all.
-    Two,
 }

@@ -13,12 +13,11 @@
 //! number of rows, on the variant, the grid or the alignment, nor on whether one launch does it or several.
 //!
 //! # The limit of one launch
-//! A call by packets is bound by latency: the launch, the first loads, one link crossing (two in two shots),
-//! and the exchange of sums among the blocks of a row. Bytes count from some hundred KiB on: one
-//! shot sends `4/3 · (n - 1)` of the message over each rank's link, two shots `8/3 · (n - 1)/n`. At 350 GB/s,
-//! 512 KiB among two ranks take 2.0 µs either way; among four, 6.0 µs in one shot and 3.0 in two. The norm
-//! adds reading the residual and storing two results, of this rank's memory, of which the loads overlap with
-//! the wait for packets.
+//! A call by packets is bound by latency: the launch, the first loads, one link crossing, and the exchange of
+//! sums among the blocks of a row. The norm adds reading the residual and storing two results, of this rank's
+//! memory, of which the loads overlap with the wait for packets. Bytes count from some hundred KiB on:
+//! packets send `4/3 · (n - 1)` of the message over each rank's link, at 350 GB/s 6.0 µs for 512 KiB among
+//! four. There an all-reduce in two shots and a launch for the norm are faster.
 
 pub mod arithmetic;
 pub mod launch;
@@ -33,14 +32,10 @@ use super::launch::{PAYLOAD, signature};
 use super::operation::Operation;
 use super::validate::check_dtype;
 use super::variant::Variant;
-use launch::{ReducedNorm, RowNorm, Shots};
+use launch::{ReducedNorm, RowNorm};
 
 /// Minimum time of a launch after another, in microseconds.
 const LAUNCH: f64 = 2.5;
-
-/// What the normalization adds to an all-reduce by two shots of packets above what it adds to one of one
-/// shot, in microseconds.
-const SECOND_SHOT: f64 = 1.3;
 
 /// Residual addition and RMSNorm of the rows of a matrix, contiguous and row-major. See [`norm`](self).
 #[derive(Clone, Copy, Debug)]
@@ -100,7 +95,7 @@ impl<B: CollectiveKernels> Collectives<B> {
     }
 
     /// As [`Collectives::all_reduce_add_rms_norm`], reducing in `variant`, the same on all ranks:
-    /// [`Variant::Packets`] and [`Variant::PacketsTwoShot`] take one launch.
+    /// [`Variant::Packets`] takes one launch.
     ///
     /// # Errors
     /// [`Error::Unavailable`] if the variant cannot do it.
@@ -316,18 +311,8 @@ impl<B: CollectiveKernels> Collectives<B> {
         })
     }
 
-    /// Rows that a rank reduces, in two shots.
-    fn chunk_of_rows(&self, rows: &RowNorm) -> usize {
-        (rows.rows as usize).div_ceil(self.world())
-    }
-
-    fn fits_packets(&self, rows: &RowNorm, dtype: DType, variant: Variant) -> bool {
-        let each = rows.packets(dtype.size());
-        match variant {
-            Variant::Packets => rows.rows as usize * each <= self.capacity,
-            Variant::PacketsTwoShot => self.chunk_of_rows(rows) * each <= self.capacity / 2,
-            _ => false,
-        }
+    fn fits_packets(&self, rows: &RowNorm, dtype: DType) -> bool {
+        rows.rows as usize * rows.packets(dtype.size()) <= self.capacity
     }
 
     /// The variant that [`Collectives::all_reduce_add_rms_norm`] takes, the same on all ranks. By packets it
@@ -345,25 +330,13 @@ impl<B: CollectiveKernels> Collectives<B> {
                 .predict(Operation::AllReduce, variant, self.world(), call.bytes())
         };
         let apart = predict(separate).map_or(f64::INFINITY, |time| time + LAUNCH);
-        let in_one = [Variant::Packets, Variant::PacketsTwoShot]
-            .into_iter()
-            .filter(|variant| self.fits_packets(rows, call.dtype, *variant))
-            // In this order where nothing was measured.
-            .map(|variant| {
-                let more = if variant == Variant::PacketsTwoShot {
-                    SECOND_SHOT
-                } else {
-                    0.0
-                };
-                (
-                    variant,
-                    predict(variant).map_or(f64::MAX, |time| time + more),
-                )
-            })
-            .min_by(|a, b| a.1.total_cmp(&b.1));
+        // Packets, too, where nothing was measured.
+        let in_one = self
+            .fits_packets(rows, call.dtype)
+            .then(|| predict(Variant::Packets).unwrap_or(f64::MAX));
         Ok(match in_one {
-            Some((variant, time)) if time < apart => variant,
-            _ if matches!(separate, Variant::Packets | Variant::PacketsTwoShot) => Variant::Staged,
+            Some(time) if time < apart => Variant::Packets,
+            _ if separate == Variant::Packets => Variant::Staged,
             _ => separate,
         })
     }
@@ -388,18 +361,14 @@ impl<B: CollectiveKernels> Collectives<B> {
             // SAFETY: the caller's obligations.
             return unsafe { self.normalize(stream, dtype, rows) };
         }
-        let shots = match variant {
-            Variant::Packets => Shots::One,
-            Variant::PacketsTwoShot => Shots::Two,
-            _ => {
-                // SAFETY: the caller's obligations.
-                return unsafe {
-                    self.enqueue(stream, call, variant)?;
-                    self.normalize(stream, dtype, rows)
-                };
-            }
-        };
-        if !self.fits_packets(rows, dtype, variant) {
+        if variant != Variant::Packets {
+            // SAFETY: the caller's obligations.
+            return unsafe {
+                self.enqueue(stream, call, variant)?;
+                self.normalize(stream, dtype, rows)
+            };
+        }
+        if !self.fits_packets(rows, dtype) {
             return Err(Error::Unavailable {
                 what: format!("variant `{variant}` of this all-reduce and RMSNorm"),
                 why: format!(
@@ -417,20 +386,15 @@ impl<B: CollectiveKernels> Collectives<B> {
         .entered();
         let launch = ReducedNorm {
             packets: self.packets(signature(
-                (shots, dtype),
+                ("norm", dtype),
                 &[rows.hidden as usize, call.bytes()],
             )),
             norm: *rows,
-            chunk: self.chunk_of_rows(rows) as u32,
-            reserved: 0,
         };
         // SAFETY: the caller's obligations; the packets fit.
         unsafe {
-            self.backend.launch_collective(
-                stream,
-                Kernel::ReducedNorm(shots, dtype, &launch),
-                self.blocks,
-            )
+            self.backend
+                .launch_collective(stream, Kernel::ReducedNorm(dtype, &launch), self.blocks)
         }
     }
 }

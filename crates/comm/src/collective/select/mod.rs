@@ -32,13 +32,12 @@ pub enum ReductionOrder {
 }
 
 /// The variants to try, in order, where nothing was measured.
-const UNMEASURED: [Variant; 8] = [
+const UNMEASURED: [Variant; 7] = [
     Variant::TwoShot,
     Variant::Push,
     Variant::Pull,
     Variant::TwoShotPush,
     Variant::Packets,
-    Variant::PacketsTwoShot,
     Variant::Sentinel,
     Variant::Staged,
 ];

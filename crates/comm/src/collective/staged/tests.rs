@@ -22,10 +22,7 @@ fn an_all_reduce_of_local_operands_is_predicted_within_three_tenths_of_the_symme
         let staged = costs.predict_staged(Operation::AllReduce, size, 4, slot);
         let symmetric = Variant::of(Operation::AllReduce)
             .iter()
-            .filter(|variant| {
-                use Variant::{Packets, PacketsTwoShot, Sentinel};
-                !matches!(variant, Packets | PacketsTwoShot | Sentinel)
-            })
+            .filter(|variant| !matches!(variant, Variant::Packets | Variant::Sentinel))
             .filter_map(|&variant| costs.predict(Operation::AllReduce, variant, 4, size))
             .fold(f64::INFINITY, f64::min);
         let ratio = staged.expect("a prediction") / symmetric;

@@ -27,10 +27,7 @@ fn back_to_back(kernel: PacketKernel, bytes: usize, place: &Rank, first: u32, ca
         let operands = Operands {
             input: input.as_ptr().cast(),
             output: output.as_mut_ptr().cast(),
-            bytes: match kernel {
-                PacketKernel::AllReduceTwoShot => bytes.div_ceil(world).next_multiple_of(4),
-                _ => bytes,
-            },
+            bytes,
             total: bytes,
             root: call as usize % world,
         };
@@ -84,21 +81,12 @@ fn loom_a_broadcast_waits_for_all() {
 }
 
 #[test]
-fn loom_an_all_reduce_in_two_shots_keeps_its_halves_apart() {
-    explore(
-        1,
-        || Memory::new(2, 2, 2, 0),
-        |place| back_to_back(PacketKernel::AllReduceTwoShot, 10, place, 0, 3),
-    );
-}
-
-#[test]
 fn loom_flags_of_packets_wrap_around() {
     for first in [(1 << 31) - 2, u32::MAX - 1] {
         explore(
             2,
             || Memory::new(2, 1, 2, 0),
-            move |place| back_to_back(PacketKernel::AllReduceOneShot, 2, place, first, 3),
+            move |place| back_to_back(PacketKernel::AllReduce, 2, place, first, 3),
         );
     }
 }
