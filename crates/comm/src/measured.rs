@@ -8,9 +8,11 @@
 //! Times of the host backend describe no machine: they are kept only if `WARPWEAVE_CACHE_DIR` is set.
 
 use std::fs::{self, File};
+use std::hash::Hasher;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use fnv::FnvHasher;
 use warpweave_symm_mem::{Backend, BackendKind, Exchange};
 
 use crate::error::{CommError, Result};
@@ -97,15 +99,11 @@ impl Measured {
 
     /// Where `figures` are kept.
     pub fn path(&self, figures: Figures) -> PathBuf {
-        // FNV-1a: the name of a file must not change with the standard library.
-        let hash = self
-            .machine
-            .bytes()
-            .fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
-                (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-            });
-        self.folder
-            .join(format!("{hash:016x}.{}", figures.suffix()))
+        // The name of a file must not change with the standard library's hasher.
+        let mut hash = FnvHasher::default();
+        hash.write(self.machine.as_bytes());
+        let name = format!("{:016x}.{}", hash.finish(), figures.suffix());
+        self.folder.join(name)
     }
 
     /// What is kept, if `parse` accepts it. Logs which file is used, and why one is not.

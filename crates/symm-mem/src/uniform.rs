@@ -15,7 +15,10 @@
 
 mod groups;
 
+use std::hash::Hasher;
 use std::sync::Arc;
+
+use fnv::FnvHasher;
 
 use crate::error::{Error, Result};
 use crate::wire::{Malformed, Reader, Writer};
@@ -50,9 +53,11 @@ impl Digest {
     pub const START: Digest = Digest(0xcbf2_9ce4_8422_2325);
 
     pub fn add(&mut self, words: &[u64]) {
-        for byte in words.iter().flat_map(|w| w.to_le_bytes()) {
-            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-        }
+        let mut hash = FnvHasher::with_key(self.0);
+        words
+            .iter()
+            .for_each(|word| hash.write(&word.to_le_bytes()));
+        self.0 = hash.finish();
     }
 }
 

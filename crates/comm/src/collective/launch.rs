@@ -1,5 +1,8 @@
 //! Parameters of the kernels of collectives: twins of the structures in `cuda/*.cuh`.
 
+use std::hash::{Hash, Hasher};
+
+use fnv::FnvHasher;
 use warpweave_symm_mem::{DevicePtr, PadView};
 
 /// Most ranks of a collective over symmetric memory: `kMaxWorld`. Every launch carries tables of as many
@@ -261,28 +264,13 @@ pub const MAX_CAPACITY: usize = 16 << (EPOCH_BITS - 1);
 /// A number that tells calls apart which ranks mistake for the same one: what they do (an operation, an
 /// element type) and how much. Flags carry all of it, packets its highest eleven bits: of two different calls
 /// one in 2048 looks alike.
-pub fn signature(what: impl std::hash::Hash, sizes: &[usize]) -> u32 {
+pub fn signature(what: impl Hash, sizes: &[usize]) -> u32 {
     // The same in every process: neither the standard library's hasher nor its keys.
-    let mut hash = Fnv(0xcbf2_9ce4_8422_2325);
+    let mut hash = FnvHasher::default();
     what.hash(&mut hash);
     for size in sizes {
-        std::hash::Hasher::write_u64(&mut hash, *size as u64);
+        hash.write_u64(*size as u64);
     }
-    let mixed = hash.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mixed = hash.finish().wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> 32) as u32
-}
-
-/// FNV-1a.
-struct Fnv(u64);
-
-impl std::hash::Hasher for Fnv {
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
-        }
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
 }

@@ -6,27 +6,11 @@ use std::time::{Duration, Instant};
 use super::store::hello;
 use super::*;
 use crate::store::wire::{Op, ToServer, encode};
+use fastrand::Rng;
 
 /// Mutations for each entry, or fewer on a slow machine, where `LONGEST` ends them.
 const RUNS: usize = 60_000;
 const LONGEST: Duration = Duration::from_secs(4);
-
-/// SplitMix64 (Steele, Lea and Flood, 2014).
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, limit: usize) -> usize {
-        (self.roll() % limit.max(1) as u64) as usize
-    }
-}
 
 /// Numbers at the edges of lengths, varints and limits.
 const EDGES: [&[u8]; 9] = [
@@ -41,41 +25,41 @@ const EDGES: [&[u8]; 9] = [
     b"=",
 ];
 
-fn mutate(dice: &mut Dice, corpus: &[Vec<u8>]) -> Vec<u8> {
-    let mut bytes = corpus[dice.below(corpus.len())].clone();
-    for _ in 0..=dice.below(5) {
-        let at = dice.below(bytes.len() + 1);
-        match dice.below(8) {
+fn mutate(dice: &mut Rng, corpus: &[Vec<u8>]) -> Vec<u8> {
+    let mut bytes = corpus[dice.usize(..corpus.len())].clone();
+    for _ in 0..=dice.usize(..5) {
+        let at = dice.usize(..=bytes.len());
+        match dice.usize(..8) {
             0 if !bytes.is_empty() => {
                 let at = at.min(bytes.len() - 1);
-                bytes[at] ^= 1 << dice.below(8);
+                bytes[at] ^= 1 << dice.usize(..8);
             }
             1 if !bytes.is_empty() => {
                 let at = at.min(bytes.len() - 1);
-                bytes[at] = dice.roll() as u8;
+                bytes[at] = dice.u8(..);
             }
             2 => bytes.truncate(at),
             3 => {
-                let end = at + dice.below(bytes.len() - at + 1);
+                let end = at + dice.usize(..=bytes.len() - at);
                 bytes.drain(at..end);
             }
             4 => {
-                let edge = EDGES[dice.below(EDGES.len())];
+                let edge = EDGES[dice.usize(..EDGES.len())];
                 bytes.splice(at..at, edge.iter().copied());
             }
             5 => {
-                let edge = EDGES[dice.below(EDGES.len())];
+                let edge = EDGES[dice.usize(..EDGES.len())];
                 let end = (at + edge.len()).min(bytes.len());
                 bytes.splice(at..end, edge.iter().copied());
             }
             6 => {
-                let end = at + dice.below(bytes.len() - at + 1);
+                let end = at + dice.usize(..=bytes.len() - at);
                 let piece = bytes[at..end].to_vec();
                 bytes.splice(at..at, piece);
             }
             _ => {
-                let other = &corpus[dice.below(corpus.len())];
-                let from = dice.below(other.len() + 1);
+                let other = &corpus[dice.usize(..corpus.len())];
+                let from = dice.usize(..=other.len());
                 bytes.splice(at.., other[from..].iter().copied());
             }
         }
@@ -102,7 +86,7 @@ fn corpus(name: &str) -> Vec<Vec<u8>> {
 fn fuzz(name: &str, seed: u64, entry: fn(&[u8])) {
     let corpus = corpus(name);
     corpus.iter().for_each(|bytes| entry(bytes));
-    let (mut dice, start) = (Dice(seed), Instant::now());
+    let (mut dice, start) = (Rng::with_seed(seed), Instant::now());
     for run in 0..RUNS {
         if start.elapsed() > LONGEST {
             break;

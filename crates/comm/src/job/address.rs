@@ -1,5 +1,9 @@
 //! The store's address, from the launcher's environment.
 
+use std::hash::Hasher;
+
+use fnv::FnvHasher;
+
 use super::launcher::Launcher;
 use super::{Found, Result};
 
@@ -66,12 +70,11 @@ impl<L: Fn(&str) -> Option<String>> Found<'_, L> {
         }
     }
 
-    /// FNV-1a of the job's id (Fowler, Noll and Vo), so that jobs on one host seldom collide.
+    /// From a hash of the job's id, so that jobs on one host seldom collide.
     fn own_port(&self) -> u32 {
-        let hash = self.id().bytes().fold(0xcbf2_9ce4_8422_2325u64, |hash, b| {
-            (hash ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3)
-        });
-        PORTS.start + (hash % u64::from(PORTS.end - PORTS.start)) as u32
+        let mut hash = FnvHasher::default();
+        hash.write(self.id().as_bytes());
+        PORTS.start + (hash.finish() % u64::from(PORTS.end - PORTS.start)) as u32
     }
 }
 

@@ -151,7 +151,7 @@ fn mixed_calls_with_delays_and_graphs() {
     };
     for world in worlds().skip(1) {
         on(world, sizes(world), TIMEOUT, |rank| {
-            let mut random = Random::new(world as u64);
+            let mut random = Random::with_seed(world as u64);
             rank.play(&suite::mixed(&mut random, &rank.limits(), &mixture), 1)
         });
     }
@@ -233,7 +233,7 @@ fn soak(world: usize, calls: usize, timeout: Duration) {
     on(world, sizes, timeout, |rank| {
         let free = || rank.backend.free_memory().map_err(message);
         let limits = rank.limits();
-        let mut random = Random::new(calls as u64);
+        let mut random = Random::with_seed(calls as u64);
         let mut before = None;
         for seed in 0..calls.div_ceil(mixture.calls) as u64 {
             let most = if seed % 20 == 19 {

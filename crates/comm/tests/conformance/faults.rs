@@ -80,7 +80,7 @@ pub fn a_silent_peer_is_named<B: CollectiveKernels>(
         graphs: 6,
     };
     let mut steps = vec![Step::Call(case)];
-    steps.extend(mixed(&mut Random::new(7), &rank.limits(), &mixture));
+    steps.extend(mixed(&mut Random::with_seed(7), &rank.limits(), &mixture));
     rank.play(&steps, 7)
         .map_err(|why| format!("after the fault of {operation} {variant}: {why}"))
 }

@@ -170,7 +170,11 @@ fn mixed_calls_with_delays_and_graphs() {
     };
     for world in [2, 4, 7] {
         plays(world, |rank| {
-            suite::mixed(&mut Random::new(world as u64), &rank.limits(), &mixture)
+            suite::mixed(
+                &mut Random::with_seed(world as u64),
+                &rank.limits(),
+                &mixture,
+            )
         });
     }
 }
@@ -190,7 +194,7 @@ fn mixed_calls_in_many_pieces() {
         let group = ThreadExchange::group_with_timeout(world, Duration::from_secs(120));
         let exchanges = group.into_iter().map(|e| Arc::new(e) as Arc<dyn Exchange>);
         on(exchanges.collect(), TIMEOUT, sizes, |rank| {
-            let mut random = Random::new(20 + world as u64);
+            let mut random = Random::with_seed(20 + world as u64);
             let steps = suite::mixed(&mut random, &rank.limits(), &mixture);
             let mut staged = suite::mixed(&mut random, &rank.limits(), &mixture);
             for step in &mut staged {
@@ -284,7 +288,7 @@ fn ranks_of_a_communicator() {
     };
     on(exchanges, TIMEOUT, Sizes::SMALL, |rank| {
         rank.play(
-            &suite::mixed(&mut Random::new(11), &rank.limits(), &mixture),
+            &suite::mixed(&mut Random::with_seed(11), &rank.limits(), &mixture),
             11,
         )
     })

@@ -31,8 +31,11 @@ fn child() {
         graphs: 12,
     };
     rank.play(&suite::small(&limits), 1).expect("small lengths");
-    rank.play(&suite::mixed(&mut Random::new(5), &limits, &mixture), 5)
-        .expect("mixed calls");
+    rank.play(
+        &suite::mixed(&mut Random::with_seed(5), &limits, &mixture),
+        5,
+    )
+    .expect("mixed calls");
     suite::epochs_wrap_around(&rank).expect("epochs");
     suite::barriers_order_work(&rank).expect("barriers");
     rank.close().expect("an orderly end");

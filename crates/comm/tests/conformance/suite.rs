@@ -7,7 +7,7 @@ use warpweave_symm_mem::{DType, Error};
 
 use crate::case::{Case, DTYPES, Limits, OPERATIONS, Reach};
 use crate::play::{Played, Step};
-use crate::random::Random;
+use crate::random::{Draw, Random};
 use crate::rank::{Rank, message};
 
 /// The fewest operands that peers must reach for this variant; both where it has nothing to work with here.
@@ -217,7 +217,11 @@ pub fn epochs_wrap_around<B: CollectiveKernels>(rank: &Rank<B>) -> Played {
             .collectives
             .begin_at(&rank.stream, rank.exchange.as_ref(), epoch);
         begun.map_err(message)?;
-        let steps = mixed(&mut Random::new(u64::from(epoch)), &rank.limits(), &mixture);
+        let steps = mixed(
+            &mut Random::with_seed(u64::from(epoch)),
+            &rank.limits(),
+            &mixture,
+        );
         rank.play(&steps, u64::from(epoch))
             .map_err(|why| format!("from epoch {epoch}: {why}"))?;
     }

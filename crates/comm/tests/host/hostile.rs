@@ -6,6 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use fastrand::Rng;
 use warpweave_comm::{Job, JobToken, Store, StoreServer};
 
 pub const TOKEN: &str = "a token of these tests";
@@ -121,28 +122,20 @@ fn a_rank_joins_through_a_flood_of_strangers() {
     drop((flood, more));
 }
 
-/// SplitMix64.
-fn roll(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let z = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
-}
-
 #[test]
 fn spoilt_greetings_over_sockets_end_and_hurt_nobody() {
     let server = server(3);
     let store = join(&server, 2, 3);
-    let mut dice = 11;
+    let mut dice = Rng::with_seed(11);
     let mut open = Vec::new();
     for _ in 0..300 {
         let (mut stream, challenge) = challenged(server.address());
         let mut bytes = hello(&challenge, "another job's token", 1, 3);
-        for _ in 0..=roll(&mut dice) % 4 {
-            let at = roll(&mut dice) as usize % bytes.len();
-            bytes[at] = roll(&mut dice) as u8;
+        for _ in 0..=dice.usize(..4) {
+            let at = dice.usize(..bytes.len());
+            bytes[at] = dice.u8(..);
         }
-        bytes.truncate(1 + roll(&mut dice) as usize % bytes.len());
+        bytes.truncate(1 + dice.usize(..bytes.len()));
         stream.write_all(&bytes).expect("room to send");
         open.push(stream);
         if open.len() == 40 {

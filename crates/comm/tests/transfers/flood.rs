@@ -1,10 +1,11 @@
 //! Every rank with every other, both directions of a pair at once, gets and puts, several in flight on
 //! several lanes.
 
+use fastrand::Rng;
 use warpweave_comm::p2p::{MemoryRange, TransferBackend, TransferMethod};
 use warpweave_symm_mem::{Memory, SymmetricBuffer};
 
-use super::{Random, Rank, content};
+use super::{Rank, content, delay};
 
 /// Transfers in flight of each kind, on each lane, with each peer.
 const IN_FLIGHT: usize = 4;
@@ -48,13 +49,13 @@ pub fn exact<B: TransferBackend>(
         .collect();
     rank.barrier();
 
-    let mut random = Random(me as u64 + 17);
+    let mut random = Rng::with_seed(me as u64 + 17);
     let each = world * IN_FLIGHT * size;
     for round in 0..rounds {
         for (lane, stream) in streams.iter().enumerate() {
             let from = inputs.address().add(round * whole + lane * each);
             rank.copy(stream, exposed.local().add(lane * each), from, each);
-            rank.backend.delay(stream, random.delay(200)).unwrap();
+            rank.backend.delay(stream, delay(&mut random, 200)).unwrap();
             let mut tokens = Vec::new();
             let range = |buffer: &SymmetricBuffer<B>, holder, peer, k| {
                 MemoryRange::of(buffer, holder, place(lane, peer, k), size).unwrap()
@@ -88,7 +89,7 @@ pub fn exact<B: TransferBackend>(
             }
             // In another order.
             while !tokens.is_empty() {
-                let next = random.next() as usize % tokens.len();
+                let next = random.usize(..tokens.len());
                 tokens.swap_remove(next).wait(stream).unwrap();
             }
             let at = round * whole + lane * each;

@@ -11,6 +11,7 @@ pub mod streams;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fastrand::Rng;
 use warpweave_comm::p2p::{MemoryRange, Options, PointToPoint, TransferBackend, TransferMethod};
 use warpweave_symm_mem::{DevicePtr, Exchange, Memory, ThreadExchange};
 
@@ -113,29 +114,15 @@ pub fn ranks<B: TransferBackend>(
     });
 }
 
-/// A small generator: the ranks agree on contents and differ in delays.
-#[derive(Clone)]
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6364136223846793005)
-            .wrapping_add(1442695040888963407);
-        self.0 >> 33
-    }
-
-    /// Below `bound` microseconds.
-    pub fn delay(&mut self, bound: u64) -> Duration {
-        Duration::from_micros(self.next() % bound)
-    }
+/// Below `bound` microseconds.
+pub fn delay(random: &mut Rng, bound: u64) -> Duration {
+    Duration::from_micros(random.u64(..bound))
 }
 
 /// The bytes of `rank` in `call`, different in every byte from those of the calls and ranks around.
 pub fn content(rank: usize, call: usize, bytes: usize) -> Vec<u8> {
-    let mut random = Random((rank as u64 + 1) << 32 | call as u64);
-    let step = 1 + 2 * (random.next() % 100) as u8;
+    let mut random = Rng::with_seed((rank as u64 + 1) << 32 | call as u64);
+    let step = 1 + 2 * random.u8(..100);
     let first = (rank * 67 + call * 31) as u8;
     (0..bytes)
         .map(|i| first.wrapping_add((i as u8).wrapping_mul(step)))

@@ -5,10 +5,11 @@
 
 use std::sync::Arc;
 
+use fastrand::Rng;
 use warpweave_comm::p2p::{MemoryRange, Token, TransferBackend, TransferMethod};
 use warpweave_symm_mem::{DevicePtr, IpcCache, Memory, Registration, SymmetricBuffer};
 
-use super::{Random, Rank, content};
+use super::{Rank, content, delay};
 
 /// Who moves the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -218,10 +219,10 @@ impl<'a, B: TransferBackend> Ring<'a, B> {
         });
         self.rank.barrier();
 
-        let mut random = Random(me as u64 * 7919 + whole as u64);
+        let mut random = Rng::with_seed(me as u64 * 7919 + whole as u64);
         for call in 0..calls {
             if late > 0 {
-                backend.delay(stream, random.delay(late)).unwrap();
+                backend.delay(stream, delay(&mut random, late)).unwrap();
             }
             let input = inputs.address().add(call * self.shard);
             self.rank

@@ -1,9 +1,10 @@
 //! A transfer posted on one stream and waited for on another.
 
+use fastrand::Rng;
 use warpweave_comm::p2p::{MemoryRange, TransferBackend, TransferMethod};
 use warpweave_symm_mem::{Memory, SymmetricBuffer};
 
-use super::{Random, Rank, content};
+use super::{Rank, content, delay};
 
 const CALLS: usize = 30;
 const BYTES: usize = 300;
@@ -27,11 +28,11 @@ pub fn exact<B: TransferBackend>(rank: &Rank<B>, method: TransferMethod) {
     rank.barrier();
     let channel = rank.p2p.channel(peer, 0, method).unwrap();
     let whole = |of| MemoryRange::of(&parts, of, 0, BYTES).unwrap();
-    let mut random = Random(me as u64 + 5);
+    let mut random = Rng::with_seed(me as u64 + 5);
     for call in 0..CALLS {
         let input = inputs.address().add(call * BYTES);
         rank.copy(posts, parts.local(), input, BYTES);
-        backend.delay(posts, random.delay(500)).unwrap();
+        backend.delay(posts, delay(&mut random, 500)).unwrap();
         // SAFETY: the ranges live, and events and tokens order their uses.
         let (exposed, got) = unsafe {
             let exposed = channel.expose(posts, whole(me)).unwrap();

@@ -15,7 +15,7 @@ use warpweave_symm_mem::host::decode;
 use warpweave_symm_mem::{DType, DevicePtr, Memory};
 
 use crate::problem::{Operation, Problem};
-use crate::random::{Random, mixed};
+use crate::random::{Draw, Random, mixed};
 use crate::rank::{
     DONE, EAGER, Kernels, Placed, Played, READY, Rank, a_bytes, b_bytes, c_bytes, guard_of_staging,
     on_rank, staging_bytes,
@@ -307,8 +307,8 @@ impl<B: Kernels> Rank<B> {
         first: u64,
         stale: Option<u64>,
     ) -> warpweave_symm_mem::Result<()> {
-        let order = order(&mut Random::new(first), jobs.iter().map(Job::calls));
-        let mine = &mut Random::new(mixed(first) ^ self.me() as u64);
+        let order = order(&mut Random::with_seed(first), jobs.iter().map(Job::calls));
+        let mine = &mut Random::with_seed(mixed(first) ^ self.me() as u64);
         for (job, nth) in order {
             let job = &jobs[job];
             let problem = &job.placed.problem;

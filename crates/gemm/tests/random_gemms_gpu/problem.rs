@@ -7,7 +7,7 @@ use warpweave_gemm::sm90::{CONFIGS, Tiling};
 use warpweave_gemm::{AllGatherMatmul, GemmProblem, Layout, Protocol};
 use warpweave_symm_mem::DType;
 
-use crate::random::Random;
+use crate::random::{Draw, Random};
 
 /// Chunks or groups of the largest shard, at most.
 pub const MOST_CHUNKS: usize = 64;
@@ -59,7 +59,7 @@ pub struct Problem {
 
 impl Problem {
     pub fn draw(number: u64, limits: &Limits) -> Self {
-        let (random, world) = (&mut Random::new(number), limits.world);
+        let (random, world) = (&mut Random::with_seed(number), limits.world);
         let operation = random.of(&[
             Operation::AllGatherMatmul,
             Operation::MatmulReduceScatter,

@@ -197,26 +197,26 @@ impl<B: Kernels> Rank<B> {
             configs,
             ..
         } = self.limits;
-        let which = random.below(FAMILIES.len());
+        let which = random.usize(..FAMILIES.len());
         let family = FAMILIES[which];
-        let m = match random.below(4) {
-            0 => 1 + random.below(4),
-            1 => 1 + random.below(16),
-            _ => 1 + random.below(most),
+        let m = match random.usize(..4) {
+            0 => 1 + random.usize(..4),
+            1 => 1 + random.usize(..16),
+            _ => 1 + random.usize(..most),
         };
-        let start = random.below(rows - m + 1);
+        let start = random.usize(..=rows - m);
         let shards = shards(random, m, world);
-        let chunk_rows = 1 + random.below(m);
-        let groups = 1 + random.below(3);
+        let chunk_rows = 1 + random.usize(..m);
+        let groups = 1 + random.usize(..3);
         // All ranks draw alike, and have tiles of their own.
         let tilings: Vec<_> = (0..world)
             .map(|_| Tiling {
-                config: random.below(configs),
-                swizzle: 1 + random.below(4) as u32,
+                config: random.usize(..configs.max(1)),
+                swizzle: 1 + random.usize(..4) as u32,
             })
             .collect();
         let clusters = CONFIGS[tilings[rank].config].cluster;
-        let is_tiled = random.once_in(2)
+        let is_tiled = random.bool()
             && (clusters == [1, 1] || matches!(family, Family::Pulled | Family::Eager));
         let tiling = is_tiled.then_some(tilings[rank]);
         let problem = GemmProblem {
@@ -245,7 +245,7 @@ impl<B: Kernels> Rank<B> {
         let (wanted, got_rows, at) = match family {
             Family::Plain => {
                 let a = self.rows_of(&problem, self.at.first_a, start, 0);
-                let few_rows = sm90::serves_few_rows(&problem) && random.once_in(2);
+                let few_rows = sm90::serves_few_rows(&problem) && random.bool();
                 let tiling = match few_rows {
                     true => sm90::FEW_ROWS_TILING,
                     false => tilings[rank],

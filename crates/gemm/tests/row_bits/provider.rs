@@ -59,14 +59,14 @@ impl<B: GemmBackend> Player<B> {
 
     /// A tall matrix, and `parts` of it, some of them in batches.
     fn matrix<T: Element>(&mut self, number: u64, extents: [usize; 3], parts: usize) {
-        let random = &mut Random(number);
+        let random = &mut Random::with_seed(number);
         let [rows, n, k] = extents;
         // What TMA takes, or anything.
-        let step = if random.once_in(2) { 8 } else { 1 };
-        let mut extent = |most: usize| (1 + random.below(most)).next_multiple_of(step);
+        let step = if random.bool() { 8 } else { 1 };
+        let mut extent = |most: usize| (1 + random.usize(..most)).next_multiple_of(step);
         let (n, k) = (extent(n), extent(k));
-        let bias = self.provider != Provider::Cutlass && random.once_in(2);
-        let layout = match self.provider != Provider::Cutlass && random.once_in(2) {
+        let bias = self.provider != Provider::Cutlass && random.bool();
+        let layout = match self.provider != Provider::Cutlass && random.bool() {
             true => Layout::Transposed,
             false => Layout::RowMajor,
         };
@@ -98,12 +98,12 @@ impl<B: GemmBackend> Player<B> {
             return;
         };
         for _ in 0..parts {
-            let m = match random.below(4) {
-                0 => 1 + random.below(4),
-                _ => 1 + random.below(rows.min(512)),
+            let m = match random.usize(..4) {
+                0 => 1 + random.usize(..4),
+                _ => 1 + random.usize(..rows.min(512)),
             };
             // Where every provider takes an A.
-            let start = random.below(rows - m + 1) / 16 * 16;
+            let start = random.usize(..=rows - m) / 16 * 16;
             let batch = match self.provider {
                 Provider::CublasLt | Provider::Host if start + 2 * m <= rows => GemmBatch {
                     count: 2,

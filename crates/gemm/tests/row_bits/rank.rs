@@ -267,7 +267,7 @@ impl<B: Kernels> Rank<B> {
 
     /// Plays the problems of a matrix, of elements of type `E`, with results of type `T`.
     pub fn matrix<E: Element, T: Element>(&mut self, number: u64) {
-        let random = &mut Random(number);
+        let random = &mut Random::with_seed(number);
         let matrix = self.make::<E, T>(number, random);
         for _ in 0..self.limits.calls {
             self.problem(&matrix, random);
@@ -282,14 +282,14 @@ impl<B: Kernels> Rank<B> {
             extents: [n, k],
             ..
         } = self.limits;
-        let n = (1 + random.below(n)).next_multiple_of(8);
-        let k = 1 + random.below(k);
+        let n = (1 + random.usize(..n)).next_multiple_of(8);
+        let k = 1 + random.usize(..k);
         let is_scaled = E::DTYPE == DType::E4m3;
-        let layout = match random.once_in(2) && !is_scaled {
+        let layout = match random.bool() && !is_scaled {
             true => Layout::RowMajor,
             false => Layout::Transposed,
         };
-        let scaling = match (is_scaled, random.once_in(3)) {
+        let scaling = match (is_scaled, random.usize(..3) == 0) {
             (false, _) => Scaling::None,
             (true, false) => Scaling::Row,
             (true, true) => Scaling::Tensor,
@@ -300,7 +300,7 @@ impl<B: Kernels> Rank<B> {
         let problem = GemmProblem { scaling, ..problem }
             .with_layouts(Layout::RowMajor, layout)
             .with_leading_dimensions(ld(k), ld(stored_columns), n);
-        let biased = random.once_in(2);
+        let biased = random.bool();
 
         let seed = |of: usize, what: u64| (number << 8 | what) * 64 + of as u64 + 1;
         let matrices = [

@@ -5,28 +5,12 @@ use std::ops::Range;
 use warpweave_gemm::host::Element;
 
 /// Numbers of chance.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn below(&mut self, most: usize) -> usize {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % most.max(1)
-    }
-
-    pub fn once_in(&mut self, times: usize) -> bool {
-        self.below(times) == 0
-    }
-}
+pub use fastrand::Rng as Random;
 
 /// Reals of size one at most, of an element type.
 pub fn reals<T: Element>(len: usize, seed: u64) -> Vec<T> {
-    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    let wide: Vec<f32> = (0..len)
-        .map(|_| random.below(1 << 24) as f32 / (1 << 23) as f32 - 1.0)
-        .collect();
+    let mut random = Random::with_seed(seed);
+    let wide: Vec<f32> = (0..len).map(|_| 2.0 * random.f32() - 1.0).collect();
     let mut values = vec![T::default(); len];
     T::round(&wide, &mut values);
     values
@@ -73,7 +57,7 @@ pub fn sum<T: Element>(partials: &[Vec<T>], bias: Option<&[T]>) -> Vec<T> {
 
 /// Shards of `m` rows, some of them empty.
 pub fn shards(random: &mut Random, m: usize, world: usize) -> Vec<Range<usize>> {
-    let mut cuts: Vec<usize> = (1..world).map(|_| random.below(m + 1)).collect();
+    let mut cuts: Vec<usize> = (1..world).map(|_| random.usize(..=m)).collect();
     cuts.sort_unstable();
     let starts = std::iter::once(0).chain(cuts.iter().copied());
     let ends = cuts.iter().copied().chain([m]);

@@ -18,14 +18,14 @@ impl<B: Kernels> Rank<B> {
     pub fn varying<E: Element, T: Element>(&mut self, number: u64) {
         const PREPARED: usize = PLACES / 2;
         let (rank, world) = (self.exchange.rank(), self.exchange.world());
-        let random = &mut Random(number);
+        let random = &mut Random::with_seed(number);
         let matrix = self.make::<E, T>(number, random);
         let n = matrix.problem.n;
         let Limits { rows, most, .. } = self.limits;
         let mut prepared = Vec::new();
         for place in 0..PREPARED {
-            let m = 1 + random.below(most);
-            let start = random.below(rows - m + 1);
+            let m = 1 + random.usize(..most);
+            let start = random.usize(..=rows - m);
             let shards = shards(random, m, world);
             let problem = GemmProblem {
                 m,
@@ -50,18 +50,18 @@ impl<B: Kernels> Rank<B> {
             ));
         }
         let calls: Vec<_> = (0..self.limits.calls)
-            .map(|_| (random.below(PREPARED), random.once_in(2)))
+            .map(|_| (random.usize(..PREPARED), random.bool()))
             .collect();
         let c_bytes = (2 * most * n).next_multiple_of(256);
         let results = self.backend.allocate(calls.len() * c_bytes).unwrap();
-        let late = &mut Random(number ^ rank as u64);
+        let late = &mut Random::with_seed(number ^ rank as u64);
         self.synchronize();
         self.barrier("prepared");
         for (call, &(which, gathered)) in calls.iter().enumerate() {
             let c = results.address().add(call * c_bytes);
             let (_, eager, gathers, each, reduces) = &prepared[which];
-            if late.once_in(3) {
-                let time = Duration::from_micros(50 + late.below(200) as u64);
+            if late.usize(..3) == 0 {
+                let time = Duration::from_micros(late.u64(50..250));
                 self.backend.delay(&self.stream, time).unwrap();
             }
             // SAFETY: all matrices are there until the stream is drained; all ranks launch the same.
