@@ -70,9 +70,9 @@ pub struct CollectiveOptions {
     pub staging_bytes: usize,
     /// The largest grid of a kernel, in blocks of 512 threads; the other SMs compute meanwhile.
     pub max_blocks: u32,
-    /// Whether the kernel that follows a call by packets may start while the call waits for peers, if it is a
-    /// programmatic dependent launch: on Hopper, GEMMs of few rows whose weights are constant
-    /// (`GemmProblem::constant_b` of warpweave-gemm) load these meanwhile.
+    /// Whether the kernel that follows a call by packets or sentinels may start while the call waits for
+    /// peers, if it is a programmatic dependent launch: on Hopper, GEMMs of few rows whose weights are
+    /// constant (`GemmProblem::constant_b` of warpweave-gemm) load these meanwhile.
     ///
     /// That kernel then keeps its place on the SMs, so no other stream of this GPU may have work that a
     /// peer's call waits for: neither might come to an end. Without effect where ranks share a GPU.
