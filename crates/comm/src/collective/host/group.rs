@@ -166,6 +166,19 @@ pub(super) fn wait(group: &impl Barrier, phase: Phase, epoch: u32) -> bool {
     arrived
 }
 
+/// Whether `peer` has come to this barrier in another call.
+pub(super) fn is_in_other_call(
+    group: &impl Barrier,
+    phase: Phase,
+    peer: usize,
+    epoch: u32,
+) -> bool {
+    let (rank, slot) = (group.rank(), phase.slot(0));
+    let signature = group.signature_of(rank, slot, peer, epoch & 1);
+    group.flag(rank, slot, peer).load() == epoch
+        && signature.load(Ordering::Relaxed) != group.signature()
+}
+
 /// A group in the memory of the host backend.
 pub(super) struct HostGroup(Group);
 

@@ -99,6 +99,8 @@ impl<'a, A: Areas> Call<'a, A> {
     pub(super) unsafe fn all_reduce<T: Element>(&self) {
         let (chunk, rank) = (self.operands.bytes, self.group.rank());
         let middle = self.areas.capacity() / 2;
+        // As on the device, the flags release nothing of this call: its data tell of themselves.
+        group::arrive(self.group, Phase::Enter, self.epoch);
         // SAFETY: the caller's obligation.
         unsafe {
             for peer in self.group.peers() {
@@ -107,9 +109,7 @@ impl<'a, A: Areas> Call<'a, A> {
                     self.send(peer, index, &self.operands.load(peer * chunk, index, bytes));
                 }
             }
-            if !self.join(vectors_of(chunk)) {
-                return;
-            }
+            self.prepare_next(vectors_of(chunk));
             let bytes = self.operands.part(rank);
             for index in 0..vectors_of(bytes) {
                 let own = self.operands.load(rank * chunk, index, bytes);
@@ -129,6 +129,8 @@ impl<'a, A: Areas> Call<'a, A> {
                 }
             }
         }
+        // Data do not wait for the flags.
+        group::wait(self.group, Phase::Enter, self.epoch);
     }
 
     fn words(
@@ -158,11 +160,10 @@ impl<'a, A: Areas> Call<'a, A> {
         }
     }
 
-    /// Once this rank has sent: tells the peers, prepares the next call, zeroes what the call before
-    /// received, and hears from the peers. So many vectors are received at the start of each half.
-    fn join(&self, vectors: usize) -> bool {
+    /// Once this rank has sent: prepares the next call, and zeroes what the call before received. So many
+    /// vectors are received at the start of each half.
+    fn prepare_next(&self, vectors: usize) {
         let (areas, count) = (self.areas, self.areas.generations());
-        group::arrive(self.group, Phase::Enter, self.epoch);
         let previous = (self.generation + count - 1) % count;
         let used = areas.state(1).load(Ordering::Relaxed) as usize;
         let next = [(self.generation + 1) % count, vectors];
@@ -177,7 +178,6 @@ impl<'a, A: Areas> Call<'a, A> {
                 }
             }
         }
-        group::wait(self.group, Phase::Enter, self.epoch)
     }
 
     /// A vector of `source`; `None` if it did not arrive in time.
@@ -191,7 +191,9 @@ impl<'a, A: Areas> Call<'a, A> {
             (!data.contains(&u32::MAX)).then_some(data)
         };
         let pause = |polls| self.areas.pause(polls);
-        packet::poll(self.group, source, self.epoch, take, || false, pause)
+        let (group, epoch) = (self.group, self.epoch);
+        let is_other = || group::is_in_other_call(group, Phase::Enter, source, epoch);
+        packet::poll(group, source, epoch, take, is_other, pause)
     }
 
     /// Reduces all ranks' vectors `index`, with `own` in this rank's place; `None` if one did not arrive in

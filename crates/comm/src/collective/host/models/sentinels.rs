@@ -62,7 +62,7 @@ fn loom_with_two_generations_a_vector_is_lost() {
 /// With one, it zeroes what it is about to receive.
 #[test]
 #[should_panic(expected = "vector")]
-fn loom_with_one_generation_too() {
+fn loom_with_one_generation_a_vector_is_lost() {
     explore(
         1,
         || Memory::of_sentinels(2, 1, 2),
