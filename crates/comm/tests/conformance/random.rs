@@ -3,27 +3,26 @@
 pub use fastrand::Rng as Random;
 
 pub trait Draw {
-    /// A number below `end`.
-    fn below(&mut self, end: usize) -> usize;
-
     /// True once in `times`.
-    fn once_in(&mut self, times: usize) -> bool {
-        self.below(times) == 0
-    }
+    fn once_in(&mut self, times: usize) -> bool;
 
-    fn of<T: Copy>(&mut self, all: &[T]) -> T {
-        all[self.below(all.len())]
-    }
+    fn of<T: Copy>(&mut self, all: &[T]) -> T;
 
     /// A number from 0 to `most`, small ones as often as large ones.
-    fn size(&mut self, most: usize) -> usize {
-        let bits = self.below(most.ilog2() as usize + 2);
-        self.below(1 << bits).min(most)
-    }
+    fn size(&mut self, most: usize) -> usize;
 }
 
 impl Draw for Random {
-    fn below(&mut self, end: usize) -> usize {
-        self.usize(..end)
+    fn once_in(&mut self, times: usize) -> bool {
+        self.usize(..times) == 0
+    }
+
+    fn of<T: Copy>(&mut self, all: &[T]) -> T {
+        all[self.usize(..all.len())]
+    }
+
+    fn size(&mut self, most: usize) -> usize {
+        let bits = self.usize(..most.ilog2() as usize + 2);
+        self.usize(..1 << bits).min(most)
     }
 }

@@ -111,11 +111,8 @@ pub fn boundaries(limits: &Limits) -> Vec<Step> {
             }
             if operation == Operation::AllReduce {
                 let staging = staging_bytes / size;
-                for count in [staging, staging + 8 * world + 1] {
-                    at(count);
-                }
                 let sentinels = sentinel_bytes / size;
-                for count in [sentinels, sentinels + 1] {
+                for count in [staging, staging + 8 * world + 1, sentinels, sentinels + 1] {
                     at(count);
                 }
             }
@@ -147,7 +144,7 @@ pub fn any_case(random: &mut Random, limits: &Limits, most: usize) -> Case {
     loop {
         let operation = random.of(&OPERATIONS);
         let case = Case {
-            root: random.below(limits.world),
+            root: random.usize(..limits.world),
             offset: random.of(&[0, 0, 1, 3]),
             in_place: random.once_in(3),
             ..Case::new(
@@ -181,17 +178,17 @@ pub fn mixed(random: &mut Random, limits: &Limits, mixture: &Mixture) -> Vec<Ste
     let mut steps = Vec::new();
     let mut calls = 0;
     while calls < mixture.calls {
-        let rank = random.below(limits.world);
-        let micros = random.below(mixture.micros as usize + 1) as u64;
+        let rank = random.usize(..limits.world);
+        let micros = random.usize(..mixture.micros as usize + 1) as u64;
         if random.once_in(mixture.graphs) {
-            let cases: Vec<_> = (0..1 + random.below(4))
+            let cases: Vec<_> = (0..1 + random.usize(..4))
                 .map(|_| any_case(random, limits, mixture.most))
                 .collect();
             calls += 3 * cases.len();
             steps.push(Step::Replay { cases, times: 3 });
             continue;
         }
-        match random.below(16) {
+        match random.usize(..16) {
             0..3 => steps.push(Step::Delay { rank, micros }),
             3 => steps.push(Step::Sleep { rank, micros }),
             4 => steps.push(Step::Barrier),
@@ -316,7 +313,10 @@ pub fn bad_calls_are_refused<B: CollectiveKernels>(rank: &Rank<B>) -> Played {
 
 /// Reductions of infinities and NaNs, whose bits a protocol may take for something else: each element is what
 /// it would be with nothing around it.
-pub fn nans_and_infinities<B: CollectiveKernels>(rank: &Rank<B>) -> Played {
+pub fn nans_and_infinities<B: CollectiveKernels>(
+    rank: &Rank<B>,
+    plays: impl Fn(Variant) -> bool,
+) -> Played {
     const COUNT: usize = 601;
     let (world, me) = (rank.world(), rank.rank());
     let value = |rank: usize, index: usize| match (index + 3 * rank) % 7 {
@@ -327,7 +327,8 @@ pub fn nans_and_infinities<B: CollectiveKernels>(rank: &Rank<B>) -> Played {
     };
     let sum = |index: usize| (0..world).map(|rank| value(rank, index)).sum::<f32>();
     let is_same = |got: f32, wanted: f32| got == wanted || (got.is_nan() && wanted.is_nan());
-    for (operation, variant) in every_variant().filter(|(operation, _)| operation.reduces()) {
+    let reduces = |(operation, variant): &(Operation, _)| operation.reduces() && plays(*variant);
+    for (operation, variant) in every_variant().filter(reduces) {
         for dtype in DTYPES {
             let reach = least_reach(operation, variant, &rank.limits());
             let case = Case::new(operation, variant, dtype, COUNT, reach);

@@ -315,11 +315,11 @@ impl<B: Kernels> Rank<B> {
             let (run, call) = (nth / problem.calls, nth % problem.calls);
             if mine.once_in(4) {
                 let most = if mine.once_in(64) { 2000 } else { 100 };
-                let time = Duration::from_micros(1 + mine.below(most) as u64);
+                let time = Duration::from_micros(1 + mine.usize(..most) as u64);
                 self.backend.delay(&self.stream, time)?;
             }
             if mine.once_in(16) {
-                thread::sleep(Duration::from_micros(mine.below(100) as u64));
+                thread::sleep(Duration::from_micros(mine.u64(..100)));
             }
             let given = self
                 .given
@@ -396,7 +396,7 @@ fn order(random: &mut Random, calls: impl Iterator<Item = usize>) -> Vec<(usize,
     let mut open: Vec<_> = calls.map(|calls| 0..calls).enumerate().collect();
     let mut order = Vec::new();
     while !open.is_empty() {
-        let at = random.below(open.len().min(2));
+        let at = random.usize(..open.len().min(2));
         let (job, calls) = &mut open[at];
         match calls.next() {
             Some(call) => order.push((*job, call)),

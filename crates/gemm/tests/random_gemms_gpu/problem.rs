@@ -109,9 +109,9 @@ impl Problem {
         let shards = shards(random, m, world);
         let most = shards.iter().map(Range::len).max().unwrap_or(m);
         let chunk_rows = match (gathers, random.once_in(2)) {
-            (true, true) => AllGatherMatmul::chunk_rows(most, 1 + random.below(4)),
+            (true, true) => AllGatherMatmul::chunk_rows(most, 1 + random.usize(..4)),
             (true, false) => random.size(most),
-            (false, _) => limits.group_rows * (1 + random.below(3)),
+            (false, _) => limits.group_rows * (1 + random.usize(..3)),
         };
         let real = random.once_in(8);
         let is_unclustered = |config: usize| CONFIGS[config].cluster == [1, 1];
@@ -119,15 +119,15 @@ impl Problem {
             .filter(|&config| gathers || is_unclustered(config))
             .collect();
         let mut tiling = || {
-            let config = configs[random.below(configs.len())];
-            let swizzle = 1 + random.below(4) as u32;
+            let config = configs[random.usize(..configs.len())];
+            let swizzle = 1 + random.usize(..4) as u32;
             // The model might choose another tile for another grid, and reals may depend on it.
             (real || !random.once_in(4)).then_some(Tiling { config, swizzle })
         };
         let tilings = (0..world).map(|_| tiling()).collect();
         let mut blocks = || match random.once_in(2) {
             true => limits.blocks,
-            false => 2 + random.below(limits.blocks as usize - 1) as u32,
+            false => 2 + random.usize(..limits.blocks as usize - 1) as u32,
         };
         let blocks = (0..1 + usize::from(real)).map(|_| (0..world).map(|_| blocks()).collect());
         Problem {
@@ -138,13 +138,13 @@ impl Problem {
             chunk_rows: chunk_rows.max(most.div_ceil(MOST_CHUNKS)),
             tilings,
             blocks: blocks.collect(),
-            calls: 2 + random.below(4),
+            calls: 2 + random.usize(..4),
             real,
             replayed: random.once_in(8),
-            protocol: match random.below(3) {
+            protocol: match random.usize(..3) {
                 0 => Protocol::PULL,
                 1 => Protocol::Rendezvous {
-                    pushed: 1 + random.below(6),
+                    pushed: 1 + random.usize(..6),
                 },
                 _ => Protocol::Eager,
             },
@@ -194,16 +194,16 @@ impl Problem {
 
 fn extent(random: &mut Random, limits: &Limits) -> usize {
     let [most, largest] = limits.extents;
-    match random.below(16) {
-        0 => 1 + random.below(largest),
+    match random.usize(..16) {
+        0 => 1 + random.usize(..largest),
         1..5 => random.size(most),
-        _ => 1 + random.below(most),
+        _ => 1 + random.usize(..most),
     }
 }
 
 /// A leading dimension for rows of `columns`, a multiple of 16 bytes.
 fn padded(random: &mut Random, columns: usize) -> usize {
-    columns.next_multiple_of(8) + 8 * random.below(3)
+    columns.next_multiple_of(8) + 8 * random.usize(..3)
 }
 
 /// Equal shards, or any; either way some may be empty.
@@ -211,7 +211,7 @@ fn shards(random: &mut Random, m: usize, world: usize) -> Vec<Range<usize>> {
     let any = random.once_in(3);
     let mut ends: Vec<usize> = (1..world)
         .map(|rank| match any {
-            true => random.below(m + 1),
+            true => random.usize(..m + 1),
             false => rank * (m / world) + rank.min(m % world),
         })
         .collect();
