@@ -120,8 +120,8 @@ fn large_calls_and_sizes_up_and_down() {
 #[ignore = "needs GPUs"]
 fn nans_and_infinities_stay_where_they_are() {
     for world in worlds() {
-        // Two runs of three of a reduce-scatter by copy engines ended in a deadline where three ranks shared a
-        // GPU. Why is not known.
+        // Of three runs of a reduce-scatter by copy engines, two ended in a deadline where three ranks shared
+        // a GPU. Why is not known.
         let plays = |variant| world <= devices() || variant != Variant::PushCopyEngine;
         on(world, sizes(world), TIMEOUT, |rank| {
             suite::nans_and_infinities(rank, plays)
