@@ -45,7 +45,7 @@ impl<B: CollectiveKernels> Rank<B> {
         let mut seed = seed << 32;
         while !rest.is_empty() {
             let (mut sources, mut logs, mut taken) = (0, 0, 0);
-            for step in rest {
+            for step in rest.iter().take(self.sizes.ahead) {
                 let (source, log) = self.bytes(step);
                 sources += source;
                 logs += log;

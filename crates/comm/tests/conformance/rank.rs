@@ -21,6 +21,8 @@ pub struct Sizes {
     pub room: usize,
     /// Bytes of inputs and results that are kept until they are compared.
     pub batch: usize,
+    /// Steps that a rank enqueues at most before it waits for the others.
+    pub ahead: usize,
 }
 
 impl Sizes {
@@ -35,6 +37,7 @@ impl Sizes {
         },
         room: 1 << 20,
         batch: 8 << 20,
+        ahead: usize::MAX,
     };
 }
 
