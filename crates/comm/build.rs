@@ -18,6 +18,7 @@ fn main() {
             "scatter_all_gather",
             "tree",
             "norm",
+            "sentinel_norm",
             "copy",
         ] {
             device.cubin(format!("cuda/{source}.cu"), "sm_90a")?;

@@ -318,16 +318,16 @@ __device__ __forceinline__ float sum_of_warps(const float* values, uint32_t coun
 }
 
 // Calls `body` with each unit of a row that this thread computes.
-template <typename Body>
-__device__ __forceinline__ void for_units(const RowCluster& cluster, uint32_t units, Body body) {
+template <typename Cluster, typename Body>
+__device__ __forceinline__ void for_units(const Cluster& cluster, uint32_t units, Body body) {
 #pragma unroll 1
   for (uint32_t unit = cluster.thread(); unit < units; unit += 32 * cluster.warps()) body(unit);
 }
 
 // Computes row `row`. All threads of its cluster. `x(unit, words)` gives a unit of x; where it returns false,
 // nothing is stored of the unit, and the rest of the row becomes NaN.
-template <typename Units, typename X>
-__device__ __forceinline__ void norm_row(const Units& units, RowCluster& cluster, uint32_t row, X x) {
+template <typename Units, typename Cluster, typename X>
+__device__ __forceinline__ void norm_row(const Units& units, Cluster& cluster, uint32_t row, X x) {
   using Words = typename Units::Words;
   const RowNorm& n = units.n;
   const uint32_t count = units.count(), sums = (count + 31) / 32, lane = threadIdx.x % 32;

@@ -51,6 +51,8 @@ pub enum Kernel<'a> {
     /// Reduces rows by packets, which fit into their sections, adds them to a residual and normalizes them.
     /// The grid is at most the one given.
     ReducedNorm(DType, &'a ReducedNorm),
+    /// The same after an all-reduce by sentinels.
+    SentinelNorm(DType, &'a ReducedNorm),
     /// Adds rows to a residual and normalizes them. Not collective, and with a grid of its own.
     AddRmsNorm(DType, &'a RowNorm),
     /// Stores this rank's data to the memory of all ranks through a multicast address; what is not aligned to

@@ -28,6 +28,11 @@ pub(super) const fn capacity(bytes: usize, world: usize) -> usize {
     2 * bytes.div_ceil(world).div_ceil(VECTOR)
 }
 
+/// Threads of a block of `sentinel_norm_*`: those that a row has units for, and a warp.
+pub(super) fn norm_threads(units: usize) -> usize {
+    units.next_multiple_of(WARP).clamp(THREADS[0], THREADS[1]) + WARP
+}
+
 /// Bytes of the area of a rank.
 pub(super) const fn area_bytes(capacity: usize, world: usize) -> usize {
     STATES + GENERATIONS * world * capacity * VECTOR
@@ -48,6 +53,16 @@ impl<B: CollectiveKernels> Collectives<B> {
     /// # Safety
     /// As for [`Collectives::enqueue`].
     pub(super) unsafe fn by_sentinel(&self, stream: &B::Stream, call: &SignedCall) -> Result<()> {
+        let (launch, blocks) = self.sentinels(call);
+        // SAFETY: the caller's obligations.
+        unsafe {
+            let kernel = Kernel::Sentinel(call.dtype, &launch);
+            self.backend.launch_collective(stream, kernel, blocks)
+        }
+    }
+
+    /// The parameter and the grid of `call`, the same whether its rows are normalized or not.
+    pub(super) fn sentinels(&self, call: &SignedCall) -> (Packets, u32) {
         let (total, bytes) = (call.bytes(), self.chunk(call));
         let [input, output] = [call.input.address(), call.output.address()];
         let aligned = (input.0 | output.0 | total as u64).is_multiple_of(VECTOR as u64);
@@ -62,11 +77,6 @@ impl<B: CollectiveKernels> Collectives<B> {
             ..self.packets(call.signature)
         };
         let blocks = bytes.div_ceil(VECTOR).div_ceil(THREADS[0]) as u32;
-        let blocks = blocks.clamp(1, self.blocks);
-        // SAFETY: the caller's obligations.
-        unsafe {
-            let kernel = Kernel::Sentinel(call.dtype, &launch);
-            self.backend.launch_collective(stream, kernel, blocks)
-        }
+        (launch, blocks.clamp(1, self.blocks))
     }
 }

@@ -30,8 +30,9 @@ pub enum Way {
 }
 
 /// The ways that are played.
-pub const WAYS: [Way; 4] = [
+pub const WAYS: [Way; 5] = [
     Way::AllReduce(Some(Variant::Packets)),
+    Way::AllReduce(Some(Variant::Sentinel)),
     Way::AllReduce(Some(Variant::Staged)),
     Way::AllReduce(None),
     Way::Sharded,
@@ -238,8 +239,8 @@ pub fn play<B: CollectiveKernels>(rank: &Rank<B>, case: &NormCase, seed: u64) ->
         Way::Sharded => collectives.reduce_scatter_add_rms_norm_all_gather(stream, &norm),
     };
     match called {
-        // Too much for packets, which is refused on all ranks.
-        Err(error) if error.is_unavailable() && is_by_packets(case.way) => return Ok(()),
+        // Too much, which is refused on all ranks.
+        Err(error) if error.is_unavailable() && is_limited(case.way) => return Ok(()),
         called => called.map_err(failed)?,
     }
     rank.backend.synchronize(stream).map_err(failed)?;
@@ -274,8 +275,11 @@ pub fn play<B: CollectiveKernels>(rank: &Rank<B>, case: &NormCase, seed: u64) ->
     Ok(())
 }
 
-fn is_by_packets(way: Way) -> bool {
-    way == Way::AllReduce(Some(Variant::Packets))
+fn is_limited(way: Way) -> bool {
+    let limited = [Variant::Packets, Variant::Sentinel];
+    limited
+        .map(|variant| Way::AllReduce(Some(variant)))
+        .contains(&way)
 }
 
 /// Rows around the sizes at which a thread has another payload, a warp another sum, a block another row;

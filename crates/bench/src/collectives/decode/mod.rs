@@ -60,6 +60,7 @@ const WORKS: [(&str, bool, &[Work]); 3] = [
             ("ours", Reduce::Selected, Norm::Separate),
             ("fused", Reduce::Selected, Norm::Fused),
             ("packets", PACKETS, Norm::Fused),
+            ("sentinel", SENTINEL, Norm::Fused),
         ],
     ),
     (
@@ -180,7 +181,7 @@ fn row<'a, B: NcclBackend>(
             })
         }
     };
-    let takes_norm = matches!(method, Method::Ours(Variant::Packets));
+    let takes_norm = matches!(method, Method::Ours(Variant::Packets | Variant::Sentinel));
     if is_fused && !takes_norm {
         let by = method.name();
         return Ok(Err(format!(

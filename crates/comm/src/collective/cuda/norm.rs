@@ -3,12 +3,13 @@
 use warpweave_symm_mem::cuda::{CudaStream, Image, LaunchConfig};
 use warpweave_symm_mem::{Cuda, DType, Result, device_image, kernel_name};
 
-use super::{DTYPES, WORLDS, launch_shared, unknown};
+use super::{DTYPES, WORLDS, launch_shared, packet_config, unknown};
 use crate::collective::norm::launch::{
     LOCAL_THREADS, ReducedNorm, RowNorm, UNIT, WARP, norm_threads,
 };
 
 static NORM: Image = device_image!("norm", sm_90a, compute_80);
+static SENTINEL_NORM: Image = device_image!("sentinel_norm", sm_90a, compute_80);
 
 /// The largest cluster that every device can launch.
 const MAX_CLUSTER: u32 = 8;
@@ -54,7 +55,12 @@ pub(super) fn all() -> impl Iterator<Item = (&'static Image, &'static str)> {
                 .filter_map(|world| reduced_kernel(dtype, world, wide)),
         );
     }
-    names.into_iter().map(|name| (&NORM, name))
+    let by_sentinels = WORLDS.into_iter().flat_map(|world| {
+        let kernels = DTYPES.map(|dtype| by_dtype_and_world!(dtype, world, "sentinel_norm"));
+        kernels.into_iter().flatten()
+    });
+    let names = names.into_iter().map(|name| (&NORM, name));
+    names.chain(by_sentinels.map(|name| (&SENTINEL_NORM, name)))
 }
 
 /// A cluster of blocks for each row, as large as the grid allows: one block stores less to the links than
@@ -122,6 +128,23 @@ pub(super) unsafe fn reduced_norm(
     let config = grid(rows, most, is_hopper(cuda));
     // SAFETY: the kernel takes the structure by value; the rest is the caller's obligation.
     unsafe { launch_shared(cuda, stream, &NORM, name, config, *launch) }
+}
+
+/// # Safety
+/// As for [`CollectiveKernels::launch_collective`](crate::CollectiveKernels::launch_collective).
+pub(super) unsafe fn sentinel_norm(
+    cuda: &Cuda,
+    stream: &CudaStream,
+    dtype: DType,
+    launch: &ReducedNorm,
+    blocks: u32,
+) -> Result<()> {
+    let world = launch.packets.group.pad.world as usize;
+    let name = by_dtype_and_world!(dtype, world, "sentinel_norm").ok_or_else(|| unknown(dtype))?;
+    let units = launch.norm.row_bytes(dtype.size()).div_ceil(UNIT);
+    let config = packet_config(blocks, crate::collective::sentinel::norm_threads(units));
+    // SAFETY: the kernel takes the structure by value; the rest is the caller's obligation.
+    unsafe { launch_shared(cuda, stream, &SENTINEL_NORM, name, config, *launch) }
 }
 
 /// Whether the machine code for clusters runs; PTX for other devices has one block for a row.

@@ -98,6 +98,9 @@ impl CollectiveKernels for Host {
             Kernel::Tree(dtype, &launch) => {
                 run!("tree_all_reduce", dtype, T => tree::all_reduce::<T>(&launch))
             }
+            Kernel::SentinelNorm(dtype, &launch) => {
+                run!("sentinel_norm", dtype, T => norm::sentinel_norm::<T>(&launch))
+            }
             Kernel::ReducedNorm(dtype, &launch) => {
                 run!("reduced_norm", dtype, T => norm::reduced_norm::<T>(&launch))
             }

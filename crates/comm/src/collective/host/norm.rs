@@ -6,7 +6,8 @@ use warpweave_symm_mem::host::Element;
 
 use super::group::{HostGroup, Member};
 use super::packet::{Areas, HostAreas, Payload, Sections, reduce_words};
-use crate::collective::launch::{PACKET_SLOT, PAYLOAD};
+use super::sentinel;
+use crate::collective::launch::{PACKET_SLOT, PAYLOAD, Packets};
 use crate::collective::norm::arithmetic::{add, normalize, quantize};
 use crate::collective::norm::launch::{ReducedNorm, RowNorm};
 
@@ -42,6 +43,27 @@ pub(super) unsafe fn reduced_norm<T: Element>(launch: &ReducedNorm) {
             rows.all::<T>();
         }
         group.advance(epoch);
+    }
+}
+
+/// # Safety
+/// As for [`CollectiveKernels::launch_collective`](crate::CollectiveKernels::launch_collective), for elements
+/// of type `T`.
+pub(super) unsafe fn sentinel_norm<T: Element>(launch: &ReducedNorm) {
+    let norm = &launch.norm;
+    let mut sums = vec![T::default(); norm.rows as usize * norm.hidden as usize];
+    let reduction = Packets {
+        output: DevicePtr(sums.as_mut_ptr() as u64),
+        ..launch.packets
+    };
+    // SAFETY: the caller's obligations; the sums have as many elements.
+    unsafe {
+        sentinel::all_reduce::<T>(&reduction);
+        if HostGroup::new(&launch.packets.group).is_stopped() {
+            return;
+        }
+        let rows = sums.chunks_exact(norm.hidden as usize);
+        rows.enumerate().for_each(|(row, x)| compute(norm, row, x));
     }
 }
 

@@ -17,7 +17,8 @@
 //! sums among the blocks of a row. The norm adds reading the residual and storing two results, of this rank's
 //! memory, of which the loads overlap with the wait for packets. Bytes count from some hundred KiB on:
 //! packets send `4/3 · (n - 1)` of the message over each rank's link, at 350 GB/s 6.0 µs for 512 KiB among
-//! four. There an all-reduce in two shots and a launch for the norm are faster.
+//! four. There sentinels take `2 · (n - 1)/n` of it: the blocks that receive sums normalize them, a row each
+//! at a time, in the same launch, where all operands are aligned to 16 bytes.
 
 pub mod arithmetic;
 pub mod launch;
@@ -26,7 +27,7 @@ use warpweave_symm_mem::{DType, DevicePtr, DeviceSlice, Error, Result};
 
 use super::Collectives;
 use super::backend::{CollectiveKernels, Kernel};
-use super::call::{Call, Operand};
+use super::call::{Call, Operand, SignedCall};
 use super::calls::overlap;
 use super::launch::{PAYLOAD, signature};
 use super::operation::Operation;
@@ -79,9 +80,9 @@ pub struct Quantized<'a> {
 /// [`Error::InvalidArgument`] for lengths that do not fit each other, operands that overlap but where they
 /// may, and rows of more than 192 KiB; what the backend reports.
 impl<B: CollectiveKernels> Collectives<B> {
-    /// Adds `input`, reduced over the ranks, to the residual, and normalizes: in one launch as long as
-    /// packets are the fastest, else as an all-reduce followed by [`Collectives::add_rms_norm`]. The bits are
-    /// the same. Returns the variant that reduces.
+    /// Adds `input`, reduced over the ranks, to the residual, and normalizes: in one launch by packets and,
+    /// with operands aligned to 16 bytes, by sentinels, else as an all-reduce followed by
+    /// [`Collectives::add_rms_norm`]. The bits are the same. Returns the variant that reduces.
     pub fn all_reduce_add_rms_norm(
         &self,
         stream: &B::Stream,
@@ -315,8 +316,8 @@ impl<B: CollectiveKernels> Collectives<B> {
         rows.rows as usize * rows.packets(dtype.size()) <= self.capacity
     }
 
-    /// The variant that [`Collectives::all_reduce_add_rms_norm`] takes, the same on all ranks. By packets it
-    /// is one launch.
+    /// The variant that [`Collectives::all_reduce_add_rms_norm`] takes, the same on all ranks. By packets and
+    /// by sentinels it is one launch.
     pub fn select_norm(&self, norm: &AddRmsNorm<'_>) -> Result<Variant> {
         self.select_with_norm(&self.reduction(norm)?, &self.rows(norm, 1)?)
     }
@@ -360,6 +361,14 @@ impl<B: CollectiveKernels> Collectives<B> {
         if self.world() == 1 || rows.rows == 0 {
             // SAFETY: the caller's obligations.
             return unsafe { self.normalize(stream, dtype, rows) };
+        }
+        if variant == Variant::Sentinel && rows.alignment >= 16 {
+            self.validate(call, variant)?;
+            let (packets, blocks) = self.sentinels(&SignedCall::new(call, variant));
+            let norm = *rows;
+            let kernel = Kernel::SentinelNorm(dtype, &ReducedNorm { packets, norm });
+            // SAFETY: the caller's obligations.
+            return unsafe { self.backend.launch_collective(stream, kernel, blocks) };
         }
         if variant != Variant::Packets {
             // SAFETY: the caller's obligations.
