@@ -22,8 +22,8 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 /// Ranks that share a GPU wait for each other: all their blocks must be resident at once.
 const SHARED_BLOCKS: u32 = 4;
 
-/// Steps that such a rank may be ahead. A stream holds about a thousand operations. Who enqueues more waits in
-/// the driver, and lets no other thread enqueue in that context, whom it waits for.
+/// Steps that such a rank may be ahead. A stream holds about a thousand operations. Who enqueues more waits
+/// in the driver, and lets no other thread enqueue in that context, whom it waits for.
 const SHARED_AHEAD: usize = 64;
 
 fn devices() -> usize {
