@@ -5,7 +5,6 @@
 // reads a payload of the input before it writes that of a result, so results may take the input's place.
 
 #include "norm.cuh"
-#include "packet.cuh"
 #include "warpweave/dependent.cuh"
 
 namespace {
@@ -15,18 +14,11 @@ using warpweave::for_units;
 using warpweave::kLocalThreads;
 using warpweave::kNormThreads;
 using warpweave::norm_row;
-using warpweave::Packets;
+using warpweave::ReducedNorm;
 using warpweave::RowCluster;
 using warpweave::RowNorm;
 using warpweave::Sections;
 using warpweave::Units;
-
-// The layout of `ReducedNorm` in `norm/launch.rs`.
-struct ReducedNorm {
-  Packets packets;
-  RowNorm norm;
-};
-static_assert(sizeof(ReducedNorm) == sizeof(Packets) + 80, "as in Rust");
 
 // Not of the kernel that computes locally.
 template <typename T, int W, uint32_t kAccess>

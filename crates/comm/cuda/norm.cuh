@@ -19,6 +19,7 @@
 #include <type_traits>
 
 #include "accumulator.cuh"
+#include "packet.cuh"
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 #include "warpweave/cluster.cuh"
@@ -52,6 +53,13 @@ struct RowNorm {
   uint32_t reserved;
 };
 static_assert(sizeof(RowNorm) == 80, "as in Rust");
+
+// The layout of `ReducedNorm` in `norm/launch.rs`.
+struct ReducedNorm {
+  Packets packets;
+  RowNorm norm;
+};
+static_assert(sizeof(ReducedNorm) == sizeof(Packets) + 80, "as in Rust");
 
 // An integer or vector of so many bytes: 1, 2, 4, 8 or 16.
 template <uint32_t kBytes>

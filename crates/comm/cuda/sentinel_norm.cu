@@ -10,15 +10,7 @@
 
 namespace {
 
-using warpweave::Packets;
-using warpweave::RowNorm;
-
-// The layout of `ReducedNorm` in `norm/launch.rs`.
-struct ReducedNorm {
-  Packets packets;
-  RowNorm norm;
-};
-static_assert(sizeof(ReducedNorm) == sizeof(Packets) + 80, "as in Rust");
+using warpweave::ReducedNorm;
 
 // The barrier of all warps but the last.
 constexpr uint32_t kOfRows = 2;

@@ -1,4 +1,4 @@
-//! All-reduces of data that need no flag: see `cuda/sentinel.cu`.
+//! All-reduces of data that need no flag: see `cuda/sentinel.cuh`.
 
 use warpweave_symm_mem::Result;
 

@@ -276,10 +276,10 @@ pub fn play<B: CollectiveKernels>(rank: &Rank<B>, case: &NormCase, seed: u64) ->
 }
 
 fn is_limited(way: Way) -> bool {
-    let limited = [Variant::Packets, Variant::Sentinel];
-    limited
-        .map(|variant| Way::AllReduce(Some(variant)))
-        .contains(&way)
+    matches!(
+        way,
+        Way::AllReduce(Some(Variant::Packets | Variant::Sentinel))
+    )
 }
 
 /// Rows around the sizes at which a thread has another payload, a warp another sum, a block another row;

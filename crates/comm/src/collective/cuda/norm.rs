@@ -1,4 +1,4 @@
-//! Residual addition and RMSNorm: the launches of `norm.cu`.
+//! Residual addition and RMSNorm: the launches of `norm.cu` and `sentinel_norm.cu`.
 
 use warpweave_symm_mem::cuda::{CudaStream, Image, LaunchConfig};
 use warpweave_symm_mem::{Cuda, DType, Result, device_image, kernel_name};

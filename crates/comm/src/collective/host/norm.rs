@@ -1,5 +1,5 @@
-//! The references of `norm.cu`: rows that are added to a residual and normalized, by themselves or after
-//! their reduction by packets.
+//! The references of `norm.cu` and `sentinel_norm.cu`: rows that are added to a residual and normalized, by
+//! themselves or after their reduction.
 
 use warpweave_symm_mem::DevicePtr;
 use warpweave_symm_mem::host::Element;

@@ -1,4 +1,4 @@
-//! The twin of `sentinel.cu`: all-reduces of data that need no flag.
+//! The twin of `sentinel.cuh`: all-reduces of data that need no flag.
 //!
 //! The protocol is generic over the memory: loom explores the code that runs.
 

@@ -1,4 +1,4 @@
-//! Parameters of the kernels of `cuda/norm.cu`: twins of its structures.
+//! Parameters of the kernels of `cuda/norm.cu` and `cuda/sentinel_norm.cu`: twins of their structures.
 
 use warpweave_symm_mem::{DType, DevicePtr};
 

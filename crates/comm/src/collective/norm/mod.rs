@@ -362,22 +362,17 @@ impl<B: CollectiveKernels> Collectives<B> {
             // SAFETY: the caller's obligations.
             return unsafe { self.normalize(stream, dtype, rows) };
         }
-        if variant == Variant::Sentinel && rows.alignment >= 16 {
-            self.validate(call, variant)?;
-            let (packets, blocks) = self.sentinels(&SignedCall::new(call, variant));
-            let norm = *rows;
-            let kernel = Kernel::SentinelNorm(dtype, &ReducedNorm { packets, norm });
-            // SAFETY: the caller's obligations.
-            return unsafe { self.backend.launch_collective(stream, kernel, blocks) };
-        }
-        if variant != Variant::Packets {
+        let by_packets = variant == Variant::Packets;
+        if !by_packets && (variant != Variant::Sentinel || rows.alignment < 16) {
             // SAFETY: the caller's obligations.
             return unsafe {
                 self.enqueue(stream, call, variant)?;
                 self.normalize(stream, dtype, rows)
             };
         }
-        if !self.fits_packets(rows, dtype) {
+        if !by_packets {
+            self.validate(call, variant)?;
+        } else if !self.fits_packets(rows, dtype) {
             return Err(Error::Unavailable {
                 what: format!("variant `{variant}` of this all-reduce and RMSNorm"),
                 why: format!(
@@ -393,17 +388,19 @@ impl<B: CollectiveKernels> Collectives<B> {
             hidden = rows.hidden
         )
         .entered();
-        let launch = ReducedNorm {
-            packets: self.packets(signature(
-                ("norm", dtype),
-                &[rows.hidden as usize, call.bytes()],
-            )),
-            norm: *rows,
-        };
-        // SAFETY: the caller's obligations; the packets fit.
+        let norm = *rows;
+        // SAFETY: the caller's obligations; the packets or the sentinels fit.
         unsafe {
-            self.backend
-                .launch_collective(stream, Kernel::ReducedNorm(dtype, &launch), self.blocks)
+            if by_packets {
+                let operands = [rows.hidden as usize, call.bytes()];
+                let packets = self.packets(signature(("norm", dtype), &operands));
+                let kernel = Kernel::ReducedNorm(dtype, &ReducedNorm { packets, norm });
+                self.backend.launch_collective(stream, kernel, self.blocks)
+            } else {
+                let (packets, blocks) = self.sentinels(&SignedCall::new(call, variant));
+                let kernel = Kernel::SentinelNorm(dtype, &ReducedNorm { packets, norm });
+                self.backend.launch_collective(stream, kernel, blocks)
+            }
         }
     }
 }
