@@ -288,6 +288,18 @@ fn a_few_calls_for_compute_sanitizer() {
 
 #[test]
 #[ignore = "needs GPUs"]
+fn a_few_norms_for_compute_sanitizer() {
+    let world = devices().clamp(2, 4);
+    let mut sizes = sizes(world);
+    sizes.options.packet_bytes = 256 << 10;
+    sizes.options.sentinel_bytes = 256 << 10;
+    on(world, sizes, Duration::from_secs(200), |rank| {
+        norm::every_case(rank, &[100, 4096, 8192], &[1, 5])
+    });
+}
+
+#[test]
+#[ignore = "needs GPUs"]
 fn rows_are_added_and_normalized_in_every_variant() {
     // Payloads of 12 bytes or units of 48, warps of 32 of either, blocks of 32 warps, clusters of up to eight
     // blocks; in f32 the last row is the longest.
