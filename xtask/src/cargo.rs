@@ -25,12 +25,10 @@ pub fn command(root: &Path, args: &[impl AsRef<OsStr>]) -> Command {
 /// go to standard error as cargo draws them.
 pub fn build(root: &Path, args: &[&str]) -> Result<Vec<Artifact>> {
     let mut command = command(root, args);
-    command
-        .arg("--message-format=json-render-diagnostics")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped());
+    command.arg("--message-format=json-render-diagnostics");
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = command.spawn().map_err(|source| {
-        Error::failed(format!(
+        Error::Failed(format!(
             "cannot run `{}`: {source}; install Rust from https://rustup.rs, or run a bundle made with \
              `cargo xtask bundle DIR`",
             Path::new(command.get_program()).display()
@@ -56,5 +54,5 @@ pub fn binary(made: &[Artifact], name: &str) -> Result<PathBuf> {
         .find(|made| made.target.name == name)
         .and_then(|made| made.executable.clone())
         .map(PathBuf::from)
-        .ok_or_else(|| Error::failed(format!("cargo made no program `{name}`")))
+        .ok_or_else(|| Error::Failed(format!("cargo made no program `{name}`")))
 }

@@ -23,7 +23,6 @@ pub enum Wanted {
     Cuda,
 }
 
-/// The options for where a job runs.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub struct Asked {
     /// Where to run: all GPUs where there are some, else four host ranks
@@ -55,7 +54,7 @@ pub fn choose(asked: Asked, gpus: &Gpus, cuda_by_default: bool) -> Result<Chosen
         Wanted::Host => false,
         Wanted::Auto => cuda_by_default && gpus.count > 0,
         Wanted::Cuda if gpus.count == 0 => {
-            return Err(Error::failed(format!(
+            return Err(Error::Failed(format!(
                 "--device cuda: this machine shows no NVIDIA GPU ({}); use --device host, or `cargo xtask \
                  doctor` to see what is missing",
                 gpus.looked
@@ -79,7 +78,7 @@ pub fn choose(asked: Asked, gpus: &Gpus, cuda_by_default: bool) -> Result<Chosen
             ),
             _ => format!("a job on one machine has at most {most}"),
         };
-        return Err(Error::failed(format!("{asked} ranks asked for: {limit}")));
+        return Err(Error::Failed(format!("{asked} ranks asked for: {limit}")));
     }
     Ok(Chosen { cuda, ranks: asked })
 }
@@ -102,11 +101,10 @@ impl Gpus {
             count = count.min(visible(&list));
             looked = format!("{looked}, CUDA_VISIBLE_DEVICES={list}");
         }
-        let shared = std::env::var("WARPWEAVE_OVERSUBSCRIBE").is_ok_and(|value| value == "1");
         Self {
             count,
             looked,
-            shared,
+            shared: std::env::var("WARPWEAVE_OVERSUBSCRIBE").is_ok_and(|value| value == "1"),
         }
     }
 }
@@ -130,10 +128,8 @@ fn installed() -> (usize, String) {
 
 fn entries(folder: &Path, is_one: impl Fn(&str) -> bool) -> usize {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let names = entries.map(|entry| entry.file_name());
-    names
-        .filter(|name| name.to_str().is_some_and(&is_one))
-        .count()
+    let is_one = |entry: &fs::DirEntry| entry.file_name().to_str().is_some_and(&is_one);
+    entries.filter(is_one).count()
 }
 
 fn is_gpu_node(name: &str) -> bool {
@@ -152,6 +148,7 @@ fn visible(list: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use super::Wanted::{Auto, Cuda, Host};
     use super::*;
 
     fn cuda(ranks: usize) -> Chosen {
@@ -170,14 +167,9 @@ mod tests {
         }
     }
 
-    fn chosen(device: Wanted, ranks: Option<usize>, gpus: &Gpus) -> Result<Chosen> {
-        choose(Asked { device, ranks }, gpus, true)
-    }
-
     #[test]
     fn what_was_asked_for_is_given_and_auto_takes_all_gpus_or_four_host_ranks() {
-        use Wanted::{Auto, Cuda, Host};
-        for (wanted, ranks, on, by_default, expected) in [
+        for (device, ranks, on, by_default, expected) in [
             (Auto, None, 8, true, cuda(8)),
             (Auto, None, 0, true, host(4)),
             (Auto, None, 8, false, host(4)),
@@ -185,50 +177,38 @@ mod tests {
             (Host, Some(7), 8, true, host(7)),
             (Cuda, None, 2, false, cuda(2)),
         ] {
-            let asked = Asked {
-                device: wanted,
-                ranks,
-            };
-            let chosen = choose(asked, &gpus(on), by_default).unwrap();
-            assert_eq!(chosen, expected, "{wanted:?} {ranks:?} of {on}");
+            let chosen = choose(Asked { device, ranks }, &gpus(on), by_default).unwrap();
+            assert_eq!(chosen, expected, "{device:?} {ranks:?} of {on}");
         }
     }
 
     #[test]
     fn what_cannot_be_given_is_refused() {
-        for (wanted, ranks, on, expected) in [
-            (Wanted::Cuda, None, 0, "no NVIDIA GPU (a test)"),
-            (
-                Wanted::Auto,
-                Some(5),
-                4,
-                "5 ranks asked for: one rank a GPU",
-            ),
-            (
-                Wanted::Host,
-                Some(0),
-                0,
-                "0 ranks asked for: a job has at least one",
-            ),
-            (Wanted::Host, Some(1000), 0, "1000 ranks asked for"),
+        for (device, ranks, on, expected) in [
+            (Cuda, None, 0, "no NVIDIA GPU (a test)"),
+            (Auto, Some(5), 4, "5 ranks asked for: one rank a GPU"),
+            (Auto, Some(5), 4, "WARPWEAVE_OVERSUBSCRIBE=1"),
+            (Host, Some(0), 0, "ranks asked for: a job has at least one"),
+            (Host, Some(1000), 0, "1000 ranks asked for"),
         ] {
-            let refused = chosen(wanted, ranks, &gpus(on)).unwrap_err();
-            let message = refused.to_string();
+            let refused = choose(Asked { device, ranks }, &gpus(on), true);
+            let message = refused.unwrap_err().to_string();
             assert!(message.contains(expected), "{message}");
         }
     }
 
     #[test]
     fn gpus_are_shared_only_when_that_is_allowed() {
-        let shared = Gpus {
-            shared: true,
-            ..gpus(1)
-        };
-        let chosen = |ranks, gpus| chosen(Wanted::Cuda, ranks, gpus);
-        assert_eq!(chosen(Some(4), &shared).unwrap(), cuda(4));
-        assert_eq!(chosen(None, &shared).unwrap(), cuda(1));
-        let message = chosen(Some(4), &gpus(1)).unwrap_err().to_string();
-        assert!(message.contains("WARPWEAVE_OVERSUBSCRIBE=1"), "{message}");
+        for (shared, ranks, expected) in [
+            (true, Some(4), Some(cuda(4))),
+            (true, None, Some(cuda(1))),
+            (false, Some(4), None),
+        ] {
+            let gpus = Gpus { shared, ..gpus(1) };
+            let device = Cuda;
+            let chosen = choose(Asked { device, ranks }, &gpus, true).ok();
+            assert_eq!(chosen, expected, "{shared} {ranks:?}");
+        }
     }
 
     #[test]

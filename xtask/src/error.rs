@@ -50,10 +50,6 @@ pub enum Error {
 }
 
 impl Error {
-    pub fn failed(message: impl Into<String>) -> Self {
-        Error::Failed(message.into())
-    }
-
     pub fn usage(message: impl Into<String>) -> Self {
         Error::Usage(message.into())
     }
@@ -66,15 +62,16 @@ impl Error {
 
     /// The exit code of the process: a rank's own, 128 and the signal where one ended it, else 1.
     pub fn exit_code(&self) -> u8 {
-        let code = match self {
-            Error::RankFailed { end, .. } => match end {
-                End::Code(code) => (*code).max(1),
-                End::Signal(signal) => 128 + signal,
-            },
-            Error::Interrupted(signal) => 128 + signal,
-            Error::Usage(_) => 2,
-            Error::JobTimeout { .. } => 124,
-            _ => 1,
+        let end = match *self {
+            Error::RankFailed { end, .. } => end,
+            Error::Interrupted(signal) => End::Signal(signal),
+            Error::Usage(_) => End::Code(2),
+            Error::JobTimeout { .. } => End::Code(124),
+            _ => End::Code(1),
+        };
+        let code = match end {
+            End::Code(code) => code.max(1),
+            End::Signal(signal) => 128 + signal,
         };
         u8::try_from(code).unwrap_or(1)
     }

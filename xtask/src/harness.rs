@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -18,14 +18,17 @@ pub struct Conditions {
     pub env: Vec<(&'static str, String)>,
     /// For one program.
     pub limit: Duration,
-    pub out: fn() -> Box<dyn Write>,
+    pub out: Out,
 }
+
+/// Opens what the output of test programs is passed on to.
+pub type Out = fn() -> Box<dyn Write>;
 
 /// A test program of libtest.
 ///
 /// A test wants a GPU when it is ignored and `cuda` or `gpu` is a part of its program's or its own name, as
 /// in the program `cuda` or in `cuda::tests::round_trip`.
-#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TestProgram {
     /// The folder of the crate, as `gemm`.
     pub package: String,
@@ -44,24 +47,12 @@ impl TestProgram {
             true => "unit",
             false => &made.target.name,
         };
+        let package = folder.and_then(|path| path.file_name());
         Self {
-            package: folder
-                .and_then(|path| path.file_name())
-                .unwrap_or_default()
-                .into(),
+            package: package.unwrap_or_default().into(),
             target: target.into(),
             path: made.executable.clone().unwrap_or_default().into(),
             folder: folder.map(PathBuf::from).unwrap_or_default(),
-        }
-    }
-
-    /// The same of relative paths, below `root`.
-    pub fn below(&self, root: &Path) -> Self {
-        let (path, folder) = (root.join(&self.path), root.join(&self.folder));
-        Self {
-            path,
-            folder,
-            ..self.clone()
         }
     }
 
@@ -81,12 +72,11 @@ impl TestProgram {
 
     /// Runs the program and passes its output on; it is killed at the limit.
     pub fn run(&self, args: &[&str], conditions: &Conditions) -> Result<Counts> {
-        let Conditions { env, limit, out } = conditions;
+        let (limit, out) = (conditions.limit, conditions.out);
         let mut command = self.command(args);
-        command.envs(env.iter().map(|(name, value)| (name, value)));
-        let out = *out;
-        let (status, counts) =
-            process::run_within(&mut command, *limit, move |pipe| count(pipe, out()))?;
+        command.envs(conditions.env.iter().cloned());
+        let read = move |pipe| count(pipe, out());
+        let (status, counts) = process::run_within(&mut command, limit, read)?;
         let mut counts = counts.unwrap_or_default();
         let Some(status) = status else {
             let hung = format!("{}: killed, it did not end within {limit:?}", self.name());
@@ -101,10 +91,9 @@ impl TestProgram {
     /// A command that starts it as cargo does.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(&self.path);
-        command.args(args).current_dir(&self.folder);
-        command
-            .env("CARGO_MANIFEST_DIR", &self.folder)
-            .stdin(Stdio::null());
+        command.args(args).stdin(Stdio::null());
+        command.current_dir(&self.folder);
+        command.env("CARGO_MANIFEST_DIR", &self.folder);
         command
     }
 }
@@ -115,7 +104,7 @@ fn wants_gpu(name: &str) -> bool {
 }
 
 /// Tests by outcome.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Counts {
     pub passed: usize,
     /// Tests that failed, and programs that crashed or hung.
@@ -127,11 +116,9 @@ pub struct Counts {
 
 impl Counts {
     /// Reads a line such as `test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; …`.
-    pub fn of_result_line(line: &str) -> Option<Self> {
-        let (_, numbers) = line
-            .trim()
-            .strip_prefix("test result: ")?
-            .split_once(". ")?;
+    fn of_result_line(line: &str) -> Option<Self> {
+        let result = line.trim().strip_prefix("test result: ")?;
+        let (_, numbers) = result.split_once(". ")?;
         let mut counts = Self::default();
         for part in numbers.split("; ") {
             match part.split_once(' ') {
@@ -177,11 +164,8 @@ impl std::ops::AddAssign for Counts {
 
 impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} passed, {} failed, {} skipped",
-            self.passed, self.failed, self.skipped
-        )
+        let (passed, failed, skipped) = (self.passed, self.failed, self.skipped);
+        write!(f, "{passed} passed, {failed} failed, {skipped} skipped")
     }
 }
 
@@ -191,10 +175,7 @@ pub fn count(from: impl Read, mut to: impl Write) -> Counts {
     let mut from = BufReader::new(from);
     let mut line = Vec::new();
     // Bytes, not text: a failing test may print anything.
-    while from
-        .read_until(b'\n', &mut line)
-        .is_ok_and(|length| length > 0)
-    {
+    while matches!(from.read_until(b'\n', &mut line), Ok(length) if length > 0) {
         let _ = to.write_all(&line).and_then(|()| to.flush());
         let text = String::from_utf8_lossy(&line);
         if let Some(more) = Counts::of_result_line(&text) {
@@ -213,17 +194,9 @@ fn failed_test(line: &str) -> Option<&str> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
-
-    fn of(passed: usize, failed: usize, skipped: usize) -> Counts {
-        Counts {
-            passed,
-            failed,
-            skipped,
-            names: Vec::new(),
-        }
-    }
+    use std::path::Path;
 
     #[test]
     fn results_add_up() {
@@ -234,26 +207,19 @@ mod tests {
             test result: ok. 10 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.20s\n";
         let mut passed_on = Vec::new();
         let counts = count(output.as_bytes(), &mut passed_on);
-        let names = vec!["host::b".into()];
-        assert_eq!(
-            counts,
-            Counts {
-                names,
-                ..of(12, 1, 4)
-            }
-        );
-        assert_eq!(passed_on, output.as_bytes());
         assert_eq!(counts.to_string(), "12 passed, 1 failed, 4 skipped");
+        assert_eq!(counts.names, ["host::b"]);
+        assert_eq!(passed_on, output.as_bytes());
     }
 
     #[test]
     fn tests_for_gpus_are_known_by_a_word_of_their_name() {
-        assert!(
-            wants_gpu("cuda::memory::tests::round_trip")
-                && wants_gpu("two_gpus")
-                && wants_gpu("cuda_faults")
-        );
-        assert!(!wants_gpu("host::tests::barracuda") && !wants_gpu("plan::check"));
+        for name in ["cuda::memory::tests::round_trip", "two_gpus", "cuda_faults"] {
+            assert!(wants_gpu(name), "{name}");
+        }
+        for name in ["host::tests::barracuda", "plan::check"] {
+            assert!(!wants_gpu(name), "{name}");
+        }
     }
 
     /// Reads the sources: an ignored test says there what it needs. A GPU test by another name would never
@@ -293,12 +259,13 @@ mod tests {
         found
     }
 
-    fn shell(folder: &Path, script: &str) -> TestProgram {
-        let path = folder.join("program");
+    /// A script of the shell as a test program.
+    pub(crate) fn shell(folder: &Path, target: &str, script: &str) -> TestProgram {
+        let path = folder.join(target);
         process::tests::script(&path, script);
         TestProgram {
             package: "package".into(),
-            target: "unit".into(),
+            target: target.into(),
             path,
             folder: folder.into(),
         }
@@ -308,7 +275,7 @@ mod tests {
     fn the_tests_for_gpus_are_listed() {
         let folder = tempfile::tempdir().unwrap();
         let script = "echo 'cuda::a: test'; echo 'slow::b: test'; echo 'host::gpu_c: test'";
-        let list = shell(folder.path(), script);
+        let list = shell(folder.path(), "unit", script);
         assert_eq!(list.device_tests().unwrap(), ["cuda::a", "host::gpu_c"]);
     }
 
@@ -324,12 +291,11 @@ mod tests {
                 out: || Box::new(std::io::sink()),
             };
             let began = std::time::Instant::now();
-            let counts = shell(folder.path(), script).run(&[], &conditions).unwrap();
+            let program = shell(folder.path(), "unit", script);
+            let counts = program.run(&[], &conditions).unwrap();
             assert_eq!((counts.passed, counts.failed), (0, 1), "{script}");
-            let [name] = &counts.names[..] else {
-                panic!("{counts:?}")
-            };
-            assert!(name.ends_with(reason), "{name}");
+            assert_eq!(counts.names.len(), 1, "{counts:?}");
+            assert!(counts.names[0].ends_with(reason), "{counts:?}");
             assert!(began.elapsed() < Duration::from_secs(20));
         }
     }

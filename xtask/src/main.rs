@@ -2,10 +2,13 @@
 //!
 //! It sets up, builds and launches. Whatever touches a backend or a plan runs in the program `warpweave`, and
 //! what reads recorded results in `warpweave-report`: xtask depends on no CUDA crate and starts in a second.
+//! A command is a module with its options and what runs it; those of other programs are in [`mod@warpweave`].
 
+mod bench;
 mod bundle;
+mod candle;
 mod cargo;
-mod commands;
+mod ci;
 mod device;
 mod doctor;
 mod error;
@@ -15,13 +18,13 @@ mod peers;
 mod place;
 mod process;
 mod setup;
+mod test;
+mod warpweave;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::{ArgAction, Parser, Subcommand};
-
-use commands as command;
+use clap::{ArgAction, CommandFactory, Parser, Subcommand};
 
 #[derive(Parser)]
 #[command(
@@ -38,47 +41,47 @@ struct CommandLine {
 #[derive(Subcommand)]
 enum Command {
     /// Provide the pinned nvcc, the CUTLASS headers and, if wanted, run-time libraries
-    Setup(command::setup::Options),
+    Setup(setup::Options),
     /// List what this machine has, what is missing and how to get it
-    Doctor(command::doctor::Options),
+    Doctor(doctor::Options),
     /// Time the implementations, on all GPUs or on four host ranks
-    Bench(Box<command::bench::Options>),
+    Bench(Box<bench::Options>),
     /// List what is slower than in a baseline that `bench --save-baseline` kept
-    Compare(command::warpweave::Compare),
+    Compare(warpweave::Compare),
     /// Run the tests
-    Test(command::test::Options),
+    Test(test::Options),
     /// Show, check, simulate and choose schedules, as `plan check all`
-    Plan(command::warpweave::Arguments),
+    Plan(warpweave::Arguments),
     /// Run a schedule once and write when each of its operations ran, for Perfetto
-    Timeline(command::warpweave::Timeline),
+    Timeline(warpweave::Timeline),
     /// Put results and timelines into one HTML page, as `report bench.json trace.json --out report.html`
-    Report(command::warpweave::Arguments),
+    Report(warpweave::Arguments),
     /// Put the programs into a folder that runs on a machine without Rust
-    Bundle(command::bundle::Options),
+    Bundle(bundle::Options),
     /// Start any program on every rank
-    Launch(command::launch::Options),
+    Launch(launch::Options),
     /// Build and link a project that has candle: a step of `ci` that runs by name only
     #[command(hide = true)]
     Candle,
     /// Run all checks
-    Ci(command::ci::Options),
+    Ci(ci::Options),
 }
 
 fn main() -> ExitCode {
-    let line: CommandLine = parsed(std::env::args_os()).unwrap_or_else(|error| error.exit());
+    let line = parsed(std::env::args_os()).unwrap_or_else(|error| error.exit());
     let done = match line.command {
-        Command::Setup(options) => command::setup::run(&options),
-        Command::Doctor(options) => command::doctor::run(&options),
-        Command::Bench(options) => command::suites::run(&options),
-        Command::Compare(options) => command::warpweave::compare(&options),
-        Command::Test(options) => command::test::run(&options),
-        Command::Plan(options) => command::warpweave::plan(&options),
-        Command::Timeline(options) => command::warpweave::timeline(&options),
-        Command::Report(options) => command::warpweave::report(&options),
-        Command::Bundle(options) => command::bundle::run(&options),
-        Command::Launch(options) => command::launch::run(options),
-        Command::Candle => command::candle::run(),
-        Command::Ci(options) => command::ci::run(&options),
+        Command::Setup(options) => setup::run(&options),
+        Command::Doctor(options) => doctor::run(&options),
+        Command::Bench(options) => bench::run(&options),
+        Command::Compare(options) => warpweave::compare(&options),
+        Command::Test(options) => test::run(&options),
+        Command::Plan(options) => warpweave::plan(&options),
+        Command::Timeline(options) => warpweave::timeline(&options),
+        Command::Report(options) => warpweave::report(&options),
+        Command::Bundle(options) => bundle::run(&options),
+        Command::Launch(options) => launch::run(options),
+        Command::Candle => candle::run(),
+        Command::Ci(options) => ci::run(&options),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -95,19 +98,13 @@ fn main() -> ExitCode {
 const PASS_ON: [&str; 2] = ["bench", "timeline"];
 
 /// Parses a command line. The options of a command in [`PASS_ON`] are put before `--`, the others after it.
-fn parsed<P: Parser>(line: impl Iterator<Item = OsString>) -> Result<P, clap::Error> {
-    let mut line = line.peekable();
+fn parsed(mut line: impl Iterator<Item = OsString>) -> Result<CommandLine, clap::Error> {
     let mut own: Vec<OsString> = line.by_ref().take(2).collect();
-    let commands = P::command();
-    let name = own
-        .get(1)
-        .and_then(|name| name.to_str())
-        .unwrap_or_default();
-    let Some(command) = commands
-        .find_subcommand(name)
-        .filter(|_| PASS_ON.contains(&name))
-    else {
-        return P::try_parse_from(own.into_iter().chain(line));
+    let is_given = |name: &&str| own.get(1).is_some_and(|word| word == name);
+    let name = PASS_ON.into_iter().find(is_given);
+    let commands = CommandLine::command();
+    let Some(command) = name.and_then(|name| commands.find_subcommand(name)) else {
+        return CommandLine::try_parse_from(own.into_iter().chain(line));
     };
     let mut others = vec![OsString::from("--")];
     while let Some(word) = line.next() {
@@ -126,8 +123,10 @@ fn parsed<P: Parser>(line: impl Iterator<Item = OsString>) -> Result<P, clap::Er
             others.push(word);
         }
     }
-    own.extend((others.len() > 1).then_some(others).into_iter().flatten());
-    P::try_parse_from(own)
+    if others.len() > 1 {
+        own.extend(others);
+    }
+    CommandLine::try_parse_from(own)
 }
 
 /// Whether `text` is the option `arg`, as `--ranks`, `--ranks=4`, `-n` or `-n4`.

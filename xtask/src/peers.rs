@@ -36,7 +36,7 @@ pub fn measure(python: &Python, bench: &Launch) -> Result<PathBuf> {
     }
     Launch {
         label: "torch",
-        program: python.program().into(),
+        program: python.0.clone(),
         args,
         ranks: bench.ranks,
         job: bench.job.clone(),
@@ -91,7 +91,7 @@ echo collectives 64K float16"#;
                 ..Default::default()
             },
         };
-        let python = Python::with_torch(vec![path("python").into()]).unwrap();
+        let python = Python::with_torch(vec![path("python")]).unwrap();
         let figures = measure(&python, &bench).unwrap();
         assert_eq!(fs::read_to_string(&figures).unwrap(), "{}\n");
         for rank in 0..2 {
@@ -116,7 +116,7 @@ echo collectives 64K float16"#;
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("python");
         script(&path, "exit 1");
-        let error = Python::with_torch(vec![path.into(), "/none/python".into()]).unwrap_err();
+        let error = Python::with_torch(vec![path, "/none/python".into()]).unwrap_err();
         let message = error.to_string();
         for expected in ["/none/python", "WARPWEAVE_PYTHON", "--peers FILE"] {
             assert!(message.contains(expected), "{message}");

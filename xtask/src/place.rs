@@ -41,14 +41,11 @@ impl Place {
     /// Chooses device and ranks; GPUs are the default where `warpweave` has device code, or can be built with
     /// it.
     pub fn choose(&self, asked: Asked) -> Result<Chosen> {
-        device::choose(asked, &Gpus::find(), self.has_device_code())
-    }
-
-    fn has_device_code(&self) -> bool {
-        match self {
+        let has_device_code = match self {
             Place::Workspace(_) => true,
             Place::Bundle(bundle) => bundle.has_device_code(),
-        }
+        };
+        device::choose(asked, &Gpus::find(), has_device_code)
     }
 
     /// The program that runs on every rank. With `cuda` it has the device code, for which the toolchain is
@@ -94,16 +91,14 @@ pub fn workspace() -> Result<PathBuf> {
     // `cargo run` names the package that it runs: this one, whose parent is the workspace, also when it was
     // started with --manifest-path from elsewhere.
     let package = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
-    let folders = from
-        .ancestors()
-        .chain(package.iter().flat_map(|package| package.ancestors()));
+    let above_package = package.iter().flat_map(|package| package.ancestors());
     let is_workspace = |folder: &&Path| {
         let has = |package: &str| folder.join(package).join("Cargo.toml").is_file();
         has("xtask") && has("crates/bench")
     };
-    let root = folders.into_iter().find(is_workspace);
+    let root = from.ancestors().chain(above_package).find(is_workspace);
     root.map(Path::to_path_buf).ok_or_else(|| {
-        Error::failed(format!(
+        Error::Failed(format!(
             "no Warpweave workspace at or above {} and no bundle.json next to this program",
             from.display()
         ))

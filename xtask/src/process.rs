@@ -45,7 +45,7 @@ pub fn output(command: &mut Command) -> Result<(String, ExitStatus)> {
 pub fn succeeded(name: &str, status: ExitStatus) -> Result<()> {
     match status.success() {
         true => Ok(()),
-        false => Err(Error::failed(format!("`{name}` failed with {status}"))),
+        false => Err(Error::Failed(format!("`{name}` failed with {status}"))),
     }
 }
 
@@ -83,10 +83,8 @@ fn answer_within(command: &mut Command, limit: Duration) -> Option<String> {
         pipe.read_to_end(&mut bytes).map(|_| bytes)
     };
     let (status, output) = run_within(command.stderr(Stdio::null()), limit, all).ok()?;
-    let bytes = output?.ok()?;
-    status?
-        .success()
-        .then(|| String::from_utf8_lossy(&bytes).into_owned())
+    let text = String::from_utf8_lossy(&output?.ok()?).into_owned();
+    status?.success().then_some(text)
 }
 
 /// The first line of what a program prints.

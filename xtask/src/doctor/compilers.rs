@@ -35,50 +35,42 @@ fn rustc() -> Answer {
 }
 
 fn nvcc(environment: &Environment) -> Answer {
-    let found = match Nvcc::find(environment) {
-        Ok(found) => found,
-        Err(error) => return refused(&error),
-    };
-    let path = found.path.display();
-    let text = format!("{} at {path} ({})", found.version, found.origin);
-    if found.version > NEWEST {
-        let advice = format!(
-            "newer than {NEWEST}: every machine that runs its code needs a driver newer than branch 580"
-        );
-        return doubtful(text, advice);
-    }
-    if found.library_directory().is_none() {
-        let advice = "it came without libcudart_static.a, which the feature `cutlass` links: run `cargo \
-            xtask setup`";
-        return doubtful(text, advice);
-    }
-    present(text)
+    Nvcc::find(environment).map_or_else(refused, |found| {
+        let path = found.path.display();
+        let text = format!("{} at {path} ({})", found.version, found.origin);
+        if found.version > NEWEST {
+            let advice = "every machine that runs its code needs a driver newer than branch 580";
+            return doubtful(text, format!("newer than {NEWEST}: {advice}"));
+        }
+        if found.library_directory().is_none() {
+            let advice = "it came without libcudart_static.a, which the feature `cutlass` links: run \
+                `cargo xtask setup`";
+            return doubtful(text, advice);
+        }
+        present(text)
+    })
 }
 
 fn cutlass(environment: &Environment) -> Answer {
-    let answer = Cutlass::find(environment).map(|found| {
+    Cutlass::find(environment).map_or_else(refused, |found| {
         let folder = found.include.first().cloned().unwrap_or_default();
         present(format!("{} ({})", folder.display(), found.origin))
-    });
-    answer.unwrap_or_else(|error| refused(&error))
+    })
 }
 
 fn host_compiler(environment: &Environment) -> Answer {
-    let answer = HostCompiler::find(environment).map(|found| {
+    HostCompiler::find(environment).map_or_else(refused, |found| {
         let version = process::first_line(&found.path, &["--version"]);
         let version = version.unwrap_or_else(|| "version unknown".into());
         present(format!("{version} at {}", found.path.display()))
-    });
-    answer.unwrap_or_else(|error| refused(&error))
+    })
 }
 
 /// The error's message: what is wrong, and in its last line what to do.
-fn refused(error: &Error) -> Answer {
+fn refused(error: Error) -> Answer {
     let text = error.to_string();
-    let (found, advice) = text
-        .trim_end()
-        .rsplit_once('\n')
-        .unwrap_or((&text, "run `cargo xtask setup`"));
+    let split = text.trim_end().rsplit_once('\n');
+    let (found, advice) = split.unwrap_or((&text, "run `cargo xtask setup`"));
     let found: Vec<&str> = found.lines().map(str::trim).collect();
     missing(found.join("; "), advice)
 }
@@ -86,23 +78,20 @@ fn refused(error: &Error) -> Answer {
 fn python() -> Answer {
     match Python::with_pip(Python::candidates()) {
         Ok(python) => {
-            let version =
-                process::first_line(python.name(), &["-m", "pip", "--version"]).unwrap_or_default();
+            let version = process::first_line(&python.0, &["-m", "pip", "--version"]);
+            let version = version.unwrap_or_default();
             // pip prints its folder and its Python as well: "pip 23.2 from … (python 3.11)".
             let brief = version.split(" from ").next().unwrap_or_default();
-            present(format!("{} with {brief}", python.name()))
+            present(format!("{} with {brief}", python.0.display()))
         }
         Err(error) => {
             let text = error.to_string();
             // The other lines say what to do without the toolchain.
             let line = text.lines().next().unwrap_or_default();
-            let (found, advice) = line
-                .split_once(": ")
-                .unwrap_or((line, "install python3 with pip"));
-            missing(
-                found,
-                format!("{advice} (only `cargo xtask setup` uses it)"),
-            )
+            let split = line.split_once(": ");
+            let (found, advice) = split.unwrap_or((line, "install python3 with pip"));
+            let advice = format!("{advice} (only `cargo xtask setup` uses it)");
+            missing(found, advice)
         }
     }
 }

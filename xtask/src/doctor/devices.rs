@@ -47,7 +47,7 @@ fn driver_version(text: &str) -> Option<String> {
 }
 
 fn libcuda() -> Answer {
-    match by_loader("libcuda.so.1").or_else(|| by_loader("libcuda.so")) {
+    match by_loader(&["libcuda.so.1", "libcuda.so"]) {
         // The toolkit's stub has the name without a version and answers every call with an error.
         Some(path) if path.components().any(|part| part.as_os_str() == "stubs") => {
             missing(format!("{} is a stub", path.display()), DRIVER_ADVICE)
@@ -58,11 +58,9 @@ fn libcuda() -> Answer {
 }
 
 fn gpus() -> Answer {
-    let query = [
-        "--query-gpu=name,memory.total,compute_cap",
-        "--format=csv,noheader",
-    ];
-    let listed = models(&process::answer("nvidia-smi", &query).unwrap_or_default());
+    let query = "--query-gpu=name,memory.total,compute_cap";
+    let listed = process::answer("nvidia-smi", &[query, "--format=csv,noheader"]);
+    let listed = models(&listed.unwrap_or_default());
     if !listed.is_empty() {
         return present(listed.join("; "));
     }
@@ -70,30 +68,25 @@ fn gpus() -> Answer {
     if counted.count > 0 {
         return present(format!("{} ({})", counted.count, counted.looked));
     }
-    missing(
-        format!("none in {}", counted.looked),
-        "jobs run on the processors",
-    )
+    let found = format!("none in {}", counted.looked);
+    missing(found, "jobs run on the processors")
 }
 
 /// The GPUs in the output of nvidia-smi, each model once.
 fn models(listed: &str) -> Vec<String> {
     let mut counted: Vec<(String, usize)> = Vec::new();
-    for line in listed.lines().map(str::trim) {
-        let Some((memory, capability)) = line
-            .rsplit_once(", ")
-            .filter(|(rest, _)| rest.contains(", "))
-        else {
-            continue;
-        };
-        let model = format!("{memory}, compute capability {capability}");
-        match counted.iter_mut().find(|(known, _)| *known == model) {
-            Some((_, count)) => *count += 1,
-            None => counted.push((model, 1)),
+    for line in listed.lines() {
+        let columns: Vec<_> = line.trim().split(", ").collect();
+        if let [name, memory, capability] = columns[..] {
+            let model = format!("{name}, {memory}, compute capability {capability}");
+            match counted.iter_mut().find(|(known, _)| *known == model) {
+                Some((_, count)) => *count += 1,
+                None => counted.push((model, 1)),
+            }
         }
     }
     let shown = counted
-        .into_iter()
+        .iter()
         .map(|(model, count)| format!("{count} x {model}"));
     shown.collect()
 }
@@ -106,11 +99,9 @@ fn multicast(variable: impl Fn(&str) -> Option<String>) -> Answer {
         ("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1"),
         ("NVSHMEM_DISABLE_NVLS", "1"),
     ];
-    let refused = refused.iter().filter(|(name, value)| is(name, value));
-    let refused: Vec<_> = refused
-        .map(|(name, value)| format!("{name}={value}"))
-        .collect();
-    let refused = refused.join(", ");
+    let set = refused.iter().filter(|(name, value)| is(name, value));
+    let set: Vec<_> = set.map(|(name, value)| format!("{name}={value}")).collect();
+    let refused = set.join(", ");
     let wanted = is("WARPWEAVE_MULTICAST", "1");
     match (wanted, refused.is_empty()) {
         (true, true) => present("allowed by WARPWEAVE_MULTICAST=1"),

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use warpweave_nvcc::layout;
+
 use super::{Answer, Finding, Use, missing, present};
 use crate::process;
 
@@ -32,14 +34,12 @@ const LIBRARIES: [Library; 2] = [
 /// Searches where the programs search: in their own folder, in the toolchain, where the loader does, in
 /// Python packages.
 pub fn examine(toolchain: Option<PathBuf>) -> Vec<Finding> {
+    let mut folders = Vec::new();
     let own = std::env::current_exe().ok();
-    let own = own.as_deref().and_then(Path::parent);
-    let runtime =
-        toolchain.map(|toolchain| toolchain.join(warpweave_nvcc::layout::RUNTIME).join("lib"));
-    let own = own
-        .into_iter()
-        .flat_map(|own| [own.to_path_buf(), own.join("lib")]);
-    let folders: Vec<_> = own.chain(runtime).collect();
+    if let Some(own) = own.as_deref().and_then(Path::parent) {
+        folders.extend([own.to_path_buf(), own.join("lib")]);
+    }
+    folders.extend(toolchain.map(|toolchain| toolchain.join(layout::RUNTIME).join("lib")));
     let packages = site_packages();
     let library = |library: &Library| {
         let named = std::env::var_os(library.variable).filter(|path| !path.is_empty());
@@ -60,63 +60,51 @@ fn find(
         let text = format!("{} ({variable})", path.display());
         // A plain name is the loader's to find.
         let is_there = path.exists() || path.components().count() == 1;
-        return if is_there {
-            present(text)
-        } else {
-            let advice = format!("there is no such file: unset {variable}, or name another");
-            missing(text, advice)
+        let advice = format!("there is no such file: unset {variable}, or name another");
+        return match is_there {
+            true => present(text),
+            false => missing(text, advice),
         };
     }
-    let in_package = |root: &PathBuf| {
-        let folders = library.packages.iter();
-        folders.map(|folder| root.join(folder)).collect::<Vec<_>>()
-    };
-    let packages: Vec<_> = packages.iter().flat_map(in_package).collect();
-    let first = |find: &dyn Fn(&str) -> Option<PathBuf>| {
-        let mut files = library.files.iter();
-        files.find_map(|file| find(file))
-    };
-    let found = first(&|file| in_folders(folders, file)).or_else(|| first(&by_loader));
-    let found = found.or_else(|| first(&|file| in_folders(&packages, file)));
+    let mut of_packages = Vec::new();
+    for root in packages {
+        of_packages.extend(library.packages.iter().map(|folder| root.join(folder)));
+    }
+    let files = library.files;
+    let found = in_folders(folders, files)
+        .or_else(|| by_loader(files))
+        .or_else(|| in_folders(&of_packages, files));
     match found {
         Some(path) => present(path.display().to_string()),
         None => {
             let advice = format!("run `cargo xtask setup --runtime`, or name one with {variable}");
-            missing(format!("no {}", library.files.join(", no ")), advice)
+            missing(format!("no {}", files.join(", no ")), advice)
         }
     }
 }
 
-/// The first of `folders` that has the file.
-fn in_folders(folders: &[PathBuf], file: &str) -> Option<PathBuf> {
-    let mut paths = folders.iter().map(|folder| folder.join(file));
-    paths.find(|path| path.exists())
+/// The first of `files` that one of `folders` has.
+fn in_folders(folders: &[PathBuf], files: &[&str]) -> Option<PathBuf> {
+    let in_one = |file| folders.iter().map(move |folder| folder.join(file));
+    files.iter().flat_map(in_one).find(|path| path.exists())
 }
 
-/// Where the dynamic loader would find a file.
-pub fn by_loader(file: &str) -> Option<PathBuf> {
+/// The first of `files` that the dynamic loader would find.
+pub fn by_loader(files: &[&str]) -> Option<PathBuf> {
     let named = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let mut named: Vec<_> = std::env::split_paths(&named).collect();
     // An empty entry is the current folder to the loader, and a mistake to everybody else.
-    let folders: Vec<_> = std::env::split_paths(&named)
-        .filter(|folder| !folder.as_os_str().is_empty())
-        .collect();
-    let cached = || {
-        let programs = ["ldconfig", "/sbin/ldconfig", "/usr/sbin/ldconfig"];
-        let cache = programs
-            .iter()
-            .find_map(|program| process::answer(program, &["-p"]))?;
-        in_cache(&cache, file)
-    };
+    named.retain(|folder| !folder.as_os_str().is_empty());
+    let programs = ["ldconfig", "/sbin/ldconfig", "/usr/sbin/ldconfig"];
+    let print = |program: &&str| process::answer(program, &["-p"]);
+    let cache = programs.iter().find_map(print).unwrap_or_default();
     let triple = format!("{}-linux-gnu", std::env::consts::ARCH);
-    let of_triple = [format!("/usr/lib/{triple}"), format!("/lib/{triple}")];
-    let others = ["/usr/lib64", "/lib64", "/usr/lib"].map(PathBuf::from);
-    let standard: Vec<_> = of_triple
-        .map(PathBuf::from)
-        .into_iter()
-        .chain(others)
-        .collect();
-    let found = in_folders(&folders, file).or_else(cached);
-    found.or_else(|| in_folders(&standard, file))
+    let standard = format!("/usr/lib/{triple}:/lib/{triple}:/usr/lib64:/lib64:/usr/lib");
+    let standard: Vec<_> = std::env::split_paths(&standard).collect();
+    files.iter().find_map(|file| {
+        let found = in_folders(&named, &[file]).or_else(|| in_cache(&cache, file));
+        found.or_else(|| in_folders(&standard, &[file]))
+    })
 }
 
 /// A file in what `ldconfig -p` prints.
@@ -132,7 +120,7 @@ fn in_cache(cache: &str, file: &str) -> Option<PathBuf> {
 fn site_packages() -> Vec<PathBuf> {
     let list = "import site, sys; print('\\n'.join(site.getsitepackages() + [site.getusersitepackages()]))";
     let ask = |program| process::answer(program, &["-c", list]);
-    let answer = ["python3", "python"].into_iter().find_map(ask);
+    let answer = ask("python3").or_else(|| ask("python"));
     let answer = answer.unwrap_or_default();
     answer.lines().map(PathBuf::from).collect()
 }
@@ -177,10 +165,7 @@ mod tests {
         );
         assert_eq!(in_cache(&cache, "libcuda.so.1"), Some(path));
         assert_eq!(in_cache(&cache, "libcuda.so"), None);
-        assert_eq!(
-            in_cache(&cache, "libcudart.so.13"),
-            None,
-            "it was removed since"
-        );
+        // It was removed since.
+        assert_eq!(in_cache(&cache, "libcudart.so.13"), None);
     }
 }

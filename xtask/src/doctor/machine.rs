@@ -59,9 +59,8 @@ fn memory() -> Answer {
 
 /// A figure of `/proc/meminfo`, in bytes.
 fn meminfo(text: &str, name: &str) -> Option<u64> {
-    let rest = text
-        .lines()
-        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    let mut lines = text.lines();
+    let rest = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
     let kib: u64 = rest.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kib.checked_mul(1024)
 }

@@ -1,13 +1,57 @@
-//! Examines a machine and reports the findings.
+//! `cargo xtask doctor`: what this machine has, what is missing and how to get it; with `--measure`, its
+//! figures.
 
 mod compilers;
 mod devices;
 mod libraries;
 mod machine;
 
+use std::ffi::OsString;
 use std::fmt;
+use std::io::{self, Write};
+use std::path::PathBuf;
 
-use crate::place;
+use crate::device::Asked;
+use crate::error::{Error, Result};
+use crate::launch::JobOptions;
+use crate::{place, warpweave};
+
+#[derive(Debug, clap::Args)]
+// Every option says how to measure.
+#[command(mut_args(|arg| match arg.get_id() == "measure" {
+    true => arg,
+    false => arg.requires("measure"),
+}))]
+pub struct Options {
+    /// Measure this machine instead, and print it as `plan simulate --machine` takes it
+    #[arg(long)]
+    measure: bool,
+    /// Write the measured machine to this file
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    #[command(flatten)]
+    asked: Asked,
+    #[command(flatten)]
+    job: JobOptions,
+}
+
+/// Prints the findings. Succeeds where the host backend can run: what only GPUs need may be missing.
+pub fn run(options: &Options) -> Result<()> {
+    if options.measure {
+        let out = options.out.iter();
+        let args = out.flat_map(|out| [OsString::from("--out"), out.into()]);
+        return warpweave::start("measure", options.asked, &options.job, args.collect());
+    }
+    let report = examine();
+    // A reader that closes the pipe, as `head` does, is no error.
+    let _ = write!(io::stdout(), "{report}");
+    if report.allows(Use::Host) {
+        return Ok(());
+    }
+    let missing = report.missing(Use::Host).join(", ");
+    let why = format!("the host backend cannot run here: {missing}");
+    Err(Error::Failed(why))
+}
 
 /// Examines everything that a part of Warpweave uses. Loads no CUDA library and changes nothing.
 pub fn examine() -> Report {
@@ -24,7 +68,7 @@ pub fn examine() -> Report {
 
 /// What something is needed for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Use {
+enum Use {
     Host,
     Build,
     DeviceCode,
@@ -75,10 +119,8 @@ fn doubtful(found: impl Into<String>, advice: impl Into<String>) -> Answer {
     }
 }
 
-/// The answer about one thing.
 type Finding = (&'static str, Use, Answer);
 
-/// All findings, and what they allow.
 #[derive(Debug)]
 pub struct Report(Vec<Finding>);
 
@@ -88,17 +130,18 @@ impl Report {
     }
 
     /// Whether all that this use needs is there.
-    pub fn allows(&self, needed_for: Use) -> bool {
+    fn allows(&self, needed_for: Use) -> bool {
         self.of(needed_for).next().is_some() && self.missing(needed_for).is_empty()
     }
 
-    pub fn missing(&self, needed_for: Use) -> Vec<String> {
-        let mut all = self.of(needed_for).collect::<Vec<_>>();
-        all.retain(|(_, _, answer)| answer.state == State::Missing);
-        let told = all
-            .iter()
-            .map(|(name, _, answer)| format!("{name} ({})", answer.found));
-        told.collect()
+    fn missing(&self, needed_for: Use) -> Vec<String> {
+        let mut missing = Vec::new();
+        for (name, _, answer) in self.of(needed_for) {
+            if answer.state == State::Missing {
+                missing.push(format!("{name} ({})", answer.found));
+            }
+        }
+        missing
     }
 }
 
@@ -120,23 +163,18 @@ impl fmt::Display for Report {
                 Use::Cuda => "GPUs",
                 Use::Optional => "optional",
             };
-            writeln!(
-                f,
-                "{mark:7}  {needed_for:12}  {name:width$}  {}",
-                answer.found
-            )?;
+            let found = &answer.found;
+            writeln!(f, "{mark:7}  {needed_for:12}  {name:width$}  {found}")?;
             if let Some(advice) = &answer.advice {
                 writeln!(f, "{:width$}  -> {advice}", "", width = 23 + width)?;
             }
         }
         let host = self.allows(Use::Host);
+        let device_code = self.allows(Use::DeviceCode) && self.allows(Use::Build);
         writeln!(f)?;
         for (what, can) in [
             ("Jobs run on the processors:", host),
-            (
-                "Device code can be built:",
-                self.allows(Use::DeviceCode) && self.allows(Use::Build),
-            ),
+            ("Device code can be built:", device_code),
             // The device code may come from another machine.
             ("Jobs run on GPUs:", host && self.allows(Use::Cuda)),
         ] {
@@ -154,16 +192,8 @@ mod tests {
         Report(vec![
             ("memory", Use::Host, present("24 GB")),
             ("rustc", Use::Build, present("1.95.0")),
-            (
-                "nvcc",
-                Use::DeviceCode,
-                doubtful("13.1", "newer than the driver"),
-            ),
-            (
-                "mpirun",
-                Use::Optional,
-                missing("not in PATH", "install Open MPI"),
-            ),
+            ("nvcc", Use::DeviceCode, doubtful("13.1", "too new")),
+            ("mpirun", Use::Optional, missing("none", "install it")),
             ("libcuda", Use::Cuda, cuda),
         ])
     }
@@ -171,19 +201,13 @@ mod tests {
     #[test]
     fn only_what_a_use_needs_decides_about_it() {
         let without = report(missing("not found", "install the driver"));
-        for (needed_for, expected) in [
-            (Use::Host, true),
-            (Use::Build, true),
-            (Use::DeviceCode, true),
-            (Use::Cuda, false),
-        ] {
-            assert_eq!(without.allows(needed_for), expected, "{needed_for:?}");
+        for allowed in [Use::Host, Use::Build, Use::DeviceCode] {
+            assert!(without.allows(allowed), "{allowed:?}");
         }
+        assert!(!without.allows(Use::Cuda));
         assert_eq!(without.missing(Use::Cuda), ["libcuda (not found)"]);
         assert!(report(present("580")).allows(Use::Cuda));
-        assert!(
-            !Report(Vec::new()).allows(Use::Host),
-            "nothing was looked at"
-        );
+        // Nothing was looked at.
+        assert!(!Report(Vec::new()).allows(Use::Host));
     }
 }

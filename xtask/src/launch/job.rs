@@ -24,7 +24,7 @@ impl Identity {
             let address = TcpListener::bind((Ipv4Addr::LOCALHOST, port))
                 .and_then(|listener| listener.local_addr())
                 .map_err(|source| {
-                    Error::failed(format!(
+                    Error::Failed(format!(
                         "port {port} on 127.0.0.1 cannot be used for the store: {source}; leave --port out \
                          to take a free one"
                     ))

@@ -39,10 +39,9 @@ pub(super) fn tee(mut from: impl Read, mut log: impl Write, mut to: impl Write) 
     let mut chunk = [0u8; 8192];
     loop {
         let length = match from.read(&mut chunk) {
-            Ok(0) => return,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Ok(0) | Err(_) => return,
             Ok(length) => length,
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-            Err(_) => return,
         };
         let _ = to.write_all(&chunk[..length]).and_then(|()| to.flush());
         let _ = log.write_all(&chunk[..length]);
@@ -77,10 +76,8 @@ mod tests {
         for line in 0..20_000 {
             writeln!(file, "line {line}").unwrap();
         }
-        assert_eq!(
-            tail(&path, 3).unwrap(),
-            ["line 19997", "line 19998", "line 19999"]
-        );
+        let last = ["line 19997", "line 19998", "line 19999"];
+        assert_eq!(tail(&path, 3).unwrap(), last);
         let is_cut = |line: &String| !line.starts_with("line ");
         assert!(!tail(&path, usize::MAX).unwrap().iter().any(is_cut));
     }

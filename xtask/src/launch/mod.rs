@@ -1,5 +1,5 @@
 //! Starts the ranks of a job on this machine or by ssh on others, watches them, and ends all of them when one
-//! fails.
+//! fails. `cargo xtask launch` does this for any program, as `torchrun` and `mpirun` do.
 //!
 //! The contract with the program that is launched:
 //!
@@ -79,6 +79,38 @@ fn seconds(text: &str) -> std::result::Result<Duration, String> {
     }
 }
 
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    /// Number of ranks
+    #[arg(long, short = 'n')]
+    ranks: usize,
+    #[command(flatten)]
+    job: JobOptions,
+    /// The program and its arguments
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        required = true,
+        value_name = "PROGRAM"
+    )]
+    program: Vec<OsString>,
+}
+
+/// Runs the program on every rank.
+pub fn run(options: Options) -> Result<()> {
+    let mut args = options.program.into_iter();
+    let missing = || Error::usage("PROGRAM is missing");
+    let program = args.next().ok_or_else(missing)?;
+    Launch {
+        label: "launch",
+        program: program.into(),
+        args: args.collect(),
+        ranks: options.ranks,
+        job: options.job,
+    }
+    .run()
+}
+
 impl Launch {
     /// Runs the job to its end. Prints rank 0's output, then the ends of the failing ranks' logs, with the
     /// cause first.
@@ -88,7 +120,7 @@ impl Launch {
     pub fn run(&self) -> Result<()> {
         let hosts = self.job.hosts.len().max(1);
         if !(1..=LARGEST_WORLD).contains(&self.ranks) || !self.ranks.is_multiple_of(hosts) {
-            return Err(Error::failed(format!(
+            return Err(Error::Failed(format!(
                 "{} ranks asked for: a job has 1 to {LARGEST_WORLD}, as many on each of {hosts} hosts",
                 self.ranks
             )));
@@ -114,22 +146,23 @@ impl Launch {
     }
 
     fn judge(&self, failures: &[(usize, End)], stuck: &[usize], logs: &LogFolder) -> Result<()> {
-        let still_there = (!stuck.is_empty()).then(|| {
-            format!(
-                "ranks {stuck:?} are still there after SIGKILL: the kernel holds them, most likely in a \
-                 driver call"
-            )
-        });
+        let still_there = format!(
+            "ranks {stuck:?} are still there after SIGKILL: the kernel holds them, most likely in a driver \
+             call"
+        );
         let Some((&(rank, end), others)) = failures.split_first() else {
-            return still_there.map_or(Ok(()), |why| Err(Error::Failed(why)));
+            return match stuck {
+                [] => Ok(()),
+                _ => Err(Error::Failed(still_there)),
+            };
         };
         show_tail(rank, end, &logs.rank(rank), LINES_OF_CULPRIT);
         // Rank 0's output was passed through.
         for &(rank, end) in others.iter().filter(|(rank, _)| *rank != 0) {
             show_tail(rank, end, &logs.rank(rank), LINES_OF_OTHERS);
         }
-        if let Some(why) = still_there {
-            eprintln!("{why}");
+        if !stuck.is_empty() {
+            eprintln!("{still_there}");
         }
         Err(Error::RankFailed {
             rank,

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
@@ -18,7 +18,8 @@ use crate::error::End;
 pub(super) struct Rank {
     pub index: usize,
     child: Child,
-    end: Option<End>,
+    /// How it ended; `None` while it runs.
+    pub end: Option<End>,
     /// Disconnected when everything that the rank wrote has been passed on.
     passed_on: Receiver<()>,
     /// Open for as long as a rank on another host may run.
@@ -34,17 +35,15 @@ impl Rank {
     ) -> Result<Self> {
         let log = || logs.open(index);
         let shown = index == 0;
-        // A progress bar needs the terminal itself: through a pipe it would not be drawn.
-        let terminal = shown && io::stderr().is_terminal();
+        let each = launch.ranks / launch.job.hosts.len().max(1);
         let mut command = Command::new(&launch.program);
         command
             .args(&launch.args)
             .env("WARPWEAVE_RANK", index.to_string())
             .env("WARPWEAVE_WORLD_SIZE", launch.ranks.to_string())
+            .env("WARPWEAVE_LOCAL_RANK", (index % each).to_string())
             .env("WARPWEAVE_STORE", &identity.store)
             .stdin(Stdio::null());
-        let each = launch.ranks / launch.job.hosts.len().max(1);
-        command.env("WARPWEAVE_LOCAL_RANK", (index % each).to_string());
         let mut command = match launch.job.hosts.get(index / each) {
             Some(host) => remote::command(host, &command)?,
             None => {
@@ -54,10 +53,11 @@ impl Rank {
         };
         command
             .stdout(if shown { Stdio::piped() } else { log()?.into() })
-            .stderr(match (shown, terminal) {
-                (true, true) => Stdio::inherit(),
-                (true, false) => Stdio::piped(),
-                (false, _) => log()?.into(),
+            .stderr(match shown {
+                // A progress bar needs the terminal itself: through a pipe it would not be drawn.
+                true if io::stderr().is_terminal() => Stdio::inherit(),
+                true => Stdio::piped(),
+                false => log()?.into(),
             })
             .process_group(0);
         die_with_parent(&mut command);
@@ -87,24 +87,21 @@ impl Rank {
     /// Calls `ended` in a thread once the process has ended. It stays a zombie until [`Rank::reap`], so that
     /// no other process gets its number and a signal for it.
     pub fn on_end(&self, ended: impl FnOnce() + Send + 'static) {
-        let pid = self.pid();
+        let pid = Pid::from_child(&self.child);
         thread::spawn(move || {
             let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
-            if let Some(pid) = pid {
-                // An error other than an interrupted call means that there is nothing left to wait for.
-                let _ = rustix::io::retry_on_intr(|| {
-                    rustix::process::waitid(WaitId::Pid(pid), options)
-                });
-            }
+            let wait = || rustix::process::waitid(WaitId::Pid(pid), options);
+            // An error other than an interrupted call means that there is nothing left to wait for.
+            let _ = rustix::io::retry_on_intr(wait);
             ended();
         });
     }
 
     /// Sends a signal to the rank and to what it started. After [`Rank::reap`] this does nothing.
     pub fn signal(&self, signal: Signal) {
-        if let (None, Some(pid)) = (self.end, self.pid()) {
+        if self.end.is_none() {
             // No such group: it has just ended, and the notice follows.
-            let _ = rustix::process::kill_process_group(pid, signal);
+            let _ = rustix::process::kill_process_group(Pid::from_child(&self.child), signal);
         }
     }
 
@@ -116,19 +113,10 @@ impl Rank {
         end
     }
 
-    /// How it ended; `None` while it runs.
-    pub fn end(&self) -> Option<End> {
-        self.end
-    }
-
     /// Waits until what the rank wrote has been passed on: at once after its end, unless a process that left
     /// the rank's group keeps the pipe open.
     pub fn drain(&self, limit: Duration) {
-        let _: std::result::Result<(), RecvTimeoutError> = self.passed_on.recv_timeout(limit);
-    }
-
-    fn pid(&self) -> Option<Pid> {
-        i32::try_from(self.child.id()).ok().and_then(Pid::from_raw)
+        let _ = self.passed_on.recv_timeout(limit);
     }
 }
 

@@ -72,11 +72,8 @@ mod tests {
         for word in ["plain", "two words", "it's", "$HOME `id` \\ \"x\"", ""] {
             let mut line = OsString::from("printf %s ");
             line.push(quoted(word.as_ref()));
-            let output = Command::new("/bin/sh")
-                .arg("-c")
-                .arg(line)
-                .output()
-                .unwrap();
+            let mut shell = Command::new("/bin/sh");
+            let output = shell.arg("-c").arg(line).output().unwrap();
             assert_eq!(String::from_utf8_lossy(&output.stdout), word);
         }
     }

@@ -51,7 +51,6 @@ pub(super) struct Supervisor {
     failures: Vec<(usize, End)>,
     /// Why the job is being ended before its time, unless a rank has failed first.
     reason: Option<Error>,
-    /// The folder of the logs.
     logs: PathBuf,
     state: State,
     /// When the next, harder state follows.
@@ -95,7 +94,7 @@ impl Supervisor {
     /// Runs the job to its end. Returns the ranks that failed before they got a signal; the one to name comes
     /// first.
     pub fn run(&mut self) -> Result<Vec<(usize, End)>> {
-        while self.ranks.iter().any(|rank| rank.end().is_none()) {
+        while self.ranks.iter().any(|rank| rank.end.is_none()) {
             match self.next() {
                 Some(Event::Ended(index)) => self.ended(index),
                 Some(Event::Signal(signal)) => self.asked_to_end(signal),
@@ -109,7 +108,7 @@ impl Supervisor {
 
     /// Passes on the last output and says which ranks are still there.
     pub fn finish(self) -> Vec<usize> {
-        for rank in self.ranks.iter().filter(|rank| rank.end().is_some()) {
+        for rank in self.ranks.iter().filter(|rank| rank.end.is_some()) {
             rank.drain(LAST_OUTPUT);
         }
         self.running()
@@ -179,7 +178,7 @@ impl Supervisor {
 
     fn enter(&mut self, state: State, signal: Option<Signal>) {
         if let Some(signal) = signal {
-            self.send(signal);
+            self.ranks.iter().for_each(|rank| rank.signal(signal));
         }
         self.state = state;
         self.until = match state {
@@ -190,14 +189,8 @@ impl Supervisor {
         };
     }
 
-    fn send(&self, signal: Signal) {
-        for rank in &self.ranks {
-            rank.signal(signal);
-        }
-    }
-
     fn running(&self) -> Vec<usize> {
-        let running = self.ranks.iter().filter(|rank| rank.end().is_none());
+        let running = self.ranks.iter().filter(|rank| rank.end.is_none());
         running.map(|rank| rank.index).collect()
     }
 }

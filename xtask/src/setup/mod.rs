@@ -1,4 +1,4 @@
-//! Provides the components of the toolchain.
+//! `cargo xtask setup`: puts a pinned, hash-checked toolchain into the target directory.
 //!
 //! A component is made in a staging folder next to its final folder and gets there by a rename, with its pins
 //! in a stamp. A run that is killed leaves staging folders, which the next run removes, but never half a
@@ -15,7 +15,7 @@ use fs_err as fs;
 use warpweave_nvcc::{Environment, Nvcc, layout};
 
 use crate::error::{Error, Result};
-use crate::process;
+use crate::{place, process};
 use pins::Component;
 pub use python::Python;
 
@@ -26,9 +26,27 @@ const STAGING: &str = ".staging-";
 const OWN_TOOLCHAIN: &str = "\nWithout it: install a CUDA toolkit 12.8 to 13.0 and name it with CUDA_HOME \
     (or its nvcc with WARPWEAVE_NVCC), and name a CUTLASS 4.2 checkout with WARPWEAVE_CUTLASS";
 
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    /// Also NCCL and cuBLASLt, for a GPU machine that has neither (1.5 GB of disk)
+    #[arg(long)]
+    runtime: bool,
+    /// Also cuobjdump and nvdisasm, to look at the machine code of kernels
+    #[arg(long)]
+    inspect: bool,
+}
+
+/// Provides the compiler, the CUTLASS headers and the components that were asked for. Skips what is there
+/// with the right pins.
+pub fn run(options: &Options) -> Result<()> {
+    let mut wanted = vec![&pins::CUDA, &pins::CUTLASS];
+    wanted.extend(options.runtime.then_some(&pins::RUNTIME));
+    wanted.extend(options.inspect.then_some(&pins::INSPECT));
+    provide(&place::toolchain(&place::workspace()?), &wanted)
+}
+
 /// Puts the wanted components into the folder `toolchain`, and prints where they are.
 pub fn provide(toolchain: &Path, wanted: &[&Component]) -> Result<()> {
-    let mut python = None;
     for component in wanted {
         let pins = component.requirements(std::env::consts::ARCH)?;
         let place = toolchain.join(component.name);
@@ -39,18 +57,14 @@ pub fn provide(toolchain: &Path, wanted: &[&Component]) -> Result<()> {
             fs::create_dir_all(toolchain)?;
             let lock = fs::File::create(toolchain.join(".lock"))?;
             if lock.file().try_lock().is_err() {
-                eprintln!(
-                    "waiting for another `cargo xtask setup` in {}",
-                    toolchain.display()
-                );
+                let shown = toolchain.display();
+                eprintln!("waiting for another `cargo xtask setup` in {shown}");
                 lock.file().lock()?;
             }
             if !is_there() {
                 remove_stale(toolchain)?;
-                let found = python.take();
-                let found = found.map_or_else(|| Python::with_pip(Python::candidates()), Ok)?;
-                make(toolchain, component, &pins, &found)?;
-                python = Some(found);
+                let python = Python::with_pip(Python::candidates())?;
+                make(toolchain, component, &pins, &python)?;
                 state = "provided";
             }
         }
@@ -73,8 +87,8 @@ impl Drop for Staging {
 fn make(toolchain: &Path, component: &Component, pins: &str, python: &Python) -> Result<()> {
     let folder = format!("{STAGING}{}-{}", component.name, std::process::id());
     let staging = Staging(toolchain.join(folder));
-    let (unpacked, ready) = (staging.0.join("unpacked"), staging.0.join("ready"));
-    unpack(python, &staging.0, component, pins, &unpacked)?;
+    let ready = staging.0.join("ready");
+    let unpacked = unpack(python, &staging.0, component, pins)?;
     assemble(component, &unpacked, &ready)?;
     fs::write(ready.join(STAMP), pins)?;
     let place = toolchain.join(component.name);
@@ -84,32 +98,27 @@ fn make(toolchain: &Path, component: &Component, pins: &str, python: &Python) ->
     Ok(fs::rename(&ready, place)?)
 }
 
-/// Has pip download the wheels from the index that it is configured for, check their hashes, and unpack them.
-/// It reports progress and what went wrong itself.
-fn unpack(
-    python: &Python,
-    staging: &Path,
-    component: &Component,
-    requirements: &str,
-    unpacked: &Path,
-) -> Result<()> {
-    let scratch = staging.join("scratch");
+/// Has pip download the wheels from the index that it is configured for, check their hashes, and unpack them
+/// into a folder of `staging`. It reports progress and what went wrong itself.
+fn unpack(python: &Python, staging: &Path, component: &Component, pins: &str) -> Result<PathBuf> {
+    let (unpacked, scratch) = (staging.join("unpacked"), staging.join("scratch"));
     fs::create_dir_all(&scratch)?;
     let list = staging.join("requirements.txt");
-    fs::write(&list, requirements)?;
+    fs::write(&list, pins)?;
     let options = "-m pip install --require-hashes --no-deps --only-binary=:all: --no-compile --no-input \
         --no-cache-dir --disable-pip-version-check --retries=2 --timeout=30";
     let mut command = python.command();
     command.args(options.split_whitespace()).arg("--target");
-    command.arg(unpacked).arg("-r").arg(&list);
+    command.arg(&unpacked).arg("-r").arg(&list);
     // What pip has of a wheel is removed with the rest, also when pip is killed.
     command.env("TMPDIR", &scratch);
     // Nothing comes into the system's Python, so nobody needs to be kept out of it.
     command.env("PIP_REQUIRE_VIRTUALENV", "0");
     let status = process::status(command.stdout(io::stderr()))?;
     if status.success() {
-        return Ok(());
+        return Ok(unpacked);
     }
+    let download: u64 = component.wheels.iter().map(|wheel| wheel.bytes).sum();
     let why = format!(
         "cannot download {}: pip failed with {status}, its message is above\n\
          - no connection, or no such version: check the network, and that pip's index mirrors the Python \
@@ -117,7 +126,7 @@ fn unpack(
          - hashes that do not match: what the index offers is not what is pinned, so do not use it\n\
          - no space: {} MB are needed; CARGO_TARGET_DIR moves the target directory{OWN_TOOLCHAIN}",
         component.name,
-        (component.download() + component.unpacked) / 1_000_000,
+        (download + component.unpacked) / 1_000_000,
     );
     Err(Error::Failed(why))
 }
@@ -146,11 +155,10 @@ fn assemble(component: &Component, unpacked: &Path, ready: &Path) -> Result<()> 
     }
     let mut missing = component.required.to_vec();
     missing.retain(|file| !ready.join(file).is_file());
+    let name = component.name;
     let unusable = |why| {
-        let name = component.name;
-        Error::Failed(format!(
-            "cannot make {name} of its wheels: {why}{OWN_TOOLCHAIN}"
-        ))
+        let text = format!("cannot make {name} of its wheels: {why}{OWN_TOOLCHAIN}");
+        Error::Failed(text)
     };
     if !missing.is_empty() {
         return Err(unusable(format!("they lack {}", missing.join(", "))));

@@ -18,11 +18,14 @@ pub struct Wheel {
 
 impl Wheel {
     /// The hash of the build for `architecture`, as [`std::env::consts::ARCH`] names it.
-    pub fn sha256(&self, architecture: &str) -> Option<&'static str> {
+    fn sha256(&self, architecture: &str) -> Result<&'static str> {
         match architecture {
-            "x86_64" => Some(self.x86_64),
-            "aarch64" => Some(self.aarch64),
-            _ => None,
+            "x86_64" => Ok(self.x86_64),
+            "aarch64" => Ok(self.aarch64),
+            _ => {
+                let why = format!("there are no pinned wheels for {architecture}{OWN_TOOLCHAIN}");
+                Err(Error::Failed(why))
+            }
         }
     }
 }
@@ -89,10 +92,7 @@ pub const CUTLASS: Component = Component {
     unpacked: 60_000_000,
     moves: &[
         ("cutlass_library/source/include", "include"),
-        (
-            "cutlass_library/source/tools/util/include",
-            "tools/util/include",
-        ),
+        ("cutlass_library/source/tools/util/include", "tools/util/include"),
     ],
     links: &[],
     required: &[
@@ -132,8 +132,7 @@ pub const RUNTIME: Component = Component {
     required: &["lib/libnccl.so.2", "lib/libcublasLt.so.13"],
 };
 
-/// The disassemblers. There are no wheels of them for CUDA 13.0; later ones read its
-/// code.
+/// The disassemblers. There are no wheels of them for CUDA 13.0; later ones read its code.
 #[rustfmt::skip]
 pub const INSPECT: Component = Component {
     name: layout::INSPECT,
@@ -185,26 +184,16 @@ pub const LINK: Component = Component {
 };
 
 impl Component {
-    pub fn download(&self) -> u64 {
-        self.wheels.iter().map(|wheel| wheel.bytes).sum()
-    }
-
     /// The requirements file that pip is given: every wheel by version and hash.
     ///
     /// It is also the component's stamp: a folder with this text was made with these pins.
     pub fn requirements(&self, architecture: &str) -> Result<String> {
         let line = |wheel: &Wheel| {
+            let Wheel { name, version, .. } = wheel;
             let hash = wheel.sha256(architecture)?;
-            Some(format!(
-                "{}=={} --hash=sha256:{hash}\n",
-                wheel.name, wheel.version
-            ))
+            Ok(format!("{name}=={version} --hash=sha256:{hash}\n"))
         };
-        let lines: Option<String> = self.wheels.iter().map(line).collect();
-        lines.ok_or_else(|| {
-            let why = format!("there are no pinned wheels for {architecture}{OWN_TOOLCHAIN}");
-            Error::Failed(why)
-        })
+        self.wheels.iter().map(line).collect()
     }
 }
 
@@ -234,10 +223,8 @@ mod tests {
     #[test]
     fn requirements_pin_version_and_hash() {
         let text = CUTLASS.requirements("aarch64").unwrap();
-        assert!(
-            text.starts_with("nvidia-cutlass==4.2.0.0 --hash=sha256:f9599ada"),
-            "{text}"
-        );
+        let expected = "nvidia-cutlass==4.2.0.0 --hash=sha256:f9599ada";
+        assert!(text.starts_with(expected), "{text}");
         let lines = CUDA.requirements("x86_64").unwrap().lines().count();
         assert_eq!(lines, CUDA.wheels.len());
         assert!(CUDA.requirements("riscv64").is_err());

@@ -1,6 +1,6 @@
 //! The Python that downloads and unpacks wheels, and the one that has PyTorch.
 
-use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use super::OWN_TOOLCHAIN;
@@ -9,24 +9,24 @@ use crate::process;
 
 /// A Python, by the name of its program.
 #[derive(Debug)]
-pub struct Python(OsString);
+pub struct Python(pub PathBuf);
 
 impl Python {
     /// Where to look: at `WARPWEAVE_PYTHON` if it is set, else at `python3` and `python`.
-    pub fn candidates() -> Vec<OsString> {
+    pub fn candidates() -> Vec<PathBuf> {
         match std::env::var_os("WARPWEAVE_PYTHON").filter(|name| !name.is_empty()) {
-            Some(named) => vec![named],
+            Some(named) => vec![named.into()],
             None => vec!["python3".into(), "python".into()],
         }
     }
 
     /// The first of `candidates` that has PyTorch with symmetric memory.
-    pub fn with_torch(candidates: Vec<OsString>) -> Result<Self> {
+    pub fn with_torch(candidates: Vec<PathBuf>) -> Result<Self> {
         let tried = listed(&candidates);
         let has_torch = |python: &Self| python.runs("import torch.distributed._symmetric_memory");
         let found = candidates.into_iter().map(Self).find(has_torch);
         found.ok_or_else(|| {
-            Error::failed(format!(
+            Error::Failed(format!(
                 "--peers torch: no Python with a PyTorch that has symmetric memory (tried {tried}): \
                  install PyTorch 2.6 or newer there, name another Python with WARPWEAVE_PYTHON, or give \
                  figures that were measured before, by --peers FILE"
@@ -35,16 +35,13 @@ impl Python {
     }
 
     /// The first that has pip.
-    pub fn with_pip(candidates: Vec<OsString>) -> Result<Self> {
+    pub fn with_pip(candidates: Vec<PathBuf>) -> Result<Self> {
         let tried = listed(&candidates);
         let is_recent =
             |python: &Self| python.runs("import sys; sys.exit(sys.version_info < (3, 8))");
-        let mut recent = candidates
-            .into_iter()
-            .map(Self)
-            .filter(is_recent)
-            .peekable();
-        let python = recent.peek().map(Self::name);
+        let recent = candidates.into_iter().map(Self).filter(is_recent);
+        let mut recent = recent.peekable();
+        let python = recent.peek().map(|python| python.0.display().to_string());
         recent.find(|python| python.runs("import pip")).ok_or_else(|| {
             let why = match python {
                 Some(python) => format!(
@@ -59,14 +56,6 @@ impl Python {
         })
     }
 
-    pub fn name(&self) -> String {
-        self.program().to_string_lossy().into_owned()
-    }
-
-    pub fn program(&self) -> &OsStr {
-        &self.0
-    }
-
     pub fn command(&self) -> Command {
         let mut command = Command::new(&self.0);
         command.stdin(Stdio::null());
@@ -79,7 +68,7 @@ impl Python {
     }
 }
 
-fn listed(programs: &[OsString]) -> String {
+fn listed(programs: &[PathBuf]) -> String {
     let names: Vec<_> = programs.iter().map(|name| name.to_string_lossy()).collect();
     names.join(", ")
 }

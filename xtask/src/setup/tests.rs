@@ -24,11 +24,8 @@ esac
     script(&path, &body);
     let toolchain = root.path().join("toolchain");
     fs::create_dir(&toolchain).unwrap();
-    (
-        root,
-        toolchain,
-        Python::with_pip(vec![path.into()]).unwrap(),
-    )
+    let python = Python::with_pip(vec![path]).unwrap();
+    (root, toolchain, python)
 }
 
 /// The message of a download or a wheel that fails so.
@@ -50,11 +47,8 @@ fn a_stamped_component_needs_nothing() {
     let pins = CUTLASS.requirements(std::env::consts::ARCH).unwrap();
     fs::write(there.join(STAMP), pins).unwrap();
     provide(root.path(), &[&CUTLASS]).unwrap();
-    assert_eq!(
-        entries(root.path()),
-        [CUTLASS.name],
-        "not even the lock was taken"
-    );
+    // Not even the lock was taken.
+    assert_eq!(entries(root.path()), [CUTLASS.name]);
 }
 
 #[test]
@@ -72,11 +66,8 @@ fn a_component_is_made_of_what_pip_unpacks() {
     fs::create_dir(&made).unwrap();
     fs::write(made.join("old"), "").unwrap();
     make(&toolchain, &CUTLASS, "the pins", &python).unwrap();
-    assert_eq!(
-        entries(&toolchain),
-        [CUTLASS.name],
-        "the staging folder is gone"
-    );
+    // The staging folder is gone.
+    assert_eq!(entries(&toolchain), [CUTLASS.name]);
     assert!(!made.join("old").exists());
     let licence = "licenses/nvidia_cutlass-4.2.0.0/LICENSE.txt";
     for file in CUTLASS.required.iter().chain(&[licence]) {
@@ -111,7 +102,7 @@ fn a_missing_python_and_a_missing_pip_differ() {
     script(&path, "case \"$*\" in *pip*) exit 1;; esac");
     for (program, expected) in [("absent", "no Python 3.8"), ("bare", "has no pip")] {
         let path = root.path().join(program);
-        let message = Python::with_pip(vec![path.into()]).unwrap_err().to_string();
+        let message = Python::with_pip(vec![path]).unwrap_err().to_string();
         assert!(message.contains(expected), "{message}");
     }
 }

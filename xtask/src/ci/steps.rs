@@ -14,7 +14,7 @@ use crate::place::{self, PROFILE};
 /// The line of the step whose tests are counted.
 pub const TESTS: &str = "xtask test --device host";
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Step {
     pub name: &'static str,
     /// A command of `cargo`, of `xtask` or of `rustup`.
@@ -33,10 +33,7 @@ impl Step {
         Self {
             name,
             line,
-            env: Vec::new(),
-            needs: None,
-            by_name: false,
-            background: false,
+            ..Self::default()
         }
     }
 
@@ -52,16 +49,14 @@ impl Step {
 
     /// The command for a shell in the workspace's root.
     pub fn line(&self) -> String {
-        let env = self
-            .env
-            .iter()
-            .map(|(name, value)| format!("{name}='{value}' "));
-        let cargo = if self.line.starts_with("xtask") {
-            "cargo "
-        } else {
-            ""
-        };
-        format!("{}{cargo}{}", env.collect::<String>(), self.line)
+        let mut line = String::new();
+        for (name, value) in &self.env {
+            line += &format!("{name}='{value}' ");
+        }
+        if self.line.starts_with("xtask") {
+            line += "cargo ";
+        }
+        line + self.line
     }
 
     pub fn command(&self, root: &Path, xtask: &Path) -> Command {
@@ -111,7 +106,6 @@ pub fn checked(root: &Path) -> PathBuf {
     place::target_directory(root).join("checked")
 }
 
-/// The steps, in their order.
 #[rustfmt::skip]
 pub fn steps() -> Vec<Step> {
     let step = Step::new;
@@ -189,15 +183,9 @@ mod tests {
         for step in steps() {
             let line = step.line();
             // RUSTFLAGS change every package; another profile has a folder of its own.
-            assert!(
-                !line.contains("RUSTFLAGS") && !line.contains("--release"),
-                "{line}"
-            );
-            assert_eq!(
-                line.contains("--features"),
-                line.contains(CUDA_FEATURES),
-                "{line}"
-            );
+            let has = |text: &str| line.contains(text);
+            assert!(!has("RUSTFLAGS") && !has("--release"), "{line}");
+            assert_eq!(has("--features"), has(CUDA_FEATURES), "{line}");
         }
     }
 
@@ -211,11 +199,9 @@ mod tests {
 
     #[test]
     fn the_toolchain_of_rust_version_is_named_in_full() {
-        let step = steps()
-            .into_iter()
-            .find(|step| step.name == "msrv")
-            .unwrap();
+        let steps = steps();
+        let msrv = steps.iter().find(|step| step.name == "msrv").unwrap();
         assert_eq!(msrv!().split('.').count(), 3);
-        assert!(step.line().contains(concat!("rustup run ", msrv!())));
+        assert!(msrv.line.contains(concat!("rustup run ", msrv!())));
     }
 }

@@ -8,15 +8,13 @@ use std::time::Instant;
 
 use fs_err::{self as fs, File};
 
-use super::test;
 use crate::device::{Asked, Wanted};
 use crate::error::{Error, Result};
 use crate::harness::Counts;
-use crate::place;
-use crate::process;
+use crate::{place, process, test};
 use steps::{Step, TESTS, steps};
 
-#[derive(Debug, Default, clap::Args)]
+#[derive(Debug, clap::Args)]
 pub struct Options {
     /// Only these steps, separated by commas [default: all but those that `--list` marks as run by name only]
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
@@ -125,21 +123,24 @@ impl Background {
     fn finish(mut self) -> Result<Done> {
         println!("\n---- background, until its end");
         let status = self.timed(Child::wait)?;
-        let began = (self.began, cpu_seconds() - self.cpu);
         let text = String::from_utf8_lossy(&fs::read(self.log)?).into_owned();
         print!("{text}");
         let failure = (!status.success()).then(|| status.to_string());
         // Its last line counts what it did not leave out.
         let last = text.lines().last().unwrap_or_default();
-        let passed = last
-            .split_once(" passed")
-            .and_then(|(number, _)| number.parse().ok());
-        let passed = passed.unwrap_or(0);
+        let passed = last.split_once(" passed");
+        let passed = passed.and_then(|(number, _)| number.parse().ok());
         let counts = Counts {
-            passed,
+            passed: passed.unwrap_or(0),
             ..Counts::of_one(failure.is_some())
         };
-        Ok(Done::new(BACKGROUND, began, failure, Some(counts)))
+        Ok(Done {
+            name: BACKGROUND,
+            failure,
+            counts: Some(counts),
+            seconds: self.began.elapsed().as_secs_f64(),
+            cpu: self.cpu,
+        })
     }
 }
 
@@ -148,25 +149,31 @@ const BACKGROUND: &str = "background";
 
 /// Runs the command of a step; the tests of the workspace, on the host, are counted.
 fn execute(step: &Step, xtask: &Path, root: &Path) -> Result<Done> {
-    let began = (Instant::now(), cpu_seconds());
-    if step.line != TESTS {
-        let status = process::status(&mut step.command(root, xtask))?;
-        let failure = (!status.success()).then(|| status.to_string());
-        return Ok(Done::new(step.name, began, failure, None));
-    }
-    let asked = Asked {
-        device: Wanted::Host,
-        ranks: None,
-    };
-    let (failure, counts) = match test::tests(asked, test::LIMIT) {
-        Ok(counts) if counts.failed == 0 => (None, Some(counts)),
-        Ok(counts) => {
-            let (failed, names) = (counts.failed, counts.names.join(", "));
-            (Some(format!("{failed} failures: {names}")), Some(counts))
+    let (began, cpu) = (Instant::now(), cpu_seconds());
+    let (failure, counts) = if step.line == TESTS {
+        let asked = Asked {
+            device: Wanted::Host,
+            ranks: None,
+        };
+        match test::tests(asked, test::LIMIT) {
+            Ok(counts) => {
+                let (failed, names) = (counts.failed, counts.names.join(", "));
+                let failure = (failed > 0).then(|| format!("{failed} failures: {names}"));
+                (failure, Some(counts))
+            }
+            Err(error) => (Some(error.to_string()), None),
         }
-        Err(error) => (Some(error.to_string()), None),
+    } else {
+        let status = process::status(&mut step.command(root, xtask))?;
+        ((!status.success()).then(|| status.to_string()), None)
     };
-    Ok(Done::new(step.name, began, failure, counts))
+    Ok(Done {
+        name: step.name,
+        failure,
+        counts,
+        seconds: began.elapsed().as_secs_f64(),
+        cpu: cpu_seconds() - cpu,
+    })
 }
 
 struct Done {
@@ -176,23 +183,6 @@ struct Done {
     seconds: f64,
     /// CPU seconds of all its processes. On a busy machine they say more than the elapsed time.
     cpu: f64,
-}
-
-impl Done {
-    fn new(
-        name: &'static str,
-        (began, cpu): (Instant, f64),
-        failure: Option<String>,
-        counts: Option<Counts>,
-    ) -> Self {
-        Self {
-            name,
-            failure,
-            counts,
-            seconds: began.elapsed().as_secs_f64(),
-            cpu: cpu_seconds() - cpu,
-        }
-    }
 }
 
 /// CPU seconds of all child processes that have been waited for, and of theirs.
@@ -233,12 +223,12 @@ fn summarise(steps: &[Step], done: &[Done]) -> Result<()> {
     println!();
     for step in done {
         let word = step.failure.as_ref().map_or("passed", |_| "FAILED");
-        let counts = step.counts.as_ref().map(|counts| format!("  {counts}"));
-        let counts = counts.unwrap_or_default();
-        let Done {
-            name, seconds, cpu, ..
-        } = step;
-        println!("{name:<18} {word} {seconds:>7.1} s {cpu:>7.1} s CPU{counts}");
+        let (name, seconds, cpu) = (step.name, step.seconds, step.cpu);
+        print!("{name:<18} {word} {seconds:>7.1} s {cpu:>7.1} s CPU");
+        match &step.counts {
+            Some(counts) => println!("  {counts}"),
+            None => println!(),
+        }
         let one = || Counts::of_one(step.failure.is_some());
         all += step.counts.clone().unwrap_or_else(one);
     }
@@ -261,7 +251,6 @@ fn summarise(steps: &[Step], done: &[Done]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     #[test]
     fn steps_are_chosen_by_name() {
@@ -276,10 +265,9 @@ mod tests {
         let skipped = names(&[], &["setup"], false).unwrap();
         assert_eq!(skipped.len(), all.len() - 1);
         let message = names(&["dcos"], &[], false).unwrap_err().to_string();
-        assert!(
-            message.contains("dcos") && message.contains("clippy"),
-            "{message}"
-        );
+        for part in ["dcos", "clippy"] {
+            assert!(message.contains(part), "{message}");
+        }
         // A long step is listed, and run by its name alone.
         assert!(!all.contains(&"candle"));
         assert_eq!(names(&["candle"], &[], false).unwrap(), ["candle"]);
@@ -288,10 +276,9 @@ mod tests {
 
     #[test]
     fn what_a_step_needs_is_looked_for() {
-        let here = Path::new(".");
-        assert!(succeeds("true", here));
-        assert!(!succeeds("false", here));
-        assert!(!succeeds("no-such-program-anywhere", here));
+        for (probe, expected) in [("true", true), ("false", false), ("no-such-program", false)] {
+            assert_eq!(succeeds(probe, Path::new(".")), expected, "{probe}");
+        }
     }
 
     #[test]
@@ -300,10 +287,8 @@ mod tests {
         let target = place::target_directory(root.path());
         for (script, failure) in [("exit 7", Some("exit status: 7")), ("sleep 0.2", None)] {
             let program = root.path().join("xtask");
-            crate::process::tests::script(
-                &program,
-                &format!("echo $* >&2; echo 5 passed, 0 failed; {script}"),
-            );
+            let script = format!("echo $* >&2; echo 5 passed, 0 failed; {script}");
+            process::tests::script(&program, &script);
             let all = steps();
             let some: Vec<_> = all.iter().filter(|step| step.background).take(2).collect();
             let mut checks = Background::start(&some, &program, root.path()).unwrap();
@@ -313,10 +298,8 @@ mod tests {
             let done = checks.finish().unwrap();
             assert_eq!(done.failure.as_deref(), failure);
             let counts = done.counts.unwrap();
-            assert_eq!(
-                (counts.passed, counts.failed),
-                (5, usize::from(failure.is_some()))
-            );
+            assert_eq!(counts.passed, 5);
+            assert_eq!(counts.failed, usize::from(failure.is_some()));
             assert!(failure.is_some() || done.seconds >= 0.2);
             let log = fs::read_to_string(target.join("warpweave/ci/background.log")).unwrap();
             assert_eq!(log, "ci --only msrv,semver\n5 passed, 0 failed\n");
@@ -333,8 +316,13 @@ mod tests {
 
     #[test]
     fn a_failing_step_fails_the_checks() {
-        let began = Instant::now() - Duration::from_secs(1);
-        let done = |failure| Done::new("test", (began, 0.0), failure, None);
+        let done = |failure| Done {
+            name: "test",
+            failure,
+            counts: None,
+            seconds: 1.0,
+            cpu: 0.0,
+        };
         assert!(summarise(&[], &[done(None), done(None)]).is_ok());
         let failed = summarise(&steps(), &[done(None), done(Some("1 failures".into()))]);
         assert!(matches!(failed, Err(Error::Reported)));

@@ -52,48 +52,37 @@ pub struct Compare {
     baselines: Option<PathBuf>,
 }
 
-impl Compare {
-    fn arguments(&self, baselines: PathBuf) -> Vec<OsString> {
-        let folder = self.baselines.clone().unwrap_or(baselines);
-        let mut args: Vec<OsString> = vec!["--baselines".into(), folder.into()];
-        if let Some(threshold) = &self.threshold {
-            args.extend(["--threshold".into(), threshold.clone()]);
-        }
-        args.extend(["--".into(), self.old.clone(), self.new.clone()]);
-        args
-    }
-}
-
 /// Becomes `warpweave plan` with the same arguments. No device is touched, so no device code is built.
 pub fn plan(options: &Arguments) -> Result<()> {
     let program = Place::find()?.warpweave(false)?;
-    become_program(program, "plan", options.args.clone())
+    become_program(program, "plan", &options.args)
 }
 
 /// Becomes `warpweave-report report` with the same arguments.
 pub fn report(options: &Arguments) -> Result<()> {
-    become_program(Place::find()?.report()?, "report", options.args.clone())
+    become_program(Place::find()?.report()?, "report", &options.args)
 }
 
 /// Becomes `warpweave-report compare`. A comparison that cannot be made is an error in usage, since status 1
 /// is a verdict.
 pub fn compare(options: &Compare) -> Result<()> {
     let place = Place::find()?;
-    let args = options.arguments(place.results("baselines"));
-    let started = place
-        .report()
-        .and_then(|program| become_program(program, "compare", args));
+    let default = place.results("baselines");
+    let folder = options.baselines.clone().unwrap_or(default);
+    let mut args = vec!["--baselines".into(), folder.into()];
+    if let Some(threshold) = &options.threshold {
+        args.extend(["--threshold".into(), threshold.clone()]);
+    }
+    args.extend(["--".into(), options.old.clone(), options.new.clone()]);
+    let program = place.report();
+    let started = program.and_then(|program| become_program(program, "compare", &args));
     started.map_err(|error| Error::usage(error.to_string()))
 }
 
 /// Starts `warpweave timeline` on every rank.
 pub fn timeline(options: &Timeline) -> Result<()> {
-    start(
-        "timeline",
-        options.asked,
-        &options.job,
-        options.args.clone(),
-    )
+    let Timeline { asked, job, args } = options;
+    start("timeline", *asked, job, args.clone())
 }
 
 /// Runs a command of `warpweave` on every rank.
@@ -128,7 +117,7 @@ pub fn launch(
 }
 
 /// Returns only if the program cannot be started.
-fn become_program(program: PathBuf, command: &str, args: Vec<OsString>) -> Result<()> {
+fn become_program(program: PathBuf, command: &str, args: &[OsString]) -> Result<()> {
     let source = Command::new(&program).arg(command).args(args).exec();
     Err(Error::not_started(program)(source))
 }

@@ -5,6 +5,7 @@
 //! all of them except libcuda, which comes with the driver: a stub replaces it. The program is linked,
 //! not run.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
@@ -43,29 +44,23 @@ pub fn run() -> Result<()> {
 fn bindings(root: &Path) -> Result<String> {
     let mut command = MetadataCommand::new();
     let metadata = command.manifest_path(root.join(MANIFEST)).exec();
-    let packages = metadata
-        .map_err(|error| Error::failed(error.to_string()))?
-        .packages;
-    let cudarc = packages.iter().find(|package| *package.name == "cudarc");
-    let cudarc =
-        cudarc.ok_or_else(|| Error::failed(format!("{MANIFEST} does not depend on cudarc")))?;
+    let metadata = metadata.map_err(|error| Error::Failed(error.to_string()))?;
+    let mut packages = metadata.packages.iter();
+    let Some(cudarc) = packages.find(|package| *package.name == "cudarc") else {
+        let why = format!("{MANIFEST} does not depend on cudarc");
+        return Err(Error::Failed(why));
+    };
     let path = cudarc.manifest_path.with_file_name("src/driver/sys/mod.rs");
     Ok(fs::read_to_string(path)?)
 }
 
 /// The functions of libcuda that `bindings` declare, each once.
-fn functions(bindings: &str) -> Vec<&str> {
-    let mut names: Vec<_> = bindings
-        .split("fn cu")
-        .skip(1)
-        .filter_map(|rest| rest.split_once('('))
-        .map(|(name, _)| name)
-        // `fn culib()` is cudarc's own.
-        .filter(|name| name.starts_with(|c: char| c.is_ascii_uppercase()))
-        .collect();
-    names.sort_unstable();
-    names.dedup();
-    names
+fn functions(bindings: &str) -> BTreeSet<&str> {
+    let declared = bindings.split("fn cu").skip(1);
+    let names = declared.filter_map(|rest| Some(rest.split_once('(')?.0));
+    // `fn culib()` is cudarc's own.
+    let is_cuda = |name: &&str| name.starts_with(|c: char| c.is_ascii_uppercase());
+    names.filter(is_cuda).collect()
 }
 
 /// Makes a libcuda in `folder` that has the functions of `bindings` and does nothing, to be linked and never
@@ -73,10 +68,9 @@ fn functions(bindings: &str) -> Vec<&str> {
 fn stub(bindings: &str, folder: &Path) -> Result<()> {
     fs::create_dir_all(folder)?;
     let source = folder.join("libcuda.c");
-    let text = functions(bindings)
-        .into_iter()
-        .map(|name| format!("void cu{name}(void) {{}}\n"));
-    fs::write(&source, text.collect::<String>())?;
+    let empty = |name| format!("void cu{name}(void) {{}}\n");
+    let text: String = functions(bindings).into_iter().map(empty).collect();
+    fs::write(&source, text)?;
     let mut command = Command::new("cc");
     command.args(["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o"]);
     command.arg(folder.join("libcuda.so")).arg(&source);
@@ -92,6 +86,6 @@ mod tests {
         let bindings = "pub unsafe fn cuInit(Flags: u32) -> CUresult {\n unsafe extern \"C\" {\n fn \
             cuInit(Flags: u32) -> CUresult;\n}}\npub unsafe fn cuMemAlloc_v2(p: *mut u64)\npub unsafe \
             fn culib() -> &'static L";
-        assert_eq!(functions(bindings), ["Init", "MemAlloc_v2"]);
+        assert_eq!(functions(bindings), BTreeSet::from(["Init", "MemAlloc_v2"]));
     }
 }

@@ -14,7 +14,7 @@ use crate::bundle::Bundle;
 use crate::cargo::{self, CUDA_FEATURES};
 use crate::device::{Asked, Chosen};
 use crate::error::{Error, Result};
-use crate::harness::{self, Conditions, Counts, TestProgram};
+use crate::harness::{self, Conditions, Counts, Out, TestProgram};
 use crate::place::{self, Place};
 use crate::process;
 
@@ -88,15 +88,12 @@ fn workspace(root: &Path, chosen: Chosen, conditions: &Conditions) -> Result<Cou
     let programs: Vec<_> = made.map(TestProgram::of).collect();
 
     let mut documentation = cargo::command(root, &args);
-    documentation
-        .args(["--doc", "--no-fail-fast"])
-        .stdin(Stdio::null());
+    documentation.args(["--doc", "--no-fail-fast"]);
+    documentation.stdin(Stdio::null());
     let mut runs = vec![(String::from("documentation"), documentation)];
-    runs.extend(
-        programs
-            .iter()
-            .map(|program| (program.name(), program.command(&[]))),
-    );
+    for program in &programs {
+        runs.push((program.name(), program.command(&[])));
+    }
     let rank = |name: &str| LONGEST.iter().position(|long| name.starts_with(long));
     runs.sort_by_key(|(name, _)| rank(name).unwrap_or(LONGEST.len()));
     for (_, command) in &mut runs {
@@ -106,7 +103,7 @@ fn workspace(root: &Path, chosen: Chosen, conditions: &Conditions) -> Result<Cou
     let mut counts = at_once(runs, &logs, conditions.out)?;
 
     if chosen.cuda {
-        let gpu = on_gpus(programs.into_iter(), &["--ignored"], conditions)?;
+        let gpu = on_gpus(&programs, "--ignored", conditions)?;
         // The run on the host counted them as skipped.
         counts.skipped = counts.skipped.saturating_sub(gpu.passed + gpu.failed);
         counts += gpu;
@@ -133,11 +130,7 @@ const AT_ONCE: usize = 4;
 /// Runs the named commands, two more at once than there are processors, up to [`AT_ONCE`]: many tests wait
 /// for a deadline or another process. Each writes to a file in `logs`, which is passed on as a whole when the
 /// command has ended.
-fn at_once(
-    runs: Vec<(String, Command)>,
-    logs: &Path,
-    out: fn() -> Box<dyn Write>,
-) -> Result<Counts> {
+fn at_once(runs: Vec<(String, Command)>, logs: &Path, out: Out) -> Result<Counts> {
     fs::create_dir_all(logs)?;
     let (queue, out) = (Mutex::new(runs.into_iter()), Mutex::new(out));
     let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
@@ -183,16 +176,12 @@ fn bundled(bundle: &Bundle, chosen: Chosen, conditions: &Conditions) -> Result<C
              no device code",
         ));
     }
-    on_gpus(bundle.tests(), &["--include-ignored"], conditions)
+    on_gpus(&bundle.tests(), "--include-ignored", conditions)
 }
 
 /// Runs the programs that have tests for GPUs, and in each one test at a time: they share the GPUs.
-fn on_gpus(
-    programs: impl Iterator<Item = TestProgram>,
-    which: &[&str],
-    conditions: &Conditions,
-) -> Result<Counts> {
-    let args = [which, &["--test-threads", "1"]].concat();
+fn on_gpus(programs: &[TestProgram], which: &str, conditions: &Conditions) -> Result<Counts> {
+    let args = [which, "--test-threads", "1"];
     let mut counts = Counts::default();
     for program in programs {
         let tests = program.device_tests()?.len();
@@ -222,21 +211,19 @@ mod tests {
         };
         // What each starts holds its output open after its end.
         let result = |result: &str| format!("sleep 60 & echo 'test result: {result}; 0 measured'");
+        let good = result("ok. 2 passed; 0 failed; 1 ignored");
+        let bad = result("FAILED. 3 passed; 1 failed; 0 ignored");
         let runs = vec![
-            shell("one unit", &result("ok. 2 passed; 0 failed; 1 ignored")),
-            shell(
-                "two unit",
-                &(result("FAILED. 3 passed; 1 failed; 0 ignored") + "; exit 101"),
-            ),
+            shell("one unit", &good),
+            shell("two unit", &format!("{bad}; exit 101")),
             shell("three unit", "kill -SEGV $$"),
         ];
         let began = Instant::now();
         let counts = at_once(runs, folder.path(), || Box::new(io::sink())).unwrap();
         assert!(began.elapsed() < Duration::from_secs(30));
         assert_eq!((counts.passed, counts.failed, counts.skipped), (5, 2, 1));
-        let [name] = &counts.names[..] else {
-            panic!("{counts:?}")
-        };
+        assert_eq!(counts.names.len(), 1, "{counts:?}");
+        let name = &counts.names[0];
         assert!(name.starts_with("three unit: signal: 11"), "{name}");
         assert!(folder.path().join("two-unit.log").is_file());
     }
@@ -266,19 +253,15 @@ mod tests {
                  echo $* $WARPWEAVE_TEST_DEVICE >{target}.args\necho 'test result: {result}; 0 measured'\n\
                  case '{result}' in ok*) exit 0;; esac; exit 101\n"
             );
-            crate::process::tests::script(&folder.path().join(target), &script);
             TestProgram {
-                package: "gemm".into(),
-                target: target.into(),
                 path: target.into(),
-                folder: Default::default(),
+                folder: "".into(),
+                ..harness::tests::shell(folder.path(), target, &script)
             }
         });
-        let manifest = crate::bundle::Manifest::new(vec!["nvcc".into()], programs.into());
-        manifest.write(folder.path()).unwrap();
+        Bundle::write(folder.path(), vec!["nvcc".into()], programs.into()).unwrap();
         let bundle = Bundle::in_folder(folder.path()).unwrap().unwrap();
         assert!(bundle.has_device_code());
-        assert_eq!(bundle.warpweave(), folder.path().join("bin/warpweave"));
         let conditions = Conditions {
             env: environment(on(true), None),
             limit: LIMIT,
@@ -288,6 +271,5 @@ mod tests {
         assert_eq!((counts.passed, counts.failed, counts.skipped), (5, 1, 0));
         let args = fs::read_to_string(folder.path().join("good.args")).unwrap();
         assert_eq!(args, "--include-ignored --test-threads 1 cuda\n");
-        assert!(bundled(&bundle, on(false), &conditions).is_err());
     }
 }

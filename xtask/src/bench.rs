@@ -1,0 +1,327 @@
+//! `cargo xtask bench`: one suite on all ranks, or with `--all DIR` all suites, which the owner of a machine
+//! runs first and sends back.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use fs_err as fs;
+
+use crate::device::Asked;
+use crate::error::{Error, Result};
+use crate::launch::JobOptions;
+use crate::place::Place;
+use crate::setup::Python;
+use crate::{doctor, peers, process, warpweave};
+
+#[derive(Clone, Debug, clap::Args)]
+#[command(
+    after_help = "All other options are those of `warpweave bench`: cargo xtask bench -- --help"
+)]
+pub struct Options {
+    #[command(flatten)]
+    asked: Asked,
+    /// The suite, see --list [default: the main one]
+    #[arg(long)]
+    suite: Option<String>,
+    /// All suites, one after another, into this folder: their reports, a page of all, and what the machine
+    /// is. The suite `quick` comes first, which checks every kernel on small data; if it fails, nothing is
+    /// timed
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["suite", "list"])]
+    all: Option<PathBuf>,
+    /// PyTorch's operators as more rows: `torch` times them first, on the same problems and GPUs; a file has
+    /// the figures of an earlier run
+    #[arg(long, value_name = "torch|FILE")]
+    peers: Option<PathBuf>,
+    /// List the suites and implementations and run nothing
+    #[arg(long)]
+    list: bool,
+    /// Keep the results, if all are right, as the baseline of this name, for `compare`
+    #[arg(long, value_name = "NAME")]
+    save_baseline: Option<OsString>,
+    /// The folder of the baselines [default: target/warpweave/baselines]
+    #[arg(long, value_name = "DIR")]
+    baselines: Option<PathBuf>,
+    #[command(flatten)]
+    job: JobOptions,
+    /// More options for the program that runs on every rank
+    #[arg(last = true, value_name = "OPTIONS")]
+    more: Vec<OsString>,
+}
+
+/// The suite without communication, which measures one device.
+const OF_ONE_RANK: &str = "gemm";
+/// The suite that checks every kernel on small data.
+const FIRST: &str = "quick";
+
+impl Options {
+    /// Where to run, as the options or the suite ask.
+    fn asked(&self) -> Asked {
+        let is_of_one = self.suite.as_deref() == Some(OF_ONE_RANK);
+        Asked {
+            ranks: self.asked.ranks.or(is_of_one.then_some(1)),
+            ..self.asked
+        }
+    }
+
+    /// Whether PyTorch is to be timed. Any other value of `--peers` is a file.
+    fn wants_torch(&self) -> bool {
+        self.peers.as_deref() == Some(Path::new("torch"))
+    }
+
+    /// The options for every rank.
+    fn arguments(&self, baselines: PathBuf) -> Vec<OsString> {
+        let mut args: Vec<OsString> = Vec::new();
+        if let Some(suite) = &self.suite {
+            args.extend(["--suite".into(), suite.into()]);
+        }
+        if let Some(file) = self.peers.as_ref().filter(|_| !self.wants_torch()) {
+            args.extend(["--peers".into(), file.into()]);
+        }
+        if let Some(name) = &self.save_baseline {
+            let folder = self.baselines.clone().unwrap_or(baselines);
+            args.extend(["--save-baseline".into(), name.clone()]);
+            args.extend(["--baselines".into(), folder.into()]);
+        }
+        args.extend(self.more.iter().cloned());
+        args
+    }
+}
+
+/// Measures one suite or all.
+pub fn run(options: &Options) -> Result<()> {
+    let place = Place::find()?;
+    match &options.all {
+        Some(folder) => all(options, &place, folder),
+        None => measure(options, &place),
+    }
+}
+
+/// Measures all suites into `folder`. One that fails does not keep the others from being measured, unless it
+/// is the first.
+fn all(options: &Options, place: &Place, folder: &Path) -> Result<()> {
+    fs::create_dir_all(folder)?;
+    let program = place.warpweave(place.choose(options.asked)?.cuda)?;
+    fs::write(folder.join("machine.txt"), doctor::examine().to_string())?;
+    let mut failed = Vec::new();
+    for suite in suites(&program)? {
+        eprintln!("==== {suite}");
+        let file = folder.join(&suite).with_extension("json");
+        let mut one = options.clone();
+        one.more.extend(["--json".into(), file.into()]);
+        one.suite = Some(suite.clone());
+        let mut end = measure(&one, place);
+        if let (Err(Error::Usage(why)), true) = (&end, one.peers.is_some()) {
+            // A suite of which PyTorch has nothing refuses its figures.
+            eprintln!("{suite} without figures of others: {why}");
+            one.peers = None;
+            end = measure(&one, place);
+        }
+        match end {
+            Ok(()) => {}
+            Err(error @ (Error::Interrupted(_) | Error::Usage(_))) => return Err(error),
+            Err(error) if suite == FIRST => {
+                return Err(Error::Failed(format!(
+                    "{error}\nsuite {FIRST}, which checks every kernel on small data, failed: nothing was \
+                     timed. {} says which row is wrong",
+                    folder.display()
+                )));
+            }
+            Err(error) => {
+                eprintln!("error: suite {suite}: {error}");
+                failed.push(suite);
+            }
+        }
+    }
+    page(&program, folder)?;
+    match failed[..] {
+        [] => Ok(()),
+        _ => Err(Error::Failed(format!("failed: {}", failed.join(", ")))),
+    }
+}
+
+/// The names of all suites, the one to begin with first.
+fn suites(program: &Path) -> Result<Vec<String>> {
+    let (text, status) = process::output(Command::new(program).args(["bench", "--list"]))?;
+    process::succeeded("warpweave bench --list", status)?;
+    // A suite begins a line, its implementations are indented.
+    let names = text.lines().filter(|line| !line.starts_with(' '));
+    let names = names.filter_map(|line| Some(line.split_once(':')?.0.to_owned()));
+    let mut names: Vec<_> = names.collect();
+    names.sort_by_key(|name| name != FIRST);
+    Ok(names)
+}
+
+/// Puts all reports in `folder` into one page, and each into a short file and a table.
+fn page(program: &Path, folder: &Path) -> Result<()> {
+    let files = fs::read_dir(folder)?.collect::<std::io::Result<Vec<_>>>()?;
+    let mut reports: Vec<PathBuf> = files.into_iter().map(|file| file.path()).collect();
+    reports.retain(|path| path.extension().is_some_and(|name| name == "json"));
+    reports.sort();
+    let summaries = folder.join("summaries");
+    fs::create_dir_all(&summaries)?;
+    let mut command = Command::new(program);
+    command.arg("report").args(reports);
+    command.arg("--out").arg(folder.join("report.html"));
+    command.arg("--summaries").arg(summaries);
+    process::run(&mut command, "warpweave report")
+}
+
+/// Builds, starts the ranks and waits for them.
+fn measure(options: &Options, place: &Place) -> Result<()> {
+    let chosen = place.choose(options.asked())?;
+    let wants_torch = options.wants_torch() && !options.list;
+    if wants_torch && !chosen.cuda {
+        return Err(Error::usage(
+            "--peers torch: PyTorch's operators run on GPUs only; --peers FILE takes figures that were \
+             measured before",
+        ));
+    }
+    let with_torch = || Python::with_torch(Python::candidates());
+    let torch = wants_torch.then(with_torch).transpose()?;
+    let args = options.arguments(place.results("baselines"));
+    let mut launch = warpweave::launch("bench", place, chosen, &options.job, args)?;
+    let list = peers::answer(&launch, &["--list"])?;
+    if options.list {
+        print!("{list}");
+        return Ok(());
+    }
+    let plural = if chosen.ranks == 1 { "" } else { "s" };
+    let on = match chosen.cuda {
+        true => "GPUs",
+        false => "the host backend",
+    };
+    eprintln!("{} rank{plural} on {on}", chosen.ranks);
+    match torch.map(|python| peers::measure(&python, &launch)) {
+        Some(Ok(figures)) => launch.args.extend(["--peers".into(), figures.into()]),
+        // Of all suites, PyTorch has operators for some.
+        Some(Err(error)) if options.all.is_some() && !matches!(error, Error::Interrupted(_)) => {
+            eprintln!("without figures of PyTorch: {error}");
+        }
+        Some(Err(error)) => return Err(error),
+        None => {}
+    }
+    launch.run()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bundle::{Bundle, WARPWEAVE};
+    use crate::process::tests::script;
+    use std::time::Duration;
+
+    fn parsed(line: &str) -> std::result::Result<Options, clap::Error> {
+        let words = format!("xtask bench {line}");
+        let line = crate::parsed(words.split(' ').map(OsString::from))?;
+        let crate::Command::Bench(options) = line.command else {
+            unreachable!("{words}")
+        };
+        Ok(*options)
+    }
+
+    #[test]
+    fn options_reach_the_ranks_under_their_own_names() {
+        for (line, expected) in [
+            ("-n3 --suite quick", "--suite quick"),
+            (
+                "--shape 8x8x8 --ranks 2 --suite a --impl a,b --timeout=9 --nvtx --log debug -- --more here",
+                "--suite a --shape 8x8x8 --impl a,b --nvtx --log debug --more here",
+            ),
+            (
+                "--nvtx=lib/libnvtx3interop.so.1 --list",
+                "--nvtx=lib/libnvtx3interop.so.1",
+            ),
+            // PyTorch is timed first: then its figures are in a file.
+            ("--peers torch --op a", "--op a"),
+            ("--peers ./torch", "--peers ./torch"),
+            (
+                "--save-baseline old --baselines here",
+                "--save-baseline old --baselines here",
+            ),
+            ("--baselines here --json a", "--json a"),
+        ] {
+            let args = parsed(line).unwrap().arguments("kept".into());
+            assert_eq!(args.join(&OsString::from(" ")), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn suites_of_one_device_start_one_rank() {
+        for (line, expected) in [
+            ("--suite gemm", Some(1)),
+            ("--suite gemm --ranks 4", Some(4)),
+            ("--suite fused-matmul", None),
+            ("--list", None),
+        ] {
+            assert_eq!(parsed(line).unwrap().asked().ranks, expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn job_options_are_ours_alone() {
+        let options = parsed("--json out --timeout 1.5 --grace 0 --port 7000").unwrap();
+        assert_eq!(options.job.port, Some(7000));
+        assert_eq!(options.job.timeout, Some(Duration::from_millis(1500)));
+        assert_eq!(options.job.grace, Duration::ZERO);
+        let default = parsed("--list").unwrap().job;
+        assert_eq!(default.grace, Duration::from_secs(20));
+        for wrong in [
+            "--timeout -1",
+            "--grace soon",
+            "--port 0",
+            "--device tpu",
+            "--grace",
+        ] {
+            assert!(parsed(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    /// Stands for a bundle whose program writes reports; the suite `broken` fails.
+    fn bundle(root: &Path, broken: &str) -> Place {
+        let program = format!(
+            r#"case "$*" in
+"bench --list") printf 'recipes: nine shapes\n  ringPut   a ring\n{FIRST}: small\nlayers: of models\n' ;;
+*--list) ;;
+report*) echo "$*" >> {root}/asked ;;
+*) while [ "$1" != --suite ]; do shift; done; echo $2 >> {root}/asked
+   while [ "$1" != --json ]; do shift; done; echo '{{}}' > $2
+   case $2 in */{broken}.json) exit 1 ;; esac ;;
+esac"#,
+            root = root.display()
+        );
+        fs::create_dir_all(root.join("bin")).unwrap();
+        script(&root.join(WARPWEAVE), &program);
+        Bundle::write(root, Vec::new(), Vec::new()).unwrap();
+        Place::Bundle(Bundle::in_folder(root).unwrap().unwrap())
+    }
+
+    fn measured(broken: &str) -> (Result<()>, String) {
+        let root = tempfile::tempdir().unwrap();
+        let place = bundle(root.path(), broken);
+        let folder = root.path().join("all");
+        let line = format!("-n1 --device host --grace 1 --all {}", folder.display());
+        let mut options = parsed(&line).unwrap();
+        options.job.logs = Some(root.path().join("logs"));
+        let end = all(&options, &place, &folder);
+        let asked = fs::read_to_string(root.path().join("asked")).unwrap();
+        let asked = asked.replace(&format!("{}/", folder.display()), "");
+        (end, asked)
+    }
+
+    #[test]
+    fn all_suites_are_measured_and_one_that_fails_is_named_at_the_end() {
+        let (end, asked) = measured("recipes");
+        let reports = "layers.json quick.json recipes.json --out report.html --summaries summaries";
+        assert_eq!(asked, format!("quick\nrecipes\nlayers\nreport {reports}\n"));
+        assert_eq!(end.unwrap_err().to_string(), "failed: recipes");
+    }
+
+    #[test]
+    fn nothing_is_timed_with_kernels_that_are_wrong_on_small_data() {
+        let (end, asked) = measured(FIRST);
+        assert_eq!(asked, "quick\n");
+        let message = end.unwrap_err().to_string();
+        assert!(message.contains("nothing was timed"), "{message}");
+    }
+}
