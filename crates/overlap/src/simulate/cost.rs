@@ -6,7 +6,7 @@ use super::sharing::{Loads, Resource};
 use crate::check::Site;
 use crate::check::program::Node;
 use crate::plan::{
-    BufferId, Collective, Effect, MulticastRegion, OpKind, Plan, Provider, Region, Transport,
+    BufferId, Collective, Effect, MulticastRegion, OpKind, Plan, Provider, Region, Role, Transport,
 };
 use std::collections::BTreeSet;
 
@@ -104,6 +104,13 @@ impl Cost {
 /// The round trip of a bulk copy over a link, and the count of those of a launch. `docs/fused-kernel.md`
 /// measures it by clocks in the kernel.
 const ARRIVAL_US: f64 = 3.0;
+
+/// Blocks of a copy by SMs, at most, and what each of them copies at least: `cuda/signal.rs` of symm-mem.
+const COPY_BLOCKS: f64 = 32.0;
+const COPY_BLOCK_BYTES: f64 = 65536.0;
+
+/// What such a copy takes besides its bytes, its launch included: one of 1 MiB takes 11 µs.
+const COPY_US: f64 = 8.0;
 
 /// Bytes over GB/s, in µs.
 pub(crate) fn micros(bytes: f64, gbs: f64) -> f64 {
@@ -207,6 +214,15 @@ impl Costs<'_> {
         let t = &self.machine.latency;
         let link = &self.machine.link;
         match kind {
+            OpKind::Copy { src, dst } if self.is_by_sms(dst) => {
+                let (own, bytes) = (self.plan.rank, self.bytes(dst));
+                let mut cost = self.transfer(src.rank, &[dst.rank], bytes, link.sm_push_gbs);
+                cost.latency += COPY_US;
+                let blocks = (bytes / COPY_BLOCK_BYTES).ceil().min(COPY_BLOCKS);
+                let sms = (blocks / self.machine.gpu.sms as f64).min(1.0);
+                cost.loads.push((Resource::Sms(own), sms));
+                cost
+            }
             OpKind::Copy { src, dst } => {
                 let own = self.plan.rank;
                 let pulling = match src.rank == own {
@@ -315,6 +331,12 @@ impl Costs<'_> {
             // The lanes have their own costs.
             OpKind::Kernel { .. } => Cost::default(),
         }
+    }
+
+    /// Whether SMs copy to this region, and no copy engine: an operand of a peer is its own until it gives it
+    /// for the call, so that a failed wait must be able to stop the copy.
+    fn is_by_sms(&self, dst: &Region) -> bool {
+        dst.rank != self.plan.rank && self.plan.buffers[dst.buffer.0].role != Role::Staging
     }
 
     /// Whether the operation before this one on its stream is a kernel, of which a CUTLASS GEMM is the

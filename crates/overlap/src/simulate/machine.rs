@@ -67,6 +67,12 @@ pub struct Gpu {
     pub sms: usize,
     /// Bandwidth of its memory, GB/s.
     pub memory_gbs: f64,
+    /// Of operands and result of a GEMM so many bytes stay in its L2 from one call to the next, MB.
+    #[serde(default)]
+    pub l2_mb: f64,
+    /// Bandwidth of these, GB/s.
+    #[serde(default = "unlimited")]
+    pub l2_gbs: f64,
     /// Copies that can be under way at once.
     pub copy_engines: usize,
 }
@@ -337,6 +343,7 @@ impl Machine {
         }
         let rates = [
             ("gpu.memory_gbs", self.gpu.memory_gbs),
+            ("gpu.l2_gbs", self.gpu.l2_gbs),
             ("gemm.sustained_tflops.bf16", p.sustained_tflops.bf16),
             ("gemm.sustained_tflops.f16", p.sustained_tflops.f16),
             ("gemm.sustained_tflops.f32", p.sustained_tflops.f32),
@@ -373,6 +380,7 @@ impl Machine {
             return refuse("a tile has rows, columns and an efficiency above 0".into());
         }
         let latencies = [
+            ("gpu.l2_mb", self.gpu.l2_mb),
             ("gemm.launch_us", p.launch_us),
             ("gemm.boost_us", p.boost_us),
             ("link.sm_start_us", l.sm_start_us),
@@ -490,7 +498,11 @@ impl Machine {
         if multiplying_us <= 0.0 {
             return 1.0;
         }
-        let moving = micros(bytes, self.gpu.memory_gbs) / multiplying_us;
+        let gbs = match bytes <= self.gpu.l2_mb * 1e6 {
+            true => self.gpu.l2_gbs,
+            false => self.gpu.memory_gbs,
+        };
+        let moving = micros(bytes, gbs) / multiplying_us;
         (1.0 + moving.powf(ROOFLINE)).powf(1.0 / ROOFLINE)
     }
 

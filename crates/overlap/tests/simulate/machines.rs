@@ -1,6 +1,7 @@
 //! Descriptions of machines.
 
 use warpweave_overlap::simulate::{Gemm, Latency, Machine, SimulateError};
+use warpweave_symm_mem::DType;
 
 /// `h200x4` with GEMMs that never throttle, and round figures instead of fitted ones.
 pub fn unthrottled() -> Machine {
@@ -49,6 +50,18 @@ fn machines_of_the_release_before_are_read() {
     assert!(H200.contains(now));
     let machine = Machine::from_toml(&H200.replace(now, before)).unwrap();
     assert_eq!(machine, Machine::named("h200x4").unwrap());
+}
+
+#[test]
+fn operands_that_stay_in_l2_are_read_sooner_than_those_of_memory() {
+    let time = |l2_mb, n| {
+        let mut machine = Machine::named("h200x4").unwrap();
+        machine.gpu.l2_mb = l2_mb;
+        machine.gemm_time((64, n, 2048), DType::Bf16).0
+    };
+    // 35 MB, and 70.
+    assert!(time(40.0, 8192) < 0.8 * time(0.0, 8192));
+    assert_eq!(time(40.0, 16384), time(0.0, 16384));
 }
 
 #[test]

@@ -23,7 +23,7 @@ const fn file(text: &'static str) -> File {
 }
 
 /// Runs of our own on two and four GPUs, and of GEMMs alone.
-const MEASURED: [File; 13] = [
+const MEASURED: [File; 14] = [
     // Its GEMMs keep 767 to 805 TFLOP/s for 1 to 5 ms, where those of all later runs fall to 675 to 740: as
     // if the GPUs had rested for some milliseconds between calls (docs/results). Fitted to those GEMMs.
     File {
@@ -42,6 +42,7 @@ const MEASURED: [File; 13] = [
     file(include_str!("measured/small-4xh200.tsv")),
     file(include_str!("measured/suites-5d1d571.tsv")),
     file(include_str!("measured/reduce-scatters-97c50e7.tsv")),
+    file(include_str!("measured/all-reduces-4xh200.tsv")),
 ];
 
 /// Shapes to which no figure of the machine was fitted: every fourth by size, and the GEMMs alone of those.
@@ -164,16 +165,17 @@ fn the_errors_are_as_the_docs_have_them() {
     // GEMMs alone must not hide what communicates.
     let communicates = all().filter(|case| !is_gemm(&case.plan));
     let held = [
-        hold("all", all(), [2.7, 8.9, 26.4]),
-        hold("fitted", fitted, [2.8, 8.7, 17.6]),
-        hold("held out", all().filter(held_out), [2.5, 10.1, 26.4]),
-        hold("overlapped", files[4..7].iter().flatten(), [2.6, 9.3, 17.6]),
-        hold("small", files[7..9].iter().flatten(), [3.2, 8.8, 11.9]),
-        hold("four again", &files[9], [2.6, 9.0, 20.3]),
-        hold("small on four", &files[10], [4.3, 12.1, 26.4]),
-        hold("again", &files[11], [2.4, 8.3, 12.6]),
-        hold("reduce-scatters", &files[12], [2.4, 7.0, 14.0]),
-        hold("without GEMMs", communicates, [2.7, 8.8, 21.7]),
+        hold("all", all(), [2.7, 8.7, 15.9]),
+        hold("fitted", fitted, [2.8, 8.7, 15.9]),
+        hold("held out", all().filter(held_out), [2.5, 8.7, 15.4]),
+        hold("overlapped", files[4..7].iter().flatten(), [2.5, 8.9, 15.7]),
+        hold("small", files[7..9].iter().flatten(), [2.9, 8.5, 12.9]),
+        hold("four again", &files[9], [2.3, 7.6, 12.8]),
+        hold("small on four", &files[10], [4.9, 13.6, 15.4]),
+        hold("again", &files[11], [2.5, 8.4, 12.6]),
+        hold("reduce-scatters", &files[12], [2.4, 7.0, 14.3]),
+        hold("all-reduces", &files[13], [3.9, 14.6, 15.9]),
+        hold("without GEMMs", communicates, [2.7, 8.6, 15.9]),
     ];
     let [found, said] = [0, 1].map(|at| held.map(|pair| pair[at]));
     assert_eq!(
@@ -181,7 +183,7 @@ fn the_errors_are_as_the_docs_have_them() {
         "the README of this crate and docs/results have these"
     );
     let far = all().filter(|case| case.error() > 0.15);
-    assert_eq!(far.count(), 6, "the README has this");
+    assert_eq!(far.count(), 4, "the README has this");
 }
 
 fn is_gemm(plan: &str) -> bool {
