@@ -87,7 +87,6 @@ __device__ __forceinline__ void reduced(const ReducedNorm& p, RowCluster& cluste
 template <typename T, uint32_t kAccess>
 __device__ __forceinline__ void local(const RowNorm& n, RowCluster& cluster) {
   const Units<T, 4, kAccess> units{n};
-  cluster.arrive_cluster();
   cluster.begin();
   for (uint32_t row = cluster.index; row < n.rows; row += cluster.count) {
     norm_row(units, cluster, row, [&](uint32_t unit, uint32_t (&x)[12]) {
@@ -97,9 +96,15 @@ __device__ __forceinline__ void local(const RowNorm& n, RowCluster& cluster) {
   }
 }
 
-__device__ __forceinline__ bool admits(const ReducedNorm& p) { return p.packets.admits; }
-// It waits for nobody.
-__device__ __forceinline__ bool admits(const RowNorm&) { return true; }
+// What a block does while the kernel before still runs.
+__device__ __forceinline__ void begin(const ReducedNorm& p, const RowCluster&) {
+  if (p.packets.admits) warpweave::admit_dependents();
+}
+// It waits for nobody, and has nothing to send before its blocks meet.
+__device__ __forceinline__ void begin(const RowNorm&, const RowCluster& cluster) {
+  cluster.arrive_cluster();
+  warpweave::admit_dependents();
+}
 
 }  // namespace
 
@@ -107,7 +112,7 @@ __device__ __forceinline__ bool admits(const RowNorm&) { return true; }
   extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ Parameter p) { \
     __shared__ Exchanged shared;                                                                    \
     RowCluster cluster(shared);                                                                     \
-    if (admits(p)) warpweave::admit_dependents();                                                   \
+    begin(p, cluster);                                                                              \
     warpweave::wait_for_prerequisites();                                                            \
     body(p, cluster);                                                                               \
   }
