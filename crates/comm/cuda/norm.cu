@@ -20,66 +20,43 @@ using warpweave::RowNorm;
 using warpweave::Sections;
 using warpweave::Units;
 
-// Not of the kernel that computes locally.
-template <typename T, int W, uint32_t kAccess>
-struct Thread {
-  using Payloads = Units<T, 1, kAccess>;
-
-  const ReducedNorm& p;
-  Sections sections;
-  const Payloads units;
-  const uint32_t rank;
-  const uint32_t world;
-
-  __device__ __forceinline__ Thread(const ReducedNorm& p, const Payloads& units)
-      : p(p),
-        sections(p.packets),
-        units(units),
-        rank(p.packets.group.pad.rank),
-        world(p.packets.group.pad.world) {}
-
-  __device__ __forceinline__ void load(uint32_t (&own)[3], uint32_t row, uint32_t unit) const {
-    units.load(own, units.row(p.norm.input, row), unit);
-  }
-  // Receives a payload of every peer and reduces them in the order of ranks, this rank's in its place.
-  __device__ __forceinline__ bool reduce(uint32_t row, uint32_t unit, uint32_t packet,
-                                         uint32_t (&sum)[3]) const {
-    uint32_t own[3], data[W][3];
-    load(own, row, unit);
-    if (!sections.template receive<W>(packet, data, [](uint32_t) { return true; })) return false;
-    const auto of = [&](int source) -> const uint32_t(&)[3] { return data[source]; };
-    warpweave::reduce_words<T, W>(rank, world, of, own, sum);
-    return true;
-  }
-};
-
 // Every rank sends everything to all, reduces everything and computes all rows.
 template <typename T, int W, uint32_t kAccess>
 __device__ __forceinline__ void reduced(const ReducedNorm& p, RowCluster& cluster) {
   const RowNorm& n = p.norm;
   const Units<T, 1, kAccess> payloads{n};
   const uint32_t units = payloads.count();
+  const auto load = [&](uint32_t (&own)[3], uint32_t row, uint32_t unit) {
+    payloads.load(own, payloads.row(n.input, row), unit);
+  };
   // Its load is in flight when those of `Sections` begin.
   uint32_t first[3] = {};
-  if (cluster.index < n.rows && cluster.thread() < units)
-    payloads.load(first, payloads.row(n.input, cluster.index), cluster.thread());
-  Thread<T, W, kAccess> t(p, payloads);
+  if (cluster.index < n.rows && cluster.thread() < units) load(first, cluster.index, cluster.thread());
+  Sections sections(p.packets);
+  const uint32_t rank = p.packets.group.pad.rank, world = p.packets.group.pad.world;
   bool is_first = true;
   for (uint32_t row = cluster.index; row < n.rows; row += cluster.count) {
     for_units(cluster, units, [&](uint32_t unit) {
       uint32_t own[3] = {first[0], first[1], first[2]};
-      if (!is_first) t.load(own, row, unit);
+      if (!is_first) load(own, row, unit);
       is_first = false;
-      if (t.sections.may_send(own)) t.sections.template send_all<W>(row * units + unit, own);
+      if (sections.may_send(own)) sections.send_all<W>(row * units + unit, own);
     });
   }
   cluster.arrive_cluster();
-  const bool sound = !t.sections.gives_up();
-  t.sections.prepare_next(n.rows * units);
+  const bool sound = !sections.gives_up();
+  sections.prepare_next(n.rows * units);
   cluster.begin();
   for (uint32_t row = cluster.index; row < n.rows; row += cluster.count) {
-    norm_row(t.units, cluster, row, [&](uint32_t unit, uint32_t (&x)[3]) {
-      return sound && t.reduce(row, unit, row * units + unit, x);
+    norm_row(payloads, cluster, row, [&](uint32_t unit, uint32_t (&x)[3]) {
+      if (!sound) return false;
+      // A payload of every peer, in the order of ranks, this rank's in its place.
+      uint32_t own[3], data[W][3];
+      load(own, row, unit);
+      if (!sections.receive<W>(row * units + unit, data, [](uint32_t) { return true; })) return false;
+      const auto of = [&](int source) -> const uint32_t(&)[3] { return data[source]; };
+      warpweave::reduce_words<T, W>(rank, world, of, own, x);
+      return true;
     });
   }
 }
