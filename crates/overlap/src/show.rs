@@ -4,7 +4,6 @@
 use crate::kernels::AnyKernel;
 use crate::plan::{
     AddRmsNorm, Batch, BufferId, Effect, MulticastRegion, Op, OpKind, Plan, Region, SlotId,
-    Transport,
 };
 use std::fmt::{self, Write};
 use std::ops::Range;
@@ -91,7 +90,7 @@ pub(crate) fn op_line(plan: &Plan, kind: &OpKind) -> String {
                 "{verb} {} -> {} by {}",
                 region(plan, src),
                 region(plan, dst),
-                Transport::CopyEngine
+                plan.copies_by(dst)
             )
         }
         OpKind::MulticastCopy { src, dst } => format!(

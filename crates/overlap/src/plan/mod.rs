@@ -133,12 +133,22 @@ impl Plan {
         self.ops.iter().map(of).sum()
     }
 
+    /// What makes a copy to this region: a copy engine, or SMs if it is an operand of a peer. Such an operand
+    /// is the peer's own until it gives it for the call, so that a failed wait must be able to stop the copy.
+    pub fn copies_by(&self, dst: &Region) -> Transport {
+        let is_staging = self.buffers[dst.buffer.0].role == Role::Staging;
+        match dst.rank == self.rank || is_staging {
+            true => Transport::CopyEngine,
+            false => Transport::ThreadLoads,
+        }
+    }
+
     /// The transports by which this plan moves data between ranks, each once, in order of first use.
     pub fn transports(&self) -> Vec<Transport> {
         let mut found = Vec::new();
         for op in &self.ops {
             let transport = match &op.kind {
-                OpKind::Copy { src, dst } if src.rank != dst.rank => Transport::CopyEngine,
+                OpKind::Copy { src, dst } if src.rank != dst.rank => self.copies_by(dst),
                 OpKind::Collective { transport, .. } => *transport,
                 OpKind::Reduce { srcs, .. } if srcs.iter().any(|src| src.rank != self.rank) => {
                     Transport::ThreadLoads

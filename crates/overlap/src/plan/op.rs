@@ -21,8 +21,8 @@ pub struct Op {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub enum OpKind {
-    /// Copies a box to a box of the same shape, by copy engine. A source on a peer makes it a get, a
-    /// destination on a peer a put. A sum of one box is a copy by the SMs.
+    /// Copies a box to a box of the same shape, by what [`Plan::copies_by`](super::Plan::copies_by) says. A
+    /// source on a peer makes it a get, a destination on a peer a put. A sum of one box is a copy by the SMs.
     Copy {
         /// What is read.
         src: Region,

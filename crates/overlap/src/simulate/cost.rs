@@ -6,7 +6,7 @@ use super::sharing::{Loads, Resource};
 use crate::check::Site;
 use crate::check::program::Node;
 use crate::plan::{
-    BufferId, Collective, Effect, MulticastRegion, OpKind, Plan, Provider, Region, Role, Transport,
+    BufferId, Collective, Effect, MulticastRegion, OpKind, Plan, Provider, Region, Transport,
 };
 use std::collections::BTreeSet;
 
@@ -214,7 +214,7 @@ impl Costs<'_> {
         let t = &self.machine.latency;
         let link = &self.machine.link;
         match kind {
-            OpKind::Copy { src, dst } if self.is_by_sms(dst) => {
+            OpKind::Copy { src, dst } if self.plan.copies_by(dst) == Transport::ThreadLoads => {
                 let (own, bytes) = (self.plan.rank, self.bytes(dst));
                 let mut cost = self.transfer(src.rank, &[dst.rank], bytes, link.sm_push_gbs);
                 cost.latency += COPY_US;
@@ -331,12 +331,6 @@ impl Costs<'_> {
             // The lanes have their own costs.
             OpKind::Kernel { .. } => Cost::default(),
         }
-    }
-
-    /// Whether SMs copy to this region, and no copy engine: an operand of a peer is its own until it gives it
-    /// for the call, so that a failed wait must be able to stop the copy.
-    fn is_by_sms(&self, dst: &Region) -> bool {
-        dst.rank != self.plan.rank && self.plan.buffers[dst.buffer.0].role != Role::Staging
     }
 
     /// Whether the operation before this one on its stream is a kernel, of which a CUTLASS GEMM is the

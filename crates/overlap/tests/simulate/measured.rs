@@ -167,15 +167,15 @@ fn the_errors_are_as_the_docs_have_them() {
     let held = [
         hold("all", all(), [2.7, 8.7, 15.9]),
         hold("fitted", fitted, [2.8, 8.7, 15.9]),
-        hold("held out", all().filter(held_out), [2.5, 8.7, 15.4]),
+        hold("held out", all().filter(held_out), [2.5, 8.7, 14.7]),
         hold("overlapped", files[4..7].iter().flatten(), [2.5, 8.9, 15.7]),
-        hold("small", files[7..9].iter().flatten(), [2.9, 8.5, 12.9]),
-        hold("four again", &files[9], [2.3, 7.6, 12.8]),
-        hold("small on four", &files[10], [4.9, 13.6, 15.4]),
+        hold("small", files[7..9].iter().flatten(), [3.0, 8.5, 11.0]),
+        hold("four again", &files[9], [2.3, 7.6, 12.7]),
+        hold("small on four", &files[10], [4.9, 13.3, 14.7]),
         hold("again", &files[11], [2.5, 8.4, 12.6]),
-        hold("reduce-scatters", &files[12], [2.4, 7.0, 14.3]),
+        hold("reduce-scatters", &files[12], [2.4, 7.0, 14.0]),
         hold("all-reduces", &files[13], [3.9, 14.6, 15.9]),
-        hold("without GEMMs", communicates, [2.7, 8.6, 15.9]),
+        hold("without GEMMs", communicates, [2.7, 8.5, 15.9]),
     ];
     let [found, said] = [0, 1].map(|at| held.map(|pair| pair[at]));
     assert_eq!(
@@ -183,7 +183,7 @@ fn the_errors_are_as_the_docs_have_them() {
         "the README of this crate and docs/results have these"
     );
     let far = all().filter(|case| case.error() > 0.15);
-    assert_eq!(far.count(), 4, "the README has this");
+    assert_eq!(far.count(), 3, "the README has this");
 }
 
 fn is_gemm(plan: &str) -> bool {

@@ -6,7 +6,7 @@ use super::Binder;
 use crate::execute::ExecuteBackend;
 use crate::execute::addresses::{Copy, Place, offset_of};
 use crate::execute::step::{Run, Target};
-use crate::plan::{MulticastRegion, Region, Role};
+use crate::plan::{MulticastRegion, Region, Transport};
 
 impl<B: ExecuteBackend> Binder<'_, B> {
     /// A copy of a box: one run where the rows lie without gaps on both sides, else one a row.
@@ -53,7 +53,7 @@ impl<B: ExecuteBackend> Binder<'_, B> {
         };
         let target = match to {
             Copy::Of(rank) if rank == plan.rank => Target::Own,
-            Copy::Of(_) if plan.buffers[dst.buffer.0].role != Role::Staging => Target::Operand,
+            Copy::Of(_) if plan.copies_by(dst) == Transport::ThreadLoads => Target::Operand,
             // SMs do not store through a multicast address as to plain memory.
             Copy::Of(_) | Copy::All => Target::Staging,
         };
