@@ -236,6 +236,10 @@ mod tests {
             ("--peers torch --op a", "--op a"),
             ("--peers ./torch", "--peers ./torch"),
             (
+                "--save-baseline old",
+                "--save-baseline old --baselines kept",
+            ),
+            (
                 "--save-baseline old --baselines here",
                 "--save-baseline old --baselines here",
             ),

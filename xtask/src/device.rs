@@ -188,7 +188,12 @@ mod tests {
             (Cuda, None, 0, "no NVIDIA GPU (a test)"),
             (Auto, Some(5), 4, "5 ranks asked for: one rank a GPU"),
             (Auto, Some(5), 4, "WARPWEAVE_OVERSUBSCRIBE=1"),
-            (Host, Some(0), 0, "ranks asked for: a job has at least one"),
+            (
+                Host,
+                Some(0),
+                0,
+                "0 ranks asked for: a job has at least one",
+            ),
             (Host, Some(1000), 0, "1000 ranks asked for"),
         ] {
             let refused = choose(Asked { device, ranks }, &gpus(on), true);

@@ -262,6 +262,7 @@ mod tests {
         Bundle::write(folder.path(), vec!["nvcc".into()], programs.into()).unwrap();
         let bundle = Bundle::in_folder(folder.path()).unwrap().unwrap();
         assert!(bundle.has_device_code());
+        assert_eq!(bundle.warpweave(), folder.path().join("bin/warpweave"));
         let conditions = Conditions {
             env: environment(on(true), None),
             limit: LIMIT,
@@ -271,5 +272,6 @@ mod tests {
         assert_eq!((counts.passed, counts.failed, counts.skipped), (5, 1, 0));
         let args = fs::read_to_string(folder.path().join("good.args")).unwrap();
         assert_eq!(args, "--include-ignored --test-threads 1 cuda\n");
+        assert!(bundled(&bundle, on(false), &conditions).is_err());
     }
 }

@@ -74,11 +74,11 @@ __device__ __forceinline__ void local(const RowNorm& n, RowCluster& cluster) {
 }
 
 // What a block does while the kernel before still runs.
-__device__ __forceinline__ void begin(const ReducedNorm& p, const RowCluster&) {
+__device__ __forceinline__ void prologue(const ReducedNorm& p, const RowCluster&) {
   if (p.packets.admits) warpweave::admit_dependents();
 }
 // It waits for nobody, and has nothing to send before its blocks meet.
-__device__ __forceinline__ void begin(const RowNorm&, const RowCluster& cluster) {
+__device__ __forceinline__ void prologue(const RowNorm&, const RowCluster& cluster) {
   cluster.arrive_cluster();
   warpweave::admit_dependents();
 }
@@ -89,7 +89,7 @@ __device__ __forceinline__ void begin(const RowNorm&, const RowCluster& cluster)
   extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ Parameter p) { \
     __shared__ Exchanged shared;                                                                    \
     RowCluster cluster(shared);                                                                     \
-    begin(p, cluster);                                                                              \
+    prologue(p, cluster);                                                                           \
     warpweave::wait_for_prerequisites();                                                            \
     body(p, cluster);                                                                               \
   }

@@ -49,6 +49,12 @@ __device__ __forceinline__ Vector inverted(const uint32_t (&data)[4]) {
   return sent;
 }
 
+// Whether `data` are there, as they were sent.
+__device__ __forceinline__ bool has_come(const Vector& data) {
+  const uint32_t(&words)[4] = data.words;
+  return words[0] != 0 && words[1] != 0 && words[2] != 0 && words[3] != 0;
+}
+
 // A call as one thread sees it. A thread of any warp but the last handles one vector of each chunk at a time,
 // `first`, `first + stride` and so on. Every launch has to load its code: what is short is fast.
 template <typename T, int W, bool kAligned>
@@ -168,11 +174,8 @@ struct Thread {
           data[source].load(from + source * section);
           return 0;
         },
-        [&](int source, uint32_t) {
-          const uint32_t(&words)[4] = data[source].words;
-          return words[0] != 0 && words[1] != 0 && words[2] != 0 && words[3] != 0;
-        },
-        [](uint32_t) { return false; }, [](uint32_t source) { return source; });
+        [&](int source, uint32_t) { return has_come(data[source]); }, [](uint32_t) { return false; },
+        [](uint32_t source) { return source; });
 #pragma unroll
     for (int source = 0; source < W; ++source)
 #pragma unroll

@@ -70,11 +70,8 @@ __device__ __forceinline__ void normalized(const ReducedNorm& p, RowBlock block)
             data[i].load(from[i]);
             return 0;
           },
-          [&](int i, uint32_t) {
-            const uint32_t(&words)[4] = data[i].words;
-            return words[0] != 0 && words[1] != 0 && words[2] != 0 && words[3] != 0;
-          },
-          [](uint32_t) { return false; }, [&](uint32_t i) { return source[i]; });
+          [&](int i, uint32_t) { return warpweave::sentinel::has_come(data[i]); }, [](uint32_t) { return false; },
+          [&](uint32_t i) { return source[i]; });
 #pragma unroll
       for (int i = 0; i < 3; ++i) {
 #pragma unroll

@@ -202,6 +202,6 @@ mod tests {
         let steps = steps();
         let msrv = steps.iter().find(|step| step.name == "msrv").unwrap();
         assert_eq!(msrv!().split('.').count(), 3);
-        assert!(msrv.line.contains(concat!("rustup run ", msrv!())));
+        assert!(msrv.line().contains(concat!("rustup run ", msrv!())));
     }
 }

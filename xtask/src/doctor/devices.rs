@@ -76,8 +76,8 @@ fn gpus() -> Answer {
 fn models(listed: &str) -> Vec<String> {
     let mut counted: Vec<(String, usize)> = Vec::new();
     for line in listed.lines() {
-        let columns: Vec<_> = line.trim().split(", ").collect();
-        if let [name, memory, capability] = columns[..] {
+        let columns: Vec<_> = line.trim().rsplitn(3, ", ").collect();
+        if let [capability, memory, name] = columns[..] {
             let model = format!("{name}, {memory}, compute capability {capability}");
             match counted.iter_mut().find(|(known, _)| *known == model) {
                 Some((_, count)) => *count += 1,

@@ -47,6 +47,7 @@ pub fn run(options: &Options) -> Result<()> {
 
 /// Puts the wanted components into the folder `toolchain`, and prints where they are.
 pub fn provide(toolchain: &Path, wanted: &[&Component]) -> Result<()> {
+    let mut found = None;
     for component in wanted {
         let pins = component.requirements(std::env::consts::ARCH)?;
         let place = toolchain.join(component.name);
@@ -63,8 +64,11 @@ pub fn provide(toolchain: &Path, wanted: &[&Component]) -> Result<()> {
             }
             if !is_there() {
                 remove_stale(toolchain)?;
-                let python = Python::with_pip(Python::candidates())?;
-                make(toolchain, component, &pins, &python)?;
+                let python = match found.take() {
+                    Some(python) => python,
+                    None => Python::with_pip(Python::candidates())?,
+                };
+                make(toolchain, component, &pins, found.insert(python))?;
                 state = "provided";
             }
         }

@@ -49,6 +49,14 @@ fn sizes(world: usize) -> Sizes {
     sizes
 }
 
+/// By packets and by sentinels only some of the messages fit.
+fn sizes_of_norms(world: usize) -> Sizes {
+    let mut sizes = sizes(world);
+    sizes.options.packet_bytes = 256 << 10;
+    sizes.options.sentinel_bytes = 256 << 10;
+    sizes
+}
+
 fn on(world: usize, sizes: Sizes, timeout: Duration, body: impl Fn(&Rank<Cuda>) -> Played + Sync) {
     let devices = devices();
     let body = &body;
@@ -290,12 +298,12 @@ fn a_few_calls_for_compute_sanitizer() {
 #[ignore = "needs GPUs"]
 fn a_few_norms_for_compute_sanitizer() {
     let world = devices().clamp(2, 4);
-    let mut sizes = sizes(world);
-    sizes.options.packet_bytes = 256 << 10;
-    sizes.options.sentinel_bytes = 256 << 10;
-    on(world, sizes, Duration::from_secs(200), |rank| {
-        norm::every_case(rank, &[100, 4096, 8192], &[1, 5])
-    });
+    on(
+        world,
+        sizes_of_norms(world),
+        Duration::from_secs(200),
+        |rank| norm::every_case(rank, &[100, 4096, 8192], &[1, 5]),
+    );
 }
 
 #[test]
@@ -305,10 +313,7 @@ fn rows_are_added_and_normalized_in_every_variant() {
     // blocks; in f32 the last row is the longest.
     let hiddens = [1, 12, 24, 100, 768, 1000, 4096, 7168, 8192, 20_008, 49_152];
     for world in worlds() {
-        let mut sizes = sizes(world);
-        sizes.options.packet_bytes = 256 << 10;
-        sizes.options.sentinel_bytes = 256 << 10;
-        on(world, sizes, TIMEOUT, |rank| {
+        on(world, sizes_of_norms(world), TIMEOUT, |rank| {
             norm::every_case(rank, &hiddens, &[0, 1, 2, 5, 40])?;
             norm::bad_calls_are_refused(rank)
         });

@@ -9,6 +9,7 @@ use crate::plan::{
     BufferId, Collective, Effect, MulticastRegion, OpKind, Plan, Provider, Region, Transport,
 };
 use std::collections::BTreeSet;
+use warpweave_symm_mem::cuda::copy_blocks;
 
 /// What a step costs by itself.
 #[derive(Clone, Debug, Default)]
@@ -105,11 +106,7 @@ impl Cost {
 /// measures it by clocks in the kernel.
 const ARRIVAL_US: f64 = 3.0;
 
-/// Blocks of a copy by SMs, at most, and what each of them copies at least: `cuda/signal.rs` of symm-mem.
-const COPY_BLOCKS: f64 = 32.0;
-const COPY_BLOCK_BYTES: f64 = 65536.0;
-
-/// What such a copy takes besides its bytes, its launch included: one of 1 MiB takes 11 µs.
+/// What a copy by SMs takes besides its bytes, its launch included: one of 1 MiB takes 11 µs.
 const COPY_US: f64 = 8.0;
 
 /// Bytes over GB/s, in µs.
@@ -218,7 +215,7 @@ impl Costs<'_> {
                 let (own, bytes) = (self.plan.rank, self.bytes(dst));
                 let mut cost = self.transfer(src.rank, &[dst.rank], bytes, link.sm_push_gbs);
                 cost.latency += COPY_US;
-                let blocks = (bytes / COPY_BLOCK_BYTES).ceil().min(COPY_BLOCKS);
+                let blocks = copy_blocks(bytes as usize) as f64;
                 let sms = (blocks / self.machine.gpu.sms as f64).min(1.0);
                 cost.loads.push((Resource::Sms(own), sms));
                 cost

@@ -42,6 +42,7 @@ pub use launch::{Function, Image, LaunchConfig, Module};
 pub use memory::{CudaMapping, CudaMemory};
 pub use multicast::CudaMulticast;
 pub use segment::CudaSegment;
+pub use signal::copy_blocks;
 pub use stream::{CudaEvent, CudaStream};
 
 use driver::check;

@@ -43,6 +43,11 @@ const COPY_BLOCK_BYTES: usize = COPY_THREADS as usize * 8 * 16;
 /// Blocks that keep a link busy and leave most SMs to other kernels.
 const COPY_BLOCKS: usize = 32;
 
+/// Blocks of the kernel that copies `bytes` to a peer so that a failed wait can stop it.
+pub fn copy_blocks(bytes: usize) -> usize {
+    bytes.div_ceil(COPY_BLOCK_BYTES).min(COPY_BLOCKS)
+}
+
 /// The peers as a bit set.
 fn mask(peers: &[usize]) -> Result<u64> {
     peers.iter().try_fold(0u64, |mask, &peer| {
@@ -152,8 +157,7 @@ impl Cuda {
             argument(&mut src),
             argument(&mut size),
         ];
-        let blocks = bytes.div_ceil(COPY_BLOCK_BYTES).min(COPY_BLOCKS) as u32;
-        let config = LaunchConfig::linear(blocks, COPY_THREADS);
+        let config = LaunchConfig::linear(copy_blocks(bytes) as u32, COPY_THREADS);
         // SAFETY: the kernel takes three addresses and a size by value. The flag lives as long as the device,
         // the ranges are the caller's obligation.
         unsafe { self.launch(stream, &function, config, &mut parameters) }
