@@ -27,7 +27,10 @@ pub use chunked_matmul::{ChunkedGemmBackend, ChunkedMatmul, ChunkedOperands};
 pub use error::Error;
 pub use matmul_reduce::{GemmReduceBackend, MatmulReduce, ReduceOperands};
 pub use peers::Peers;
-pub use problem::{GemmBatch, GemmProblem, Layout, Provider, SCALE_BLOCK, Scaling, Tiling};
+pub use problem::{
+    Activation, GATE_COLUMNS, GemmBatch, GemmProblem, Layout, Provider, SCALE_BLOCK, Scaling,
+    Tiling,
+};
 
 /// The pad of a rank of a world in tests that launch nothing.
 #[cfg(test)]

@@ -112,6 +112,48 @@ impl Scaling {
 /// Elements along K, and columns of B, that share a scale of [`Scaling::Block`].
 pub const SCALE_BLOCK: usize = 128;
 
+/// What is stored of a GEMM's results.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Activation {
+    /// The results themselves.
+    #[default]
+    None,
+    /// SwiGLU (Shazeer, 2020): silu(gate) · up, in f32, with one rounding. The columns of B, and of the bias,
+    /// alternate between [`GATE_COLUMNS`] of the gate and those of the same places of up. With X = A·B +
+    /// bias, element (i, 8·g + j) of C is silu(X\[i, 16·g + j\]) · X\[i, 16·g + 8 + j\], where silu(x) = x /
+    /// (1 + e⁻ˣ). C has n / 2 columns.
+    SwiGlu,
+}
+
+impl Activation {
+    /// Columns of C, of n columns of B.
+    pub const fn columns(self, n: usize) -> usize {
+        match self {
+            Activation::None => n,
+            Activation::SwiGlu => n / 2,
+        }
+    }
+
+    /// Columns of B, of so many of C.
+    pub const fn sums(self, columns: usize) -> usize {
+        match self {
+            Activation::None => columns,
+            Activation::SwiGlu => 2 * columns,
+        }
+    }
+
+    /// What follows the element type in tables and errors, if there is one: ` swiglu`.
+    pub const fn suffix(self) -> &'static str {
+        match self {
+            Activation::None => "",
+            Activation::SwiGlu => " swiglu",
+        }
+    }
+}
+
+/// Contiguous columns of the gate, and of up, with [`Activation::SwiGlu`].
+pub const GATE_COLUMNS: usize = 8;
+
 /// GEMMs of one shape that are computed together: the matrices of GEMM i start i strides after those of the
 /// first.
 ///
@@ -146,7 +188,7 @@ impl GemmBatch {
 }
 
 /// C\[m,n\] = A\[m,k\]·B\[k,n\] (+ bias\[n\]) with f32 accumulation and one rounding to `out` at the end,
-/// once or for a batch.
+/// once or for a batch. With an [`Activation`] C has [fewer columns](GemmProblem::c_columns).
 ///
 /// C is always row-major. Leading dimensions count elements and may exceed the row length, so that a GEMM can
 /// read and write boxes of larger matrices.
@@ -154,7 +196,7 @@ impl GemmBatch {
 pub struct GemmProblem {
     /// Rows of A and C.
     pub m: usize,
-    /// Columns of B and C.
+    /// Columns of B, and of C without an activation.
     pub n: usize,
     /// Columns of A, rows of B.
     pub k: usize,
@@ -185,6 +227,9 @@ pub struct GemmProblem {
     /// `cublasLt.h` says at `CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE` that the bias has the output's type but for
     /// integer and fp8 kernels.
     pub bias: bool,
+    /// What C is of the sums. Of the providers [`Provider::Sm90`] and [`Provider::Host`] have others than
+    /// [`Activation::None`].
+    pub activation: Activation,
     /// How many such GEMMs, and where.
     pub batch: GemmBatch,
     /// Whether the algorithm must be batch-invariant: the bits of a row of C depend on its row of A, B and
@@ -218,6 +263,7 @@ impl GemmProblem {
             ldb: n,
             ldc: n,
             bias: false,
+            activation: Activation::None,
             batch: GemmBatch::ONE,
             batch_invariant: false,
             constant_b: false,
@@ -276,6 +322,14 @@ impl GemmProblem {
         self
     }
 
+    /// Stores what the activation makes of the sums, contiguously.
+    #[must_use]
+    pub const fn with_activation(mut self, activation: Activation) -> Self {
+        self.activation = activation;
+        self.ldc = activation.columns(self.n);
+        self
+    }
+
     /// Asks for a batch-invariant algorithm.
     #[must_use]
     pub const fn with_batch_invariance(mut self) -> Self {
@@ -300,6 +354,11 @@ impl GemmProblem {
     /// Floating-point operations of the multiplications: 2·m·n·k for each GEMM.
     pub fn flops(&self) -> f64 {
         2.0 * self.m as f64 * self.n as f64 * self.k as f64 * self.batch.count as f64
+    }
+
+    /// Columns of C.
+    pub const fn c_columns(&self) -> usize {
+        self.activation.columns(self.n)
     }
 
     /// Elements from the first to the last of A, inclusive, over the whole batch.
@@ -352,12 +411,12 @@ impl GemmProblem {
     }
 
     fn one_c(&self) -> usize {
-        extent((self.m, self.n), self.ldc)
+        extent((self.m, self.c_columns()), self.ldc)
     }
 
     /// Checks what every provider needs: positive extents that fit in 31 bits, leading dimensions that hold a
     /// row, an output type that is one of those of the inputs, scales where they belong, at least one GEMM,
-    /// outputs that do not overlap, and matrices that fit into an address space.
+    /// whole groups of gate and up, outputs that do not overlap, and matrices that fit into an address space.
     ///
     /// # Errors
     /// [`Error::InvalidProblem`].
@@ -381,7 +440,7 @@ impl GemmProblem {
         let rows = [
             ("lda", self.lda, self.a_layout.stored(self.m, self.k).1),
             ("ldb", self.ldb, self.b_layout.stored(self.k, self.n).1),
-            ("ldc", self.ldc, self.n),
+            ("ldc", self.ldc, self.c_columns()),
         ];
         for (name, ld, row) in rows {
             if ld < row || ld > i32::MAX as usize {
@@ -389,6 +448,12 @@ impl GemmProblem {
                     "{name} = {ld} must hold a row of {row} elements and fit in 31 bits"
                 ));
             }
+        }
+        if self.activation == Activation::SwiGlu && !self.n.is_multiple_of(2 * GATE_COLUMNS) {
+            let (n, group) = (self.n, 2 * GATE_COLUMNS);
+            return invalid(format!(
+                "n = {n} must be a multiple of {group}, {GATE_COLUMNS} columns of the gate and of up each"
+            ));
         }
         let is_scaled = self.scaling != Scaling::None;
         if is_scaled != (self.dtype == DType::E4m3) {
@@ -441,6 +506,7 @@ impl fmt::Display for GemmProblem {
         if self.bias {
             f.write_str(" +bias")?;
         }
+        f.write_str(self.activation.suffix())?;
         let GemmBatch {
             count,
             a_stride,

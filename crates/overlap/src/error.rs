@@ -55,6 +55,22 @@ pub enum PlanError {
         /// What has a scale.
         scaling: Scaling,
     },
+    /// Columns of a SwiGLU that are not whole groups of gate and up.
+    #[error(
+        "N = {n} must be a multiple of {group}, of whose columns half are the gate's and half up's"
+    )]
+    PartOfAGate {
+        /// Columns.
+        n: usize,
+        /// Columns of a group.
+        group: usize,
+    },
+    /// An activation for an algorithm that has none.
+    #[error("`{name}` has no activation: the column-parallel layer does")]
+    Activation {
+        /// The algorithm, with the parameters that differ from their defaults.
+        name: String,
+    },
     /// A size, or a number of ranks, beyond what kernels and plans count.
     #[error("{size} is {value}: {most} at most")]
     TooLarge {

@@ -126,11 +126,12 @@ pub(crate) fn op_line(plan: &Plan, kind: &OpKind) -> String {
             c,
             bias,
             scales,
+            activation,
             b_transposed,
             batch,
             provider,
         } => format!(
-            "gemm {} = {} * {}{}{}{}{} by {provider}",
+            "gemm {} = {} * {}{}{}{}{}{} by {provider}",
             region(plan, c),
             region(plan, a),
             region(plan, b),
@@ -141,6 +142,7 @@ pub(crate) fn op_line(plan: &Plan, kind: &OpKind) -> String {
                 let [a, b] = [&scales.a, &scales.b].map(|one| region(plan, one));
                 format!(" scaled by {} of {a}, {b}", scales.scaling.name())
             }),
+            activation.suffix(),
             batch_of(*batch)
         ),
         OpKind::Reduce { srcs, dst } => {

@@ -91,7 +91,7 @@ struct alignas(128) AllGatherParams {
   uint32_t done;
   // Chunks of each shard that are pushed, from its first.
   uint32_t pushed;
-  Bias bias;
+  Epilogue epilogue;
   // Of operands of e4m3. `peers` are those of shards.
   GatheredScales scales;
 
@@ -299,7 +299,7 @@ __device__ __forceinline__ void all_gather_gemm(const AllGatherParams& p) {
       },
       // Consumers.
       [&](uint32_t consumer) {
-        multiply_and_store<Tile>(p.schedule, pipeline, p.steps, p.bias, consumer,
+        multiply_and_store<Tile>(p.schedule, pipeline, p.steps, p.epilogue, consumer,
                                  [&](TileCoord tile) -> const TensorMap& { return p.c[tile.shard]; },
                                  [&](TileCoord tile) { return p.scales.of(tile.shard, p.rows[tile.shard]); });
       });

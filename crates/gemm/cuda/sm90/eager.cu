@@ -72,7 +72,7 @@ struct alignas(128) EagerParams {
   uint32_t chunk_rows;
   // Of the first chunk.
   uint32_t slot;
-  Bias bias;
+  Epilogue epilogue;
   // Of operands of e4m3. `peers` are the places of this rank's in stagings.
   GatheredScales scales;
   // Elements from a place in the first staging of scales to that in the second.
@@ -238,7 +238,7 @@ __device__ __forceinline__ void eager_gemm(const EagerParams& p) {
       },
       // Consumers.
       [&](uint32_t consumer) {
-        multiply_and_store<Tile>(p.schedule, pipeline, p.steps, p.bias, consumer,
+        multiply_and_store<Tile>(p.schedule, pipeline, p.steps, p.epilogue, consumer,
                                  [&](TileCoord tile) -> const TensorMap& { return p.c[tile.shard]; },
                                  [&](TileCoord tile) { return p.scales_of<Tile>(tile.shard, staging); });
       });

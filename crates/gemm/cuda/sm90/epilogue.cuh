@@ -1,5 +1,5 @@
-// The epilogue: accumulators, plus a bias, rounded, to boxes in shared memory, and from there to global
-// memory by TMA.
+// The epilogue: accumulators, plus a bias, by an activation, rounded, to boxes in shared memory, and from
+// there to global memory by TMA.
 //
 // There are two. `store_tile` stores from the consumer's own buffers of C; the consumer waits when both are
 // in use. `EpilogueStaging` puts a whole tile into a stage of the ring, which a store warp stores while the
@@ -11,21 +11,23 @@
 
 namespace warpweave {
 
-// One element for each column of C, added to each row before it is rounded; or null. `sm90/prepared.rs` has
-// the same layout.
-struct Bias {
-  const void* elements;
+// What follows the sums. `sm90/prepared.rs` has the same layout.
+struct Epilogue {
+  // One element for each column of B, added to each row; or null.
+  const void* bias;
   uint32_t columns;
+  // Not 0: columns alternate between eight of a gate and eight of up, and C has silu(gate) · up.
+  uint32_t swiglu;
 
-  // A warpgroup: adds the elements of 64 columns, from `column` on, to the accumulators of these.
+  // A warpgroup: adds the bias of 64 columns, from `column` on, to the accumulators of these.
   template <typename T>
-  __device__ __forceinline__ void add(uint32_t column, float (&box)[kBox / 2]) const {
-    if (elements == nullptr) return;
+  __device__ __forceinline__ void add_bias(uint32_t column, float (&box)[kBox / 2]) const {
+    if (bias == nullptr) return;
     const uint32_t first = column + threadIdx.x % 4 * 2;
 #pragma unroll
     for (uint32_t i = 0; i < kBox; i += 8) {
       if (first + i >= columns) continue;
-      const float2 pair = widen_pair<T>(static_cast<const uint32_t*>(elements)[(first + i) / 2]);
+      const float2 pair = widen_pair<T>(static_cast<const uint32_t*>(bias)[(first + i) / 2]);
       // Two columns of a row, and of the row eight below.
       float* d = &box[i / 2];
       d[0] += pair.x, d[1] += pair.y;
@@ -33,7 +35,12 @@ struct Bias {
     }
   }
 };
-static_assert(sizeof(Bias) == 16, "as in Rust");
+static_assert(sizeof(Epilogue) == 16, "as in Rust");
+
+// silu(gate) · up.
+__device__ __forceinline__ float swiglu(float gate, float up) {
+  return __fdividef(gate, 1.0f + __expf(-gate)) * up;
+}
 
 // A barrier of the threads of one consumer. Barrier 0 is that of the block.
 __device__ __forceinline__ void sync_consumer(uint32_t consumer) {
@@ -72,27 +79,60 @@ __device__ __forceinline__ void scale_box(const Scales& scales, TileCoord tile, 
   }
 }
 
-// A warpgroup: scales its accumulators, rounds and stores them. `leader` is true in the one thread that
-// stores.
+// A warpgroup: scales its accumulators of a box of a tile, and adds the bias.
 template <class Tile>
-__device__ __forceinline__ void store_tile(const TensorMap* c, const Scales& scales, const Bias& bias,
-                                           Memory<Tile>& memory, TileCoord tile, uint32_t consumer,
-                                           bool leader, Accumulators<Tile>& accumulators) {
-  // Each tile begins with the first buffer.
-  constexpr uint32_t kBuffers = Tile::kBoxesC % Tile::kBuffersC == 0 ? Tile::kBuffersC : 1;
+__device__ __forceinline__ void finish_box(const Scales& scales, const Epilogue& epilogue, TileCoord tile,
+                                           uint32_t consumer, uint32_t box,
+                                           float (&accumulators)[kBox / 2]) {
+  scale_box<Tile>(scales, tile, consumer, box, accumulators);
+  epilogue.add_bias<typename Tile::Output>(tile.column + box * kBox, accumulators);
+}
+
+// A warpgroup: the SwiGLU of two neighbouring boxes, in the place of the first. A thread has two columns of
+// each eight, so that it has those of the gate and of up.
+__device__ __forceinline__ void swiglu_boxes(float (&first)[kBox / 2], const float (&second)[kBox / 2]) {
+  constexpr uint32_t kHalf = kBox / 4;
 #pragma unroll
-  for (uint32_t box = 0; box < Tile::kBoxesC; ++box) {
-    scale_box<Tile>(scales, tile, consumer, box, accumulators[box]);
-    bias.add<typename Tile::Output>(tile.column + box * kBox, accumulators[box]);
+  for (uint32_t i = 0; i < kHalf; i += 4) {
+#pragma unroll
+    for (uint32_t j = i; j < i + 4; ++j) first[j] = swiglu(first[i + j], first[i + j + 4]);
+  }
+#pragma unroll
+  for (uint32_t i = 0; i < kHalf; i += 4) {
+#pragma unroll
+    for (uint32_t j = i; j < i + 4; ++j) first[kHalf + j] = swiglu(second[i + j], second[i + j + 4]);
+  }
+}
+
+// A warpgroup: finishes the accumulators of a tile, rounds and stores them. `leader` is true in the one
+// thread that stores.
+template <class Tile, bool kSwiGlu = false>
+__device__ __forceinline__ void store_tile(const TensorMap* c, const Scales& scales,
+                                           const Epilogue& epilogue, Memory<Tile>& memory, TileCoord tile,
+                                           uint32_t consumer, bool leader,
+                                           Accumulators<Tile>& accumulators) {
+  // Boxes of accumulators of a box of C.
+  constexpr uint32_t kOf = kSwiGlu ? 2 : 1;
+  constexpr uint32_t kBoxes = Tile::kBoxesC / kOf;
+  // Each tile begins with the first buffer.
+  constexpr uint32_t kBuffers = kBoxes % Tile::kBuffersC == 0 ? Tile::kBuffersC : 1;
+#pragma unroll
+  for (uint32_t box = 0; box < kBoxes; ++box) {
+    float (&of_box)[kBox / 2] = accumulators[kOf * box];
+#pragma unroll
+    for (uint32_t i = kOf * box; i < kOf * (box + 1); ++i) {
+      finish_box<Tile>(scales, epilogue, tile, consumer, i, accumulators[i]);
+    }
+    if constexpr (kSwiGlu) swiglu_boxes(of_box, accumulators[kOf * box + 1]);
     char* buffer = memory.c[consumer][box % kBuffers];
     // An earlier store has read the buffer.
     if (leader) bulk_wait_read<int(kBuffers) - 1>();
     sync_consumer(consumer);
-    round_to_box<typename Tile::Output>(buffer, accumulators[box]);
+    round_to_box<typename Tile::Output>(buffer, of_box);
     fence_async_shared();
     sync_consumer(consumer);
     if (leader) {
-      store_box(c, int32_t(tile.column + box * kBox), int32_t(tile.row + consumer * 64), buffer);
+      store_box(c, int32_t(tile.column / kOf + box * kBox), int32_t(tile.row + consumer * 64), buffer);
       bulk_commit();
     }
   }

@@ -1,5 +1,5 @@
-// The GEMM of few rows, as decode steps have: C[M, N] = A[M, K] · Bᵀ + bias for M ≤ 64, where B is stored
-// N×K. All it does is read B once. Tiles are as narrow as it takes to give every SM one.
+// The GEMM of few rows, as decode steps have: C[M, N] = A[M, K] · Bᵀ + bias, or its SwiGLU, for M ≤ 64, where
+// B is stored N×K. All it does is read B once. Tiles are as narrow as it takes to give every SM one.
 //
 //   warps 0 to 3   multiply: `wgmma` of 64 rows, of which those beyond A are not stored
 //   warp 4         one thread loads boxes of B and A by TMA into a ring of stages
@@ -20,11 +20,12 @@ struct alignas(128) FewRowsParams {
   // Elements from a row of C to the next.
   uint64_t stride;
   uint32_t rows;
+  // Of B.
   uint32_t columns;
   // Steps of K, of the boxes of a stage each, and stages of the ring.
   uint32_t steps;
   uint32_t stages;
-  Bias bias;
+  Epilogue epilogue;
   // Not 0 if no kernel that may still run writes B: it is loaded before these have ended.
   uint32_t constant_b;
 };
@@ -126,21 +127,34 @@ __device__ __forceinline__ void few_rows(const FewRowsParams& p) {
   wgmma_wait<0>();
   fence_accumulators(sums);
 
-#pragma unroll
-  for (uint32_t i = 0; i < kColumns / 8; ++i) {
-    const uint32_t column = blockIdx.x * kColumns + i * 8 + lane % 4 * 2;
-    if (column >= p.columns) continue;
-    float2 bias = {0, 0};
-    if (p.bias.elements != nullptr) {
-      bias = widen_pair<T>(static_cast<const uint32_t*>(p.bias.elements)[column / 2]);
-    }
+  // Stores two columns of two rows, eight apart.
+  const auto store = [&](uint32_t column, const float* of_columns) {
 #pragma unroll
     for (uint32_t half = 0; half < 2; ++half) {
       const uint32_t row = warp * 16 + half * 8 + lane / 4;
       if (row >= p.rows) continue;
-      float2 sum = {sums[4 * i + 2 * half], sums[4 * i + 2 * half + 1]};
-      if (p.bias.elements != nullptr) sum.x += bias.x, sum.y += bias.y;
-      static_cast<uint32_t*>(p.c)[(row * p.stride + column) / 2] = round_pair<T>(sum.x, sum.y);
+      static_cast<uint32_t*>(p.c)[(row * p.stride + column) / 2] =
+          round_pair<T>(of_columns[2 * half], of_columns[2 * half + 1]);
+    }
+  };
+#pragma unroll
+  for (uint32_t i = 0; i < kColumns / 8; ++i) {
+    const uint32_t column = blockIdx.x * kColumns + i * 8 + lane % 4 * 2;
+    if (column >= p.columns) continue;
+    float* of_columns = &sums[4 * i];
+    if (p.epilogue.bias != nullptr) {
+      const float2 bias = widen_pair<T>(static_cast<const uint32_t*>(p.epilogue.bias)[column / 2]);
+      of_columns[0] += bias.x, of_columns[1] += bias.y;
+      of_columns[2] += bias.x, of_columns[3] += bias.y;
+    }
+    if (!p.epilogue.swiglu) {
+      store(column, of_columns);
+    } else if (i % 2 == 1) {
+      // The eight columns before are the gate's, these are up's.
+      float* gate = of_columns - 4;
+#pragma unroll
+      for (uint32_t j = 0; j < 4; ++j) gate[j] = swiglu(gate[j], of_columns[j]);
+      store((column - lane % 4 * 2 - 8) / 2 + lane % 4 * 2, gate);
     }
   }
 }

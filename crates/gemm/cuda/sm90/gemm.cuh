@@ -32,6 +32,8 @@
 // loaded (`rows_of_box`).
 #pragma once
 
+#include <type_traits>
+
 #include "epilogue.cuh"
 
 namespace warpweave {
@@ -88,14 +90,21 @@ __device__ __forceinline__ void multiply_partial(const Pipeline<Tile>& pipeline,
 // stored to; `scales(tile)` are those of its rows and columns, if its elements have some.
 template <class Tile, class Schedule, class MapOf, class ScalesOf>
 __device__ __forceinline__ void multiply_and_store(const Schedule& schedule, const Pipeline<Tile>& pipeline,
-                                                   uint32_t steps, const Bias& bias, uint32_t consumer,
-                                                   MapOf&& c, ScalesOf&& scales) {
+                                                   uint32_t steps, const Epilogue& epilogue,
+                                                   uint32_t consumer, MapOf&& c, ScalesOf&& scales) {
   const bool leader = threadIdx.x % kWarpgroup == 0;
   typename Pipeline<Tile>::Cursor at;
   Accumulators<Tile> accumulators;
   schedule.template for_each_tile<Tile>([&](TileCoord tile) {
     multiply_tile<Tile>(pipeline, at, steps, scales(tile), tile, consumer, accumulators);
-    store_tile<Tile>(&c(tile), scales(tile), bias, pipeline.memory, tile, consumer, leader, accumulators);
+    const auto store = [&](auto swiglu) {
+      store_tile<Tile, decltype(swiglu)::value>(&c(tile), scales(tile), epilogue, pipeline.memory, tile,
+                                                consumer, leader, accumulators);
+    };
+    if constexpr (Tile::kBoxesC >= 2) {
+      if (epilogue.swiglu) return store(std::true_type{});
+    }
+    store(std::false_type{});
   });
   if (leader) bulk_wait<0>();
 }

@@ -75,7 +75,7 @@ struct alignas(128) OneShotParams {
   // Of the first unit; and one for tickets and the counter alone.
   uint32_t slot;
   uint32_t end;
-  Bias bias;
+  Epilogue epilogue;
   // Of operands of e4m3: of this rank's columns of A and rows of B.
   Scales scales;
 
@@ -201,7 +201,7 @@ __device__ __forceinline__ void reduce_box(const OneShotParams& p, uint32_t call
       for (uint32_t rank = 0; rank < kMostRanks; ++rank) {
         if (rank < world) add_pack<T>(loaded[j][rank], d);
       }
-      const T* bias = static_cast<const T*>(p.bias.elements);
+      const T* bias = static_cast<const T*>(p.epilogue.bias);
       if (bias != nullptr) add_pack<T>(*reinterpret_cast<const uint4*>(bias + x), d);
       *reinterpret_cast<uint4*>(p.c + at[j]) = {round_pair<T>(d[0], d[1]), round_pair<T>(d[2], d[3]),
                                                 round_pair<T>(d[4], d[5]), round_pair<T>(d[6], d[7])};

@@ -18,7 +18,7 @@ struct alignas(128) PlainParams {
   uint32_t steps;
   // Rows of A.
   uint32_t rows;
-  Bias bias;
+  Epilogue epilogue;
   // Of operands of e4m3.
   Scales scales;
 };
@@ -43,7 +43,7 @@ __device__ __forceinline__ void plain_gemm(const PlainParams& p) {
       [](uint32_t) {},
       // Consumers.
       [&](uint32_t consumer) {
-        multiply_and_store<Tile>(p.raster, pipeline, p.steps, p.bias, consumer,
+        multiply_and_store<Tile>(p.raster, pipeline, p.steps, p.epilogue, consumer,
                                  [&](TileCoord) -> const TensorMap& { return p.c; },
                                  [&](TileCoord) -> const Scales& { return p.scales; });
       });

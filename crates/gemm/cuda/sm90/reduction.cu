@@ -345,7 +345,7 @@ __device__ __forceinline__ void reduce_gemm(const ReductionParams& p) {
 #pragma unroll
           for (uint32_t box = 0; own && box < Tile::kBoxesC; ++box) {
             reduce_partials<Tile>(pad, pipeline, at, consumer, accumulators[box]);
-            p.bias.add<typename Tile::Output>(tile.column + box * kBox, accumulators[box]);
+            p.epilogue.add_bias<typename Tile::Output>(tile.column + box * kBox, accumulators[box]);
           }
           staging.put(at, accumulators);
         });

@@ -72,7 +72,7 @@ struct alignas(128) ReductionParams {
   uint32_t all_reduce;
   // Of the largest shard.
   uint32_t most_rows;
-  Bias bias;
+  Epilogue epilogue;
   // Of operands of e4m3: of this rank's columns of A and rows of B.
   Scales scales;
 

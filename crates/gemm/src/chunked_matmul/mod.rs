@@ -16,7 +16,7 @@ use std::ops::Range;
 use warpweave_symm_mem::{DType, DevicePtr, PadView};
 
 use crate::launches;
-use crate::{Error, GemmBatch, GemmOperands, GemmProblem, Layout};
+use crate::{Activation, Error, GemmBatch, GemmOperands, GemmProblem, Layout};
 
 pub use backend::ChunkedGemmBackend;
 pub(crate) use table::Table;
@@ -87,6 +87,9 @@ impl ChunkedMatmul {
         }
         if self.problem.bias || self.problem.batch != GemmBatch::ONE {
             return refuse("it is one GEMM without a bias".into());
+        }
+        if self.problem.activation != Activation::None {
+            return refuse("it has no activation".into());
         }
         if rank >= world {
             return refuse(format!("a world of {world}"));

@@ -17,7 +17,7 @@ use warpweave_symm_mem::DevicePtr;
 use super::header as sys;
 use super::layout::{data_type, layout, set_batch};
 use super::library::Library;
-use crate::{Error, GemmBatch, GemmOperands, GemmProblem, Layout, Provider, Scaling};
+use crate::{Activation, Error, GemmBatch, GemmOperands, GemmProblem, Layout, Provider, Scaling};
 
 /// A cuBLASLt context of the CUDA context that was current when it was made. Any thread may use it.
 #[derive(Debug)]
@@ -96,6 +96,13 @@ impl Matmul {
     /// Describes `problem`: f32 accumulation, f32 GEMMs for f32 inputs (no TF32).
     pub fn new(handle: &Arc<Handle>, problem: &GemmProblem) -> Result<Self, Error> {
         problem.validate()?;
+        if problem.activation != Activation::None {
+            return Err(Error::Unsupported {
+                provider: Provider::CublasLt,
+                problem: Box::new(*problem),
+                requirement: "there must be no activation".into(),
+            });
+        }
         if problem.scaling == Scaling::Block && problem.block_scales == Layout::RowMajor {
             return Err(Error::Unsupported {
                 provider: Provider::CublasLt,

@@ -2,7 +2,7 @@
 
 use warpweave_symm_mem::{DType, DeviceInfo};
 
-use crate::{Error, GemmProblem, Layout, Provider};
+use crate::{Activation, Error, GemmProblem, Layout, Provider};
 
 /// TMA addresses rows in units of 16 bytes.
 const ALIGNMENT: usize = 16;
@@ -17,6 +17,10 @@ pub fn check_problem(problem: &GemmProblem) -> Result<(), Error> {
     check_single(problem, provider)?;
     if problem.bias {
         let why = "there must be no bias: the epilogue stores the sums as they are".into();
+        return unsupported(problem, provider, why);
+    }
+    if problem.activation != Activation::None {
+        let why = "there must be no activation: the epilogue stores the sums as they are".into();
         return unsupported(problem, provider, why);
     }
     for (name, layout) in [("A", problem.a_layout), ("B", problem.b_layout)] {
@@ -132,6 +136,7 @@ mod tests {
             ),
             (GemmProblem::new(16, 16, 12, DType::F16), "k = 12"),
             (p.with_bias(), "no bias"),
+            (p.with_activation(Activation::SwiGlu), "no activation"),
             (
                 p.with_batch(GemmBatch {
                     count: 2,

@@ -1,10 +1,10 @@
 //! The GEMM that the others are judged by.
 
 use super::Element;
-use crate::{Error, GemmProblem, Layout};
+use crate::{Activation, Error, GATE_COLUMNS, GemmProblem, Layout};
 
-/// C = A·B by the definition, every sum in f64 and never rounded: m·n values for each GEMM of the batch,
-/// row-major and contiguous whatever `problem.ldc` and the batch's stride say.
+/// C = A·B by the definition, every sum in f64 and never rounded: all elements of C for each GEMM of the
+/// batch, row-major and contiguous whatever `problem.ldc` and the batch's stride say.
 ///
 /// It takes about a second for 2⁹ elements each way; [`multiply`](super::multiply) is the fast one.
 ///
@@ -63,5 +63,15 @@ pub fn reference_with_scales<T: Element, O: Element>(
             }
         }
     }
-    Ok(c)
+    Ok(match problem.activation {
+        Activation::None => c,
+        Activation::SwiGlu => c.chunks_exact(2 * GATE_COLUMNS).flat_map(swiglu).collect(),
+    })
+}
+
+/// SwiGLU of a group of columns.
+fn swiglu(group: &[f64]) -> impl Iterator<Item = f64> {
+    let (gate, up) = group.split_at(GATE_COLUMNS);
+    let both = gate.iter().zip(up);
+    both.map(|(gate, up)| gate / (1.0 + (-gate).exp()) * up)
 }

@@ -70,7 +70,9 @@ use std::ops::Range;
 use warpweave_symm_mem::{DType, DevicePtr, PadView};
 
 use crate::launches;
-use crate::{Error, GemmBatch, GemmOperands, GemmProblem, Layout, Peers, Scaling, Tiling};
+use crate::{
+    Activation, Error, GemmBatch, GemmOperands, GemmProblem, Layout, Peers, Scaling, Tiling,
+};
 
 pub use backend::GemmReduceBackend;
 pub use order::{Group, order};
@@ -238,6 +240,9 @@ impl MatmulReduce {
         }
         if problem.scaling == Scaling::Block {
             return refuse("scales must be by tensor or row".into());
+        }
+        if problem.activation != Activation::None {
+            return refuse("partials have no activation".into());
         }
         if rank >= world || world > Peers::MOST {
             return refuse(format!("a world of {world}, {} ranks at most", Peers::MOST));

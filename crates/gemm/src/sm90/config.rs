@@ -8,7 +8,7 @@ use warpweave_symm_mem::cuda::Image;
 
 use super::Raster;
 use crate::cutlass::{self, Config, unsupported};
-use crate::{Error, GemmProblem, Layout, Provider, Scaling, Tiling};
+use crate::{Activation, Error, GemmProblem, Layout, Provider, Scaling, Tiling};
 
 /// The device code.
 pub(super) static PLAIN: Image = warpweave_symm_mem::device_image!("plain", sm_90a);
@@ -134,6 +134,11 @@ pub fn serves_few_rows(problem: &GemmProblem) -> bool {
     is_plain && problem.b_layout == Layout::Transposed && problem.m <= MOST_FEW_ROWS
 }
 
+/// Whether the kernels of a shape compute `problem`: with SwiGLU two boxes of accumulators give one of C.
+fn computes(shape: &Config, problem: &GemmProblem) -> bool {
+    problem.activation == Activation::None || shape.tile[1] as usize >= 2 * STEP
+}
+
 /// The configuration that the model of tiles and waves expects to be fastest on a device of `sms` SMs, of
 /// those that these have room for. Few rows have their own.
 pub fn select(problem: &GemmProblem, sms: u32) -> Option<Tiling> {
@@ -149,7 +154,7 @@ pub(super) fn select_tile(problem: &GemmProblem, sms: u32) -> Option<Tiling> {
     let (config, shape) = CONFIGS
         .iter()
         .enumerate()
-        .filter(|(_, shape)| blocks(shape) <= sms)
+        .filter(|(_, shape)| blocks(shape) <= sms && computes(shape, problem))
         .min_by(|(_, a), (_, b)| seconds(a).total_cmp(&seconds(b)))?;
     Some(Tiling {
         config,
@@ -209,7 +214,7 @@ pub(super) fn small(
     let (config, shape) = CONFIGS
         .iter()
         .enumerate()
-        .filter(|(_, shape)| fits(shape))
+        .filter(|(_, shape)| fits(shape) && computes(shape, problem))
         .min_by_key(|(_, shape)| (area(shape), is_slow(shape), splits(shape)))?;
     Some(Tiling {
         config,
@@ -223,7 +228,8 @@ pub fn tilings(problem: &GemmProblem, sms: u32) -> Vec<Tiling> {
     let favourites = [select(problem, sms), select_tile(problem, sms)];
     let mut all: Vec<Tiling> = favourites.into_iter().flatten().collect();
     all.dedup();
-    for (config, shape) in CONFIGS.iter().enumerate() {
+    let computing = CONFIGS.iter().enumerate();
+    for (config, shape) in computing.filter(|(_, shape)| computes(shape, problem)) {
         let square = square_swizzle(shape, sms);
         let rows = raster(shape, problem, 1).rows;
         // A group higher than C is one as high as C.
@@ -298,7 +304,8 @@ pub(super) fn check_swizzle(problem: &GemmProblem, swizzle: u32) -> Result<(), E
     }
 }
 
-/// The kernel of a configuration, or `None` for a type, index or cluster that there is no kernel for.
+/// The kernel of a configuration, or `None` for a type, index, cluster or activation that there is no kernel
+/// for.
 pub(super) fn kernel(
     family: Family,
     problem: &GemmProblem,
@@ -354,7 +361,7 @@ pub(super) fn kernel(
         (_, Scaling::Block) => return None,
     };
     let shape = CONFIGS.get(config)?;
-    let is = blocks(shape) == 1 || !family.is_unclustered();
+    let is = (blocks(shape) == 1 || !family.is_unclustered()) && computes(shape, problem);
     is.then_some((family.image(), names[config]))
 }
 
@@ -393,6 +400,25 @@ mod tests {
         assert_eq!(select(&crowded, 0), None);
         // One row of tiles: a neighbour below would have nothing to do.
         assert_eq!(chosen(64, 132 * 256, 4096), "128x256_share_a");
+    }
+
+    #[test]
+    fn swiglu_has_tiles_of_two_boxes() {
+        let problem = GemmProblem::new(1024, 1024, 1024, DType::Bf16);
+        let gated = problem.with_activation(Activation::SwiGlu);
+        let narrow = CONFIGS.iter().position(|shape| shape.tile[1] == 64);
+        assert!(
+            tilings(&gated, 132)
+                .iter()
+                .all(|tiling| Some(tiling.config) != narrow)
+        );
+        assert!(kernel(Family::AllGather, &gated, narrow.unwrap()).is_none());
+        let shards = [0..512, 512..1024];
+        let of = |problem| small(problem, &shards, 132, 256).unwrap().config;
+        assert_eq!(
+            (Some(of(&problem)), CONFIGS[of(&gated)].tile[1]),
+            (narrow, 128)
+        );
     }
 
     #[test]

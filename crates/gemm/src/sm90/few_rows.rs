@@ -5,12 +5,12 @@ use warpweave_symm_mem::cuda::{CudaStream, Function, Image, LaunchConfig};
 use warpweave_symm_mem::{Backend, Cuda, DType, DeviceInfo, DevicePtr, kernel_name};
 
 use super::config::{MOST_FEW_ROWS, SWIZZLED_ROW, serves_few_rows};
-use super::prepared::{Bias, check_compiled, refused, used_bias};
+use super::prepared::{Epilogue, check_compiled, refused, used_bias};
 use super::tensor_map::{Matrix, TensorMap};
 use super::{check_device, check_problem, config};
 use crate::cutlass::{ADDRESS_ALIGNMENT, unsupported};
 use crate::launches::Launches;
-use crate::{Error, GemmOperands, GemmProblem, Provider};
+use crate::{Activation, Error, GATE_COLUMNS, GemmOperands, GemmProblem, Provider};
 
 static FEW_ROWS: Image = warpweave_symm_mem::device_image!("few_rows", sm_90a);
 
@@ -36,10 +36,11 @@ struct FewRows {
     columns: u32,
     steps: u32,
     stages: u32,
-    bias: Bias,
+    epilogue: Epilogue,
     constant_b: u32,
 }
-const _: () = assert!(size_of::<FewRows>() == 384 && std::mem::offset_of!(FewRows, bias) == 288);
+const _: () =
+    assert!(size_of::<FewRows>() == 384 && std::mem::offset_of!(FewRows, epilogue) == 288);
 
 /// Whether the kernel is there for it on `device`. It is then about as fast as cuBLASLt's best algorithm, or
 /// faster (`docs/fused-kernel.md`).
@@ -65,11 +66,16 @@ struct Division {
 
 impl Division {
     /// The narrowest blocks of which each of `sms` SMs has one at most; if there are more of the widest, two
-    /// on an SM.
+    /// on an SM. With SwiGLU a block has whole groups of gate and up.
     fn new(problem: &GemmProblem, sms: u32) -> Self {
         let blocks = |width| problem.n.div_ceil(width) as u32;
         let widest = WIDTHS[WIDTHS.len() - 1];
-        let fitting = WIDTHS.into_iter().find(|&(width, _)| blocks(width) <= sms);
+        let is_whole = |width: usize| match problem.activation {
+            Activation::None => true,
+            Activation::SwiGlu => width.is_multiple_of(2 * GATE_COLUMNS),
+        };
+        let fits = |width| blocks(width) <= sms && is_whole(width);
+        let fitting = WIDTHS.into_iter().find(|&(width, _)| fits(width));
         let (width, boxes) = fitting.unwrap_or(widest);
         let steps = config::steps(problem).div_ceil(boxes as u32);
         let box_a = problem.m.next_multiple_of(8) * SWIZZLED_ROW;
@@ -184,7 +190,7 @@ impl PreparedFewRows {
             columns: n as u32,
             steps,
             stages,
-            bias: Bias::new(problem, bias),
+            epilogue: Epilogue::new(problem, bias),
             constant_b: problem.constant_b.into(),
         })
     }
@@ -250,6 +256,8 @@ mod tests {
         };
         let columns = [8, 1536, 2120, 3072, 4096, 6144, 7168, 32064];
         assert_eq!(columns.map(width), [16, 16, 24, 24, 32, 48, 64, 64]);
+        let gated = GemmProblem::new(8, 3072, 4096, DType::F16).with_activation(Activation::SwiGlu);
+        assert_eq!(Division::new(&gated, SMS).width, 32);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use warpweave_symm_mem::cuda::CudaStream;
 use warpweave_symm_mem::{Backend, Cuda, DevicePtr, PadView};
 
 use super::config::{self, Family};
-use super::prepared::{Bias, Scales, boxes, maps_of_a, refused, used_bias};
+use super::prepared::{Epilogue, Scales, boxes, maps_of_a, refused, used_bias};
 use super::requirements::check_reduction;
 use super::resident::{Addresses, Parameter, Resident, check_family, own_scales};
 use super::tensor_map::{Matrix, TensorMap};
@@ -36,7 +36,7 @@ struct OneShot {
     units_across: u32,
     slot: u32,
     end: u32,
-    bias: Bias,
+    epilogue: Epilogue,
     scales: Scales,
 }
 const _: () =
@@ -148,7 +148,7 @@ impl PreparedOneShot {
             units_across: units.across() as u32,
             slot: gemm.ready as u32,
             end: gemm.done as u32,
-            bias: Bias::new(problem, operands.bias),
+            epilogue: Epilogue::new(problem, operands.bias),
             scales: Scales::new(problem, operands.scales),
         })
     }

@@ -9,22 +9,24 @@ use super::{Raster, check_device, check_problem};
 use crate::Tiling;
 use crate::cutlass::{ADDRESS_ALIGNMENT, Config};
 use crate::launches::Launches;
-use crate::{Error, GemmOperands, GemmProblem, Layout, Provider, Scaling};
+use crate::{Activation, Error, GemmOperands, GemmProblem, Layout, Provider, Scaling};
 
-/// `Bias` in `cuda/sm90/epilogue.cuh`.
+/// `Epilogue` in `cuda/sm90/epilogue.cuh`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub(super) struct Bias {
-    elements: DevicePtr,
+pub(super) struct Epilogue {
+    bias: DevicePtr,
     columns: u32,
+    swiglu: u32,
 }
 
-impl Bias {
-    /// That of `problem` at `address`, if it has one.
-    pub fn new(problem: &GemmProblem, address: DevicePtr) -> Self {
+impl Epilogue {
+    /// That of `problem`, with the bias at this address if it has one.
+    pub fn new(problem: &GemmProblem, bias: DevicePtr) -> Self {
         Self {
-            elements: used_bias(problem, address),
+            bias: used_bias(problem, bias),
             columns: problem.n as u32,
+            swiglu: (problem.activation == Activation::SwiGlu).into(),
         }
     }
 }
@@ -85,7 +87,7 @@ struct Gemm {
     raster: Raster,
     steps: u32,
     rows: u32,
-    bias: Bias,
+    epilogue: Epilogue,
     scales: Scales,
 }
 const _: () = assert!(size_of::<Gemm>() == 640 && std::mem::offset_of!(Gemm, scales) == 552);
@@ -194,7 +196,7 @@ impl Prepared {
             raster: self.raster,
             steps: config::steps(&self.problem),
             rows: self.problem.m as u32,
-            bias: Bias::new(&self.problem, addresses[3]),
+            epilogue: Epilogue::new(&self.problem, addresses[3]),
             scales: Scales::new(&self.problem, [addresses[4], addresses[5]]),
         })
     }
@@ -268,7 +270,7 @@ pub(super) fn boxes(problem: &GemmProblem, config: &Config) -> (Matrix, [(Matrix
     let b = matrix(problem.b_layout.stored(k, n), problem.ldb);
     let c = Matrix {
         dtype: problem.out,
-        ..matrix((m, n), problem.ldc)
+        ..matrix((m, problem.c_columns()), problem.ldc)
     };
     (matrix((m, k), problem.lda), [(b, box_b), (c, BOX_COLUMNS)])
 }

@@ -6,7 +6,7 @@ use warpweave_symm_mem::cuda::CudaStream;
 use warpweave_symm_mem::{Backend, Cuda, DevicePtr, PadView};
 
 use super::config::{self, Family};
-use super::prepared::{Bias, Scales, boxes, refused, rows_of_box, used_bias};
+use super::prepared::{Epilogue, Scales, boxes, refused, rows_of_box, used_bias};
 use super::requirements::{check_multicast, check_reduction};
 use super::resident::{Addresses, Parameter, Resident, check_family, own_scales};
 use super::tensor_map::{BOX_COLUMNS, Matrix, TensorMap};
@@ -44,7 +44,7 @@ struct Reduction {
     done: u32,
     everyone: u32,
     most_rows: u32,
-    bias: Bias,
+    epilogue: Epilogue,
     scales: Scales,
 }
 const _: () =
@@ -198,7 +198,7 @@ impl PreparedReduction {
             done: gemm.done as u32,
             everyone: everyone.into(),
             most_rows: gemm.most_rows() as u32,
-            bias: Bias::new(&gemm.problem, operands.bias),
+            epilogue: Epilogue::new(&gemm.problem, operands.bias),
             scales: Scales::new(&gemm.problem, operands.scales),
         })
     }

@@ -6,7 +6,7 @@ use crate::former;
 use crate::operation::{Operand, Operation};
 use crate::plan::{OpKind, Plan, Problem, Provider};
 use std::fmt;
-use warpweave_gemm::Scaling;
+use warpweave_gemm::{Activation, Scaling};
 use warpweave_symm_mem::DType;
 
 /// An algorithm with a value for each of its parameters. Its name is the algorithm's, followed by the
@@ -129,8 +129,18 @@ impl Configuration {
         }
     }
 
-    /// Whether it takes operands of this element type, with these scales or without.
+    /// Whether it takes operands of this element type, with these scales or without, and has this activation.
     pub fn takes(&self, problem: &Problem) -> bool {
+        self.has_activation(problem) && self.takes_operands(problem)
+    }
+
+    fn has_activation(&self, problem: &Problem) -> bool {
+        problem.activation == Activation::None
+            || self.operation() == Operation::ColumnParallelLinear
+                && self.options.choice("gemms") != "batched"
+    }
+
+    fn takes_operands(&self, problem: &Problem) -> bool {
         match problem.dtype.is_arithmetic() {
             true => problem.scaling == Scaling::None,
             false => (self.algorithm.scalings)(&self.options).contains(&problem.scaling),
@@ -149,7 +159,10 @@ impl Configuration {
     /// has more than [`Plan::MOST_STEPS`] steps.
     pub fn plan(&self, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
         problem.validate(rank, world)?;
-        if !self.takes(problem) {
+        if !self.has_activation(problem) {
+            return Err(PlanError::Activation { name: self.name() });
+        }
+        if !self.takes_operands(problem) {
             return Err(PlanError::NarrowOperands {
                 name: self.name(),
                 scaling: problem.scaling,

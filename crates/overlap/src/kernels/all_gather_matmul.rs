@@ -5,7 +5,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 use warpweave_gemm as gemm;
 use warpweave_gemm::all_gather_matmul::AllGatherOperands;
-use warpweave_gemm::{GatheredScales, GemmProblem, Layout, Peers, Protocol};
+use warpweave_gemm::{Activation, GatheredScales, GemmProblem, Layout, Peers, Protocol};
 use warpweave_symm_mem::{DType, DevicePtr};
 
 use super::owner_lane::OwnerLane;
@@ -13,7 +13,10 @@ use super::{
     Kernel, KernelBuffer, KernelScales, KernelShape, on_both_backends, scales, slots_from,
 };
 use crate::execute::{Addresses, Binding, BoxedLaunch, ExecuteBackend, Launch, Result};
-use crate::plan::{BufferId, Effect, Placement, Region, SlotId, Transport, layout_of, shard};
+use crate::plan::{
+    ActivationName, BufferId, Effect, Placement, Region, SlotId, Transport, is_none, layout_of,
+    shard,
+};
 use crate::simulate::{Cost, Costs, Waves, micros};
 
 /// Gathers the rows of the others in staging, chunk after chunk, and computes C meanwhile: from this rank's
@@ -35,6 +38,9 @@ pub struct AllGatherMatmul {
     pub bias: Option<BufferId>,
     /// Local.
     pub c: BufferId,
+    /// What C is of the sums.
+    #[serde(default, skip_serializing_if = "is_none", with = "ActivationName")]
+    pub activation: Activation,
     /// Symmetric where peers write, else local. Alternating with the eager protocol.
     pub staging: BufferId,
     /// Of operands of e4m3.
@@ -128,7 +134,10 @@ impl Kernel for AllGatherMatmul {
         [a, KernelBuffer::new(self.b, b_rows, b_cols)]
             .into_iter()
             .chain(bias)
-            .chain([KernelBuffer::new(self.c, m, n).of(output), staging])
+            .chain([
+                KernelBuffer::new(self.c, m, self.c_columns()).of(output),
+                staging,
+            ])
             .chain(scales)
             .collect()
     }
@@ -275,8 +284,12 @@ impl AllGatherMatmul {
             self.bias
                 .map(|bias| Effect::Read(lane.own_box(bias, 0..1, n))),
         );
-        effects.push(Effect::Write(lane.own_box(self.c, rows, n)));
+        effects.push(Effect::Write(lane.own_box(self.c, rows, self.c_columns())));
         effects
+    }
+
+    fn c_columns(&self) -> usize {
+        self.activation.columns(self.shape.n)
     }
 
     fn multiply_staged(&self, lane: &OwnerLane, rows: Range<usize>) -> Vec<Effect> {
@@ -559,6 +572,7 @@ impl AllGatherMatmul {
                 ..GemmProblem::new(m, n, k, dtype)
                     .with_output(self.shape.output())
                     .with_layouts(Layout::RowMajor, layout_of(self.b_transposed))
+                    .with_activation(self.activation)
             },
             shards: (0..world).map(|rank| shard(m, rank, world)).collect(),
             chunk_rows: self.chunk_rows,

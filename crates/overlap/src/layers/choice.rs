@@ -118,6 +118,6 @@ fn measured(
 
 /// Whether it was measured for this problem.
 pub(super) fn is_of(one: &Measurement, world: usize, problem: &Problem) -> bool {
-    let shape = |p: &Problem| (p.m, p.n, p.k, p.dtype, p.scaling);
+    let shape = |p: &Problem| (p.m, p.n, p.k, p.dtype, p.scaling, p.activation);
     one.world == world && shape(&one.problem) == shape(problem)
 }

@@ -78,8 +78,8 @@ impl<B: ExecuteBackend> Linear<B> {
         let reproducible = options.reproducible == Reproducible::Yes;
         let problem = problem.with_batch_invariance(reproducible);
         let Problem { m, n, k, dtype, .. } = problem;
-        let scales = problem.scaling.suffix();
-        let name = format!("{what} {n}x{k} {dtype}{scales} up to M = {m}");
+        let suffixes = [problem.scaling.suffix(), problem.activation.suffix()].concat();
+        let name = format!("{what} {n}x{k} {dtype}{suffixes} up to M = {m}");
         let exchange = layers.executor().exchange().as_ref();
         require_same(exchange, "the layer", &format!("{name}, {options:?}"))
             .map_err(ExecuteError::from)?;

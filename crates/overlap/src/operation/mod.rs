@@ -36,7 +36,7 @@ pub enum Operation {
     /// [`Operation::MatmulReduceScatter`] as a linear layer, with the weight stored N × K.
     LinearReduceScatter,
     /// [`Operation::AllGatherMatmul`] as a linear layer with a bias: A · Wᵀ + bias, with the weight stored N
-    /// × K.
+    /// × K; or what the problem's [activation](Problem::activation) makes of it.
     ColumnParallelLinear,
     /// A GEMM on each rank, overlapped with an independent all-gather: of M/2 rows of K elements from each
     /// rank, which is 64 MiB at 8192 × 8192 × 8192 f16.
@@ -155,7 +155,7 @@ impl Operation {
                     shard_of_a(),
                     weight(0..k, true),
                     operand("bias", Matrix::Bias, 0..1, 0..n),
-                    operand("c", c, 0..m, 0..n),
+                    operand("c", c, 0..m, 0..problem.c_columns()),
                 ];
                 matrices.into_iter().chain(gathered_scales()).collect()
             }

@@ -13,7 +13,7 @@ pub enum Matrix {
     B,
     /// 1 × N.
     Bias,
-    /// M × N.
+    /// M × N, or as many columns as the [activation](Problem::c_columns) leaves.
     C,
     /// What is gathered during a GEMM.
     X,

@@ -1,8 +1,9 @@
 //! Building a plan operation by operation.
 
 use super::{
-    AddRmsNorm, Batch, Buffer, BufferId, CALLER_STEPS, Collective, EventId, MulticastRegion, Op,
-    OpKind, Placement, Plan, Provider, Region, Role, Slot, SlotId, StreamId, Transport,
+    Activation, AddRmsNorm, Batch, Buffer, BufferId, CALLER_STEPS, Collective, EventId,
+    MulticastRegion, Op, OpKind, Placement, Plan, Provider, Region, Role, Slot, SlotId, StreamId,
+    Transport,
 };
 use crate::check;
 use crate::error::PlanError;
@@ -342,6 +343,7 @@ impl PlanBuilder {
                 c,
                 bias: None,
                 scales: None,
+                activation: Activation::None,
                 b_transposed: false,
                 batch: Batch::ONE,
                 provider,
@@ -366,6 +368,7 @@ impl PlanBuilder {
                 c,
                 bias,
                 scales: None,
+                activation: Activation::None,
                 b_transposed: true,
                 batch,
                 provider: Provider::CublasLt,

@@ -50,12 +50,12 @@ use warpweave_symm_mem::Priority;
 
 pub use buffer::{Buffer, BufferId, EventId, Placement, Role, Slot, SlotId, StreamId};
 pub use builder::PlanBuilder;
+pub(crate) use op::{ActivationName, ScalingName, is_none, layout_of};
 pub use op::{AddRmsNorm, Batch, Collective, Effect, Op, OpKind, Quantized, Scales, Transport};
-pub(crate) use op::{ScalingName, layout_of};
 pub use problem::{Problem, chunks, shard};
 pub(crate) use problem::{chunk, output_of};
 pub use region::{MulticastRegion, Region};
-pub use warpweave_gemm::{Provider, Scaling};
+pub use warpweave_gemm::{Activation, Provider, Scaling};
 
 /// The program of one rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,7 +5,7 @@ use crate::kernels::AnyKernel;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::Range;
-use warpweave_gemm::{GemmProblem, Layout, Provider, SCALE_BLOCK, Scaling};
+use warpweave_gemm::{Activation, GemmProblem, Layout, Provider, SCALE_BLOCK, Scaling};
 use warpweave_symm_mem::DType;
 
 /// One operation on one stream.
@@ -78,13 +78,13 @@ pub enum OpKind {
         /// What follows an all-reduce on each rank, if anything does.
         then: Option<AddRmsNorm>,
     },
-    /// A GEMM, c = a · b or c = a · b + bias, accumulated in f32.
+    /// A GEMM, c = a · b or c = a · b + bias, accumulated in f32, or what an activation makes of it.
     Gemm {
         /// m × k.
         a: Region,
         /// k × n, or n × k if it is stored transposed.
         b: Region,
-        /// m × n.
+        /// m × n, or as many columns as the activation leaves.
         c: Region,
         /// 1 × n, added to every row of the GEMM before it is rounded.
         bias: Option<Region>,
@@ -93,6 +93,9 @@ pub enum OpKind {
         /// The scales of operands of e4m3, and of no others.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         scales: Option<Scales>,
+        /// What `c` is of the sums.
+        #[serde(default, skip_serializing_if = "is_none", with = "ActivationName")]
+        activation: Activation,
         /// The same GEMM for further rows of `a` and `c`, in one launch.
         batch: Batch,
         /// Whose kernel. On the host backend the host's own GEMM stands in for each.
@@ -424,6 +427,19 @@ pub(crate) enum ScalingName {
     Tensor,
     Row,
     Block,
+}
+
+/// How a plan stores an [`Activation`].
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Activation", rename_all = "lowercase")]
+pub(crate) enum ActivationName {
+    None,
+    SwiGlu,
+}
+
+/// Whether nothing follows the sums.
+pub(crate) fn is_none(activation: &Activation) -> bool {
+    *activation == Activation::None
 }
 
 /// How a plan stores a [`Provider`]: by its variant's name. The host's own GEMM has none, because the host

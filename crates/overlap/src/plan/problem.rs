@@ -1,10 +1,10 @@
 //! The problem that the algorithms of this crate solve, and how its rows are sharded.
 
-use super::op::ScalingName;
+use super::op::{ActivationName, ScalingName, is_none};
 use crate::error::PlanError;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
-use warpweave_gemm::Scaling;
+use warpweave_gemm::{Activation, GATE_COLUMNS, Scaling};
 use warpweave_symm_mem::DType;
 
 /// An all-gather and a GEMM: C\[M,N\] = A\[M,K\] · B\[K,N\].
@@ -14,7 +14,7 @@ use warpweave_symm_mem::DType;
 pub struct Problem {
     /// Rows of A and C, over all ranks.
     pub m: usize,
-    /// Columns of B and C, on each rank.
+    /// Columns of B, and of C without an activation, on each rank.
     pub n: usize,
     /// Columns of A, rows of B.
     pub k: usize,
@@ -31,6 +31,9 @@ pub struct Problem {
     /// What has scales, if A and B are of e4m3; C is bf16 then.
     #[serde(default, skip_serializing_if = "is_unscaled", with = "ScalingName")]
     pub scaling: Scaling,
+    /// What C is of the sums: of a column-parallel layer alone.
+    #[serde(default, skip_serializing_if = "is_none", with = "ActivationName")]
+    pub activation: Activation,
 }
 
 fn is_unscaled(scaling: &Scaling) -> bool {
@@ -48,12 +51,23 @@ impl Problem {
             multicast: false,
             batch_invariant: false,
             scaling: Scaling::None,
+            activation: Activation::None,
         }
     }
 
     /// The same problem with scales of A and B, which are of e4m3.
     pub fn with_scaling(self, scaling: Scaling) -> Self {
         Problem { scaling, ..self }
+    }
+
+    /// The same problem with an activation: C has [`Problem::c_columns`].
+    pub fn with_activation(self, activation: Activation) -> Self {
+        Problem { activation, ..self }
+    }
+
+    /// Columns of C.
+    pub fn c_columns(&self) -> usize {
+        self.activation.columns(self.n)
     }
 
     /// Element type of C.
@@ -99,8 +113,8 @@ impl Problem {
     /// Checks that a plan of this problem can exist for `rank` of `world`.
     ///
     /// # Errors
-    /// A size is zero or more than [`MOST_SIZE`](Problem::MOST_SIZE), `rank` is not below `world`, or `world`
-    /// is more than [`MOST_RANKS`](Problem::MOST_RANKS).
+    /// A size is zero or more than [`MOST_SIZE`](Problem::MOST_SIZE), N is not whole groups of a SwiGLU's gate
+    /// and up, `rank` is not below `world`, or `world` is more than [`MOST_RANKS`](Problem::MOST_RANKS).
     pub fn validate(&self, rank: usize, world: usize) -> Result<(), PlanError> {
         if rank >= world {
             return Err(PlanError::RankOutsideWorld { rank, world });
@@ -114,6 +128,10 @@ impl Problem {
                 return Err(PlanError::EmptyProblem { size });
             }
             at_most(size, value, Self::MOST_SIZE)?;
+        }
+        let group = self.activation.sums(GATE_COLUMNS);
+        if self.activation != Activation::None && !self.n.is_multiple_of(group) {
+            return Err(PlanError::PartOfAGate { n: self.n, group });
         }
         at_most("the number of ranks", world, Self::MOST_RANKS)
     }

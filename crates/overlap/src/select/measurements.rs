@@ -1,7 +1,7 @@
 //! What was measured, as text.
 
 use crate::algorithms::{self, Configuration};
-use crate::plan::Problem;
+use crate::plan::{Activation, Problem, Scaling};
 use std::fmt;
 use thiserror::Error;
 use warpweave_symm_mem::DType;
@@ -21,8 +21,8 @@ pub struct Measurement {
 
 /// Measured times of one machine.
 ///
-/// As text one line each, fields apart by tabs: configuration, world, M×N×K, element type, µs. What stands
-/// after `#` is a comment.
+/// As text one line each, fields apart by tabs: configuration, world, M×N×K, element type with the scales and
+/// the activation of the problem, µs. A comment begins with `#`.
 ///
 /// ```
 /// use warpweave_overlap::select::Measurements;
@@ -30,6 +30,10 @@ pub struct Measurement {
 /// let text = "# four H200s\npushChunks:chunks=4\t4\t8192x3584x8192\tbf16\t751.5\n";
 /// let measured = Measurements::from_text(text)?;
 /// assert_eq!(measured.iter().next().unwrap().us, 751.5);
+///
+/// let text = "fusedColumnParallelLinear\t4\t8192x3584x8192\te4m3 scales by row swiglu\t410\n";
+/// let measured = Measurements::from_text(text)?;
+/// assert_eq!(measured.to_string(), text);
 /// # Ok::<(), warpweave_overlap::select::MalformedMeasurements>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -94,16 +98,40 @@ impl fmt::Display for Measurements {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for m in &self.0 {
             let Problem { m: rows, n, k, .. } = m.problem;
-            let (name, world, dtype) = (&m.configuration, m.world, m.problem.dtype);
-            writeln!(f, "{name}\t{world}\t{rows}x{n}x{k}\t{dtype}\t{}", m.us)?;
+            let (name, world) = (&m.configuration, m.world);
+            let elements = elements(&m.problem);
+            writeln!(f, "{name}\t{world}\t{rows}x{n}x{k}\t{elements}\t{}", m.us)?;
         }
         Ok(())
     }
 }
 
+/// The element type of a problem, followed by its scales and its activation, if it has some: `e4m3 scales by
+/// row swiglu`.
+fn elements(problem: &Problem) -> String {
+    let (scaling, activation) = (problem.scaling.suffix(), problem.activation.suffix());
+    format!("{}{scaling}{activation}", problem.dtype)
+}
+
+/// The problem of this shape whose [`elements`] are these.
+fn of_elements(shape: &Problem, text: &str) -> Option<Problem> {
+    let dtype = text.split(' ').next()?.parse().ok()?;
+    let scalings = [Scaling::None, Scaling::Tensor, Scaling::Row, Scaling::Block];
+    let activations = [Activation::None, Activation::SwiGlu];
+    let of = |scaling| activations.map(|activation| (scaling, activation));
+    let all = scalings.into_iter().flat_map(of);
+    let mut all = all.map(|(scaling, activation)| Problem {
+        dtype,
+        scaling,
+        activation,
+        ..*shape
+    });
+    all.find(|problem| elements(problem) == text)
+}
+
 fn measurement(line: &str) -> Result<Measurement, String> {
     let fields: Vec<&str> = line.split('\t').map(str::trim).collect();
-    let [name, world, shape, dtype, us] = fields[..] else {
+    let [name, world, shape, of, us] = fields[..] else {
         return Err(format!("{} fields, not 5 apart by tabs", fields.len()));
     };
     let configuration = algorithms::find(name).map_err(|error| error.to_string())?;
@@ -118,9 +146,8 @@ fn measurement(line: &str) -> Result<Measurement, String> {
     let [m, n, k] = sizes[..] else {
         return Err(format!("`{shape}` is not M x N x K"));
     };
-    let dtype: DType = dtype
-        .parse()
-        .map_err(|_| format!("`{dtype}` is no element type"))?;
+    let problem = of_elements(&Problem::new(m, n, k, DType::F32), of)
+        .ok_or_else(|| format!("`{of}` is no element type with its scales and activation"))?;
     let us: f64 = match us.parse() {
         Ok(us) if us > 0.0 && f64::is_finite(us) => us,
         _ => return Err(format!("`{us}` is no time")),
@@ -128,7 +155,7 @@ fn measurement(line: &str) -> Result<Measurement, String> {
     Ok(Measurement {
         configuration,
         world: count(world)?,
-        problem: Problem::new(m, n, k, dtype),
+        problem,
         us,
     })
 }

@@ -253,12 +253,14 @@ impl Costs<'_> {
             OpKind::Gemm {
                 a,
                 c,
+                activation,
                 batch,
                 provider,
                 ..
             } => {
                 // The tiles of a batch fill the device like those of one GEMM with as many rows.
-                let shape = (c.rows.len() * batch.count, c.cols.len(), a.cols.len());
+                let columns = activation.sums(c.cols.len());
+                let shape = (c.rows.len() * batch.count, columns, a.cols.len());
                 let dtype = self.plan.buffers[a.buffer.0].dtype;
                 let (latency, waves) = match provider {
                     Provider::Cutlass => {

@@ -12,7 +12,7 @@ use warpweave_overlap::layers::{
     ColumnParallelLinear, Input, LayerError, Layers, Matrix, Options, Output, Reproducible,
     RowParallelLinear, choice,
 };
-use warpweave_overlap::plan::{Problem, shard};
+use warpweave_overlap::plan::{Activation, Problem, shard};
 use warpweave_overlap::{Machine, Operation};
 use warpweave_symm_mem::{Backend, DType, Error, Host, Memory};
 
@@ -184,11 +184,7 @@ impl<'a> Subject<'a> {
     /// Calls it with rows `rows` of X, and returns this rank's rows of y, with their places in the call.
     fn call(&self, rows: &[usize], value: fn(usize, usize) -> f32) -> Vec<(usize, Vec<u8>)> {
         let Problem {
-            n,
-            k,
-            dtype,
-            scaling,
-            ..
+            k, dtype, scaling, ..
         } = self.shape;
         let (place, m) = (self.rank.place(), rows.len());
         let depth = self.kind.depth(k, place);
@@ -219,7 +215,7 @@ impl<'a> Subject<'a> {
             Layer::Row(layer) => layer.forward(stream, x, w, bias, y, m).unwrap(),
         }
         let mine = self.kind.rows_of_y(m, place);
-        let row = n * self.shape.output().size();
+        let row = self.shape.c_columns() * self.shape.output().size();
         let mut got = vec![0; mine.len() * row];
         // SAFETY: y has room for the largest M.
         unsafe {
@@ -405,6 +401,53 @@ fn layers_are_their_definition() {
                             let right = floats(&got) == floats(&wanted);
                             assert!(right, "{kind:?}, world {world}, m = {m}, row {at}");
                         }
+                    }
+                }
+            }
+            rank.exchange.barrier("end").unwrap();
+        });
+    }
+}
+
+/// By every schedule, with the bits of the definition: the sums of gate and up are exact.
+#[test]
+fn layers_with_swiglu_are_their_definition() {
+    const COLUMNS: usize = 16;
+    let kinds = [Kind::Replicated, Kind::Gathered];
+    for world in 1..=3 {
+        on_ranks(world, host, |rank| {
+            let layers = Layers::new(&rank.executor).unwrap();
+            for (kind, schedule) in kinds.into_iter().flat_map(|kind| {
+                let all = variations(kind).into_iter().map(Some);
+                all.chain([None]).map(move |schedule| (kind, schedule))
+            }) {
+                let shape = Problem::new(20, 2 * COLUMNS, 10, DType::F32);
+                let shape = shape.with_activation(Activation::SwiGlu);
+                let mut options = Options::default().with_bias();
+                options.schedule = schedule;
+                if options.schedule.as_ref().is_some_and(|s| !s.takes(&shape)) {
+                    continue;
+                }
+                let subject = Subject::new(&rank, &layers, kind, shape, &options, integer);
+                for m in [20, 1, 7] {
+                    let rows: Vec<usize> = (0..m).map(|row| row + m).collect();
+                    for (at, got) in subject.call(&rows, integer) {
+                        let sum = |col: usize| {
+                            let terms = (0..10).map(|i| {
+                                integer(X, rows[at] * 10 + i) * integer(WEIGHT, col * 10 + i)
+                            });
+                            terms.sum::<f32>() + integer(BIAS, col)
+                        };
+                        let wanted = (0..COLUMNS).map(|col| {
+                            let gate = col / 8 * 16 + col % 8;
+                            let (gate, up) = (sum(gate), sum(gate + 8));
+                            gate / (1.0 + (-gate).exp()) * up
+                        });
+                        let (got, _) = got.as_chunks::<4>();
+                        let got: Vec<f32> = got.iter().map(|v| f32::from_ne_bytes(*v)).collect();
+                        let place =
+                            format!("{kind:?}, {options:?}, world {world}, m = {m}, row {at}");
+                        assert_eq!(got, wanted.collect::<Vec<_>>(), "{place}");
                     }
                 }
             }

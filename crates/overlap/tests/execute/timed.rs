@@ -6,7 +6,7 @@ use crate::fixtures::{calls, gemm, on_ranks};
 use crate::host;
 use serde_json::Value;
 use warpweave_overlap::check::Site;
-use warpweave_overlap::plan::{OpKind, Problem, Scaling};
+use warpweave_overlap::plan::{Activation, OpKind, Problem, Scaling};
 use warpweave_overlap::timeline::Origin;
 use warpweave_overlap::{Machine, Timeline, algorithms, simulate, trace};
 use warpweave_symm_mem::DType;
@@ -20,6 +20,7 @@ const PROBLEM: Problem = Problem {
     multicast: false,
     batch_invariant: false,
     scaling: Scaling::None,
+    activation: Activation::None,
 };
 
 /// The timeline of a call between others, and what the calls after it computed.

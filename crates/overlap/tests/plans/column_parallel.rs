@@ -3,7 +3,8 @@
 use crate::fixtures::{has_kernels, holds, plans, problem};
 use crate::flow::outputs_come_from_their_inputs;
 use warpweave_overlap::algorithms::{self, Configuration};
-use warpweave_overlap::plan::{Batch, Collective, OpKind, Plan, Problem, Transport};
+use warpweave_overlap::operation::Matrix;
+use warpweave_overlap::plan::{Activation, Batch, Collective, OpKind, Plan, Problem, Transport};
 use warpweave_overlap::{Operation, PlanError, check, show};
 use warpweave_symm_mem::DType;
 
@@ -218,4 +219,37 @@ fn gathered_chunks_in_batches_are_printed() {
 #[test]
 fn pushed_chunks_in_batches_are_printed() {
     insta::assert_snapshot!(show(&plan(":chunks=2:gather=push:gemms=batched", 18)));
+}
+
+/// C is half as wide, and nothing else changes; of other operations there is none.
+#[test]
+fn plans_with_swiglu_hold() {
+    let plain = Problem::new(50, 48, 33, DType::Bf16);
+    let gated = plain.with_activation(Activation::SwiGlu);
+    let every = algorithms::every();
+    let (takes, refuses): (Vec<_>, Vec<_>) = every.into_iter().partition(|c| c.takes(&gated));
+    assert!(takes.len() > 10);
+    for configuration in takes {
+        let plans = configuration.plans(3, &gated).unwrap();
+        let report = check(&plans, 3);
+        assert!(report.holds(), "{configuration}: {report}");
+        for (rank, plan) in plans.iter().enumerate() {
+            let wide = configuration.plan(rank, 3, &plain).unwrap();
+            let (ops, wide) = (plan.ops.iter(), wide.ops.iter());
+            assert!(ops.map(|op| op.stream).eq(wide.map(|op| op.stream)));
+        }
+        let c = configuration.operands(1, 3, &gated);
+        let c = c.iter().find(|operand| operand.matrix == Matrix::C);
+        assert_eq!(c.unwrap().cols, 0..24, "{configuration}");
+    }
+    for configuration in refuses {
+        let error = configuration.plan(0, 3, &gated).unwrap_err();
+        assert!(matches!(error, PlanError::Activation { .. }), "{error}");
+    }
+    let odd = Problem { n: 40, ..gated };
+    let error = algorithms::find("columnParallelLinear")
+        .unwrap()
+        .plan(0, 3, &odd);
+    let error = error.unwrap_err();
+    assert!(error.to_string().contains("a multiple of 16"), "{error}");
 }

@@ -4,8 +4,8 @@ use crate::fixtures::{MAIN, Pair};
 use warpweave_overlap::check::{Fault, FaultKind};
 use warpweave_overlap::kernels::{KernelShape, ThreadloadGather};
 use warpweave_overlap::plan::{
-    Batch, BufferId, Collective, Effect, EventId, MulticastRegion, OpKind, Placement, Plan,
-    PlanBuilder, Problem, Provider, Role, Scales, Scaling, SlotId, StreamId, Transport,
+    Activation, Batch, BufferId, Collective, Effect, EventId, MulticastRegion, OpKind, Placement,
+    Plan, PlanBuilder, Problem, Provider, Role, Scales, Scaling, SlotId, StreamId, Transport,
 };
 use warpweave_overlap::{PlanError, Violation, algorithms, check};
 use warpweave_symm_mem::{DType, Priority};
@@ -179,6 +179,7 @@ fn scaled(
             c,
             bias: None,
             scales,
+            activation: Activation::None,
             b_transposed: true,
             batch: Batch::ONE,
             provider: Provider::Sm90,
@@ -233,6 +234,7 @@ fn scales_belong_to_e4m3_and_have_their_shape() {
                 a: one.clone(),
                 b: one,
             }),
+            activation: Activation::None,
             b_transposed: false,
             batch: Batch::ONE,
             provider: Provider::Sm90,

@@ -4,7 +4,7 @@ use warpweave_symm_mem::{DType, DevicePtr, PadView};
 
 use super::super::RANKS;
 use super::super::config::{self, SWIZZLED_ROW};
-use super::super::prepared::{Bias, boxes, maps_of_a, refused, used_scales};
+use super::super::prepared::{Epilogue, boxes, maps_of_a, refused, used_scales};
 use super::super::resident::Parameter;
 use super::super::tensor_map::{Matrix, TensorMap};
 use crate::all_gather_matmul::{AllGatherMatmul, Launch};
@@ -149,7 +149,7 @@ pub(super) struct Gathering {
     ready: u32,
     done: u32,
     pushed: u32,
-    bias: Bias,
+    epilogue: Epilogue,
     scales: Scales,
 }
 const _: () =
@@ -189,7 +189,7 @@ impl Gathering {
             ready: gemm.ready as u32,
             done: gemm.done as u32,
             pushed: gemm.pushed_chunks() as u32,
-            bias: Bias::new(problem, operands.bias),
+            epilogue: Epilogue::new(problem, operands.bias),
             scales: Scales::new(gemm, |rank| operands.scales.a[rank]),
         }
     }
@@ -214,7 +214,7 @@ pub(super) struct Eager {
     row_bytes: u32,
     chunk_rows: u32,
     slot: u32,
-    bias: Bias,
+    epilogue: Epilogue,
     scales: Scales,
     scale_stagings: u64,
 }
@@ -248,7 +248,7 @@ impl Eager {
             row_bytes: gathered_bytes(problem) as u32,
             chunk_rows: gemm.chunk_rows as u32,
             slot: gemm.ready as u32,
-            bias: Bias::new(problem, operands.bias),
+            epilogue: Epilogue::new(problem, operands.bias),
             scales: Scales::new(gemm, |peer| gemm.staged_scale(peer, start, 0)),
             scale_stagings: (operands.scales.staging_stride / DType::F32.size()) as u64,
         }

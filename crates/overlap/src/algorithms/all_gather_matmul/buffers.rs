@@ -6,7 +6,7 @@ use crate::plan::{Batch, Collective, OpKind, Provider, Scales, SlotId, Transport
 use crate::plan::{BufferId, Placement, PlanBuilder, Problem, Region, Role, StreamId};
 use crate::plan::{chunk, chunks, layout_of};
 use std::ops::Range;
-use warpweave_gemm::Scaling;
+use warpweave_gemm::{Activation, Scaling};
 use warpweave_symm_mem::DType;
 
 /// Buffers of rows of A: their elements, and their scales where each row has one.
@@ -83,7 +83,7 @@ impl Operands {
         let b = local("b", Role::Weight, dtype, stored);
         let output = problem.output();
         let bias = is_layer.then(|| local("bias", Role::Weight, output, (1, n)));
-        let c = local("c", Role::Output, output, (m, n));
+        let c = local("c", Role::Output, output, (m, problem.c_columns()));
         let [of_a, of_b] = Scales::shapes(scaling, (m, n, k));
         let whole =
             (scaling == Scaling::Tensor).then(|| local("scales_a", Role::Input, DType::F32, of_a));
@@ -293,7 +293,8 @@ impl Operands {
         self.gemm_of(stream, src, rows);
     }
 
-    /// Rows of C from rows of A by cuBLASLt, with scales by block by SM90; nothing where there are none.
+    /// Rows of C from rows of A by cuBLASLt, with scales by block or an activation by SM90; nothing where there
+    /// are none.
     pub fn gemm_of(&mut self, stream: StreamId, src: Rows, rows: Range<usize>) {
         self.gemms(Provider::CublasLt, stream, src, (rows, Batch::ONE));
     }
@@ -309,22 +310,28 @@ impl Operands {
         if rows.is_empty() {
             return;
         }
+        let Problem {
+            scaling,
+            activation,
+            ..
+        } = self.problem;
+        let provider = match activation {
+            Activation::None => Scales::provider_of_rows(scaling, provider),
+            Activation::SwiGlu => Provider::Sm90,
+        };
         let whole = |buffer| self.builder.whole(buffer);
         let (of_all, of_b) = (self.scales.0.map(whole), self.scales.1.map(whole));
         let scales = src.scales.or(of_all).zip(of_b);
         let gemm = OpKind::Gemm {
             a: src.elements,
             b: whole(self.b),
-            c: self.builder.own(self.c, rows, 0..self.problem.n),
+            c: self.builder.own(self.c, rows, 0..self.problem.c_columns()),
             bias: self.bias.map(whole),
             b_transposed: self.b_transposed(),
-            scales: scales.map(|(a, b)| Scales {
-                scaling: self.problem.scaling,
-                a,
-                b,
-            }),
+            scales: scales.map(|(a, b)| Scales { scaling, a, b }),
+            activation,
             batch,
-            provider: Scales::provider_of_rows(self.problem.scaling, provider),
+            provider,
         };
         self.builder.push(stream, gemm);
     }

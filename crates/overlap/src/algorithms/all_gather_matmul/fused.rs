@@ -122,6 +122,7 @@ pub(in crate::algorithms) fn build(
         b_transposed: plan.b_transposed(),
         bias: plan.bias,
         c: plan.c,
+        activation: problem.activation,
         staging: staging.elements,
         scales: plan.kernel_scales(staging),
         ready,

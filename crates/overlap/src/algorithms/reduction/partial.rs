@@ -3,8 +3,8 @@
 use crate::error::PlanError;
 use crate::kernels::KernelScales;
 use crate::plan::{
-    Batch, BufferId, OpKind, Placement, Plan, PlanBuilder, Problem, Provider, Region, Role, Scales,
-    Scaling, StreamId, layout_of, shard,
+    Activation, Batch, BufferId, OpKind, Placement, Plan, PlanBuilder, Problem, Provider, Region,
+    Role, Scales, Scaling, StreamId, layout_of, shard,
 };
 use std::ops::Range;
 use warpweave_symm_mem::{DType, Priority};
@@ -158,6 +158,7 @@ impl PartialGemm {
             }
         });
         let gemm = OpKind::Gemm {
+            activation: Activation::None,
             a: Region { rows, ..a },
             b,
             c,

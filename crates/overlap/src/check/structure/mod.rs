@@ -284,6 +284,7 @@ impl<'a> Inspector<'a> {
                 c,
                 bias,
                 scales,
+                activation,
                 b_transposed,
                 batch,
                 provider,
@@ -297,10 +298,12 @@ impl<'a> Inspector<'a> {
                     self.write(&written);
                     read.iter().for_each(|region| self.apart(region, &written));
                 }
-                self.gemm(a, (b, *b_transposed), c);
-                self.scales(a, (b, c), scales.as_ref(), (batch.count, *provider));
+                let columns = activation.sums(c.cols.len());
+                self.gemm(a, (b, *b_transposed), (c, columns));
+                let by = (batch.count, *provider);
+                self.scales(a, (b, c, columns), scales.as_ref(), by);
                 if let Some(bias) = bias {
-                    self.row_of("bias", bias, c);
+                    self.row_of("bias", bias, c, columns);
                 }
             }
             OpKind::Reduce { srcs, dst } => self.sum(srcs, dst),

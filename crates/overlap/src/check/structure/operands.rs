@@ -70,10 +70,10 @@ impl Inspector<'_> {
         sane
     }
 
-    /// A bias, or a weight, has an element for each column of `c`.
-    pub(super) fn row_of(&mut self, what: &str, row: &Region, c: &Region) {
+    /// A weight has an element for each column of `c`, a bias for each of the `columns` that are added up.
+    pub(super) fn row_of(&mut self, what: &str, row: &Region, c: &Region, columns: usize) {
         self.same_dtype(row, c);
-        let fits = row.rows.len() == 1 && row.cols.len() == c.cols.len();
+        let fits = row.rows.len() == 1 && row.cols.len() == columns;
         let plan = self.plan;
         self.expect(fits, FaultKind::WrongShape, || {
             let [row, c] = [row, c].map(|r| show::region(plan, r));
@@ -97,7 +97,13 @@ impl Inspector<'_> {
         }
     }
 
-    pub(super) fn gemm(&mut self, a: &Region, (b, b_transposed): (&Region, bool), c: &Region) {
+    /// `columns` are those of `b` that give `c`.
+    pub(super) fn gemm(
+        &mut self,
+        a: &Region,
+        (b, b_transposed): (&Region, bool),
+        (c, columns): (&Region, usize),
+    ) {
         self.same_dtype(a, b);
         let [of_a, of_c] = [a, c].map(|region| self.dtype(region));
         if of_a != Some(DType::E4m3) || of_c == of_a {
@@ -107,7 +113,7 @@ impl Inspector<'_> {
             false => (b.rows.len(), b.cols.len()),
             true => (b.cols.len(), b.rows.len()),
         };
-        let fits = a.rows.len() == c.rows.len() && width == c.cols.len() && a.cols.len() == depth;
+        let fits = a.rows.len() == c.rows.len() && width == columns && a.cols.len() == depth;
         let plan = self.plan;
         self.expect(fits, FaultKind::WrongShape, || {
             let [a, b, c] = [a, b, c].map(|r| show::region(plan, r));
@@ -119,7 +125,7 @@ impl Inspector<'_> {
     pub(super) fn scales(
         &mut self,
         a: &Region,
-        (b, c): (&Region, &Region),
+        (b, c, columns): (&Region, &Region, usize),
         scales: Option<&Scales>,
         (gemms, provider): (usize, Provider),
     ) {
@@ -137,7 +143,7 @@ impl Inspector<'_> {
         let Some(scales) = scales.filter(|_| fits) else {
             return;
         };
-        let [of_a, of_b] = Scales::shapes(scaling, (c.rows.len(), c.cols.len(), a.cols.len()));
+        let [of_a, of_b] = Scales::shapes(scaling, (c.rows.len(), columns, a.cols.len()));
         let of_a = Scales::layout_for(scaling, provider).stored(of_a.0, of_a.1);
         for (region, shape) in [&scales.a, &scales.b].into_iter().zip([of_a, of_b]) {
             let buffer = plan.buffer(region.buffer);
@@ -236,7 +242,7 @@ impl Inspector<'_> {
         }
         self.same_shape(residual, dst);
         self.same_shape(residual_out, dst);
-        self.row_of("weight", weight, dst);
+        self.row_of("weight", weight, dst, dst.cols.len());
         let mut apart = vec![(weight, residual_out)];
         let others = [residual, weight, residual_out];
         apart.extend(others.map(|other| (other, dst)));

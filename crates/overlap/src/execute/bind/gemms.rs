@@ -72,6 +72,7 @@ fn problem_of<B: ExecuteBackend>(
         c,
         bias,
         scales,
+        activation,
         b_transposed,
         batch,
         provider: planned,
@@ -96,7 +97,7 @@ fn problem_of<B: ExecuteBackend>(
         .map_or(Scaling::None, |scales| scales.scaling);
     let problem = GemmProblem {
         m: c.rows.len(),
-        n: c.cols.len(),
+        n: activation.sums(c.cols.len()),
         k: a.cols.len(),
         dtype: buffer(a).dtype,
         out: buffer(c).dtype,
@@ -108,6 +109,7 @@ fn problem_of<B: ExecuteBackend>(
         ldb: buffer(b).cols,
         ldc: buffer(c).cols,
         bias: bias.is_some(),
+        activation: *activation,
         batch_invariant,
         constant_b,
         // The strides of a single GEMM may be any.
