@@ -83,6 +83,7 @@ pub fn gemm_alone(name: &str, provider: Provider, operation: Option<Operation>) 
                     a,
                     b,
                 }),
+                activation: problem.activation,
                 b_transposed: operands.get(1).is_some_and(|b| b.transposed),
                 batch: Batch::ONE,
                 provider,

@@ -350,17 +350,17 @@ __device__ __forceinline__ void decode(const Attention& p) {
   if constexpr (kBlocks > 1) sync();
 }
 
-// A thread for eight elements: `gate_up` is [rows, 2 · width], `out` is [rows, width], in vectors.
+// A thread for eight elements of `out`, of `vectors` such; `gate_up` alternates between eight of the gate and
+// eight of up.
 template <typename T>
-__device__ __forceinline__ void swiglu(const uint4* gate_up, uint4* out, uint32_t rows, uint32_t width) {
+__device__ __forceinline__ void swiglu(const uint4* gate_up, uint4* out, uint32_t vectors) {
   admit_dependents();
   wait_for_prerequisites();
   const uint64_t index = uint64_t(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (index >= uint64_t(rows) * width) return;
-  const uint64_t from = index / width * 2 * width + index % width;
+  if (index >= vectors) return;
   float gate[8], up[8];
-  widen_vector<T>(gate_up[from], gate);
-  widen_vector<T>(gate_up[from + width], up);
+  widen_vector<T>(gate_up[2 * index], gate);
+  widen_vector<T>(gate_up[2 * index + 1], up);
 #pragma unroll
   for (uint32_t i = 0; i < 8; ++i) up[i] *= gate[i] / (1.0f + __expf(-gate[i]));
   out[index] = round_vector<T>(up);
@@ -421,8 +421,8 @@ WARPWEAVE_ATTENTION(f16_128, __half, 128)
 
 #define WARPWEAVE_ROWS(name, T)                                                                       \
   extern "C" __global__ void __launch_bounds__(256)                                                   \
-      swiglu_##name(const uint4* gate_up, uint4* out, uint32_t rows, uint32_t width) {                \
-    swiglu<T>(gate_up, out, rows, width);                                                             \
+      swiglu_##name(const uint4* gate_up, uint4* out, uint32_t vectors) {                             \
+    swiglu<T>(gate_up, out, vectors);                                                                 \
   }                                                                                                   \
   extern "C" __global__ void __launch_bounds__(1024)                                                  \
       choose_##name(const uint4* scores, uint32_t* columns, uint32_t width) {                         \

@@ -1,9 +1,10 @@
 //! Attention, SwiGLU and the choice of tokens by kernels of this package (`cuda/transformer.cu`), where
 //! candle would take many operations: on Hopper and later, for f16 and bf16, with the features `cuda` and
-//! `nvcc`. The attention of prompts (`cuda/prompt.cu`) is for Hopper. Elsewhere there is no result, and the
-//! caller takes candle's operations.
+//! `nvcc`. The attention of prompts (`cuda/prompt.cu`) is for Hopper. Elsewhere SwiGLU takes candle's
+//! operations; of the others there is no result, and the caller takes candle's.
 
 use candle_core::{Result, Tensor};
+use warpweave_overlap::plan::GATE_COLUMNS;
 
 use crate::rope::Turns;
 #[cfg(all(feature = "cuda", feature = "nvcc"))]
@@ -31,18 +32,20 @@ pub(crate) fn attention(
     Ok(None)
 }
 
-/// silu(gate) · up of `gate_up`, `[rows, 2 · width]`: `[rows, width]`.
+/// silu(gate) · up of `gate_up`, `[rows, 2 · width]`, whose columns alternate between eight of the gate and
+/// eight of up: `[rows, width]`.
 ///
 /// # Errors
 /// Errors of the device.
-pub(crate) fn swiglu(gate_up: &Tensor) -> Result<Option<Tensor>> {
+pub(crate) fn swiglu(gate_up: &Tensor) -> Result<Tensor> {
     #[cfg(all(feature = "cuda", feature = "nvcc"))]
     if device::serves_rows(gate_up, 2)? {
-        let inner = gate_up.apply_op1_no_bwd(&device::OfRows::SwiGlu)?;
-        return Ok(Some(kept(inner)));
+        return Ok(kept(gate_up.apply_op1_no_bwd(&device::OfRows::SwiGlu)?));
     }
-    let _ = gate_up;
-    Ok(None)
+    let (rows, columns) = gate_up.dims2()?;
+    let groups = gate_up.reshape((rows, (), 2, GATE_COLUMNS))?;
+    let [gate, up] = [groups.narrow(2, 0, 1)?, groups.narrow(2, 1, 1)?];
+    (gate.silu()? * up)?.reshape((rows, columns / 2))
 }
 
 /// The column of the largest score of each row, the first of equals: u32, `[rows]`.
@@ -448,22 +451,23 @@ mod device {
                 let counts = counts.iter().map(|&count| Argument::Count(count as u32));
                 let addresses = [from, to].map(Argument::Address);
                 let mut arguments: Vec<_> = addresses.into_iter().chain(counts).collect();
-                // SAFETY: the kernels take two addresses, of the rows and of what is made of them, then these
-                // numbers.
+                // SAFETY: the kernels take two addresses, of the rows and of what is made of them, then such
+                // a number.
                 unsafe { launch(device, (&TRANSFORMER, name), shape, 0, &mut arguments) }
             };
             match self {
                 OfRows::SwiGlu => {
-                    let (width, vectors) = (columns / 2, columns / 2 / VECTOR);
+                    let width = columns / 2;
+                    let vectors = rows * width / VECTOR;
                     // SAFETY: the kernel writes all of it.
                     let mut out = unsafe { alloc::<T>(device, rows * width)? };
-                    let blocks = (rows * vectors).div_ceil(WIDE as usize) as u32;
+                    let blocks = vectors.div_ceil(WIDE as usize) as u32;
                     let to = out.device_ptr_mut(&stream).0;
                     enqueue(
                         kernel_name!(T::DTYPE, "swiglu", ""),
                         to,
                         ((blocks, 1), WIDE),
-                        &[rows, vectors],
+                        &[vectors],
                     )?;
                     let out = CudaStorage::wrap_cuda_slice(out, device.clone());
                     Ok((out, Shape::from((rows, width))))
@@ -533,13 +537,9 @@ mod tests {
             for (rows, width) in [(1, 16), (3, 80), (65, 3584)] {
                 let gate_up = values((rows, 2 * width), dtype, &device);
                 let wide = gate_up.to_dtype(DType::F32).unwrap();
-                let [gate, up] = [0, width].map(|first| wide.narrow(1, first, width).unwrap());
-                let expected = (gate.silu().unwrap() * up).unwrap();
-                let found = swiglu(&gate_up)
-                    .unwrap()
-                    .unwrap()
-                    .to_dtype(DType::F32)
-                    .unwrap();
+                // f32 takes candle's operations.
+                let expected = swiglu(&wide).unwrap();
+                let found = swiglu(&gate_up).unwrap().to_dtype(DType::F32).unwrap();
                 let off = (found - &expected).unwrap().abs().unwrap();
                 // Rounded once.
                 let bound = (expected.abs().unwrap() * 2f64.powi(-8)).unwrap();

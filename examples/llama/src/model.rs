@@ -148,7 +148,7 @@ impl<'a> Model<'a> {
             (residual, x) = self
                 .parallel
                 .row_add_norm(&heads, &layer.o, &residual, &norm)?;
-            let inner = self.mlp(layer, &x, rows)?;
+            let inner = self.parallel.swiglu(&x, &layer.gate_up, rows)?;
             let next = self.weights.layers.get(index + 1);
             let norm = self.norm(next.map_or(&self.weights.norm, |next| &next.input_norm));
             (residual, x) = self
@@ -226,20 +226,6 @@ impl<'a> Model<'a> {
     /// Heads of the queries, and of keys and values.
     fn heads_of_rank(&self) -> (usize, usize) {
         heads_of_rank(&self.config, self.parallel.world())
-    }
-
-    /// SwiGLU: this rank's part of the inner width.
-    fn mlp(&self, layer: &Layer, x: &Tensor, rows: usize) -> Result<Tensor> {
-        let gate_up = self.parallel.column(x, &layer.gate_up, None, rows)?;
-        if let Some(inner) = fused::swiglu(&gate_up)? {
-            return Ok(inner);
-        }
-        let width = gate_up.dim(D::Minus1)? / 2;
-        let (gate, up) = (
-            gate_up.narrow(1, 0, width)?,
-            gate_up.narrow(1, width, width)?,
-        );
-        Ok((gate.silu()? * up)?)
     }
 }
 

@@ -10,6 +10,7 @@
 use std::ops::Range;
 
 use candle_core::{DType, Device, Tensor};
+use warpweave_overlap::plan::GATE_COLUMNS;
 
 use crate::checkpoint::{Checkpoint, Part};
 use crate::config::Config;
@@ -43,7 +44,7 @@ pub struct Layer {
     pub o: Tensor,
     /// `[hidden]`: before the MLP.
     pub mlp_norm: Tensor,
-    /// `[2 · intermediate / world, hidden]`: gate, then up.
+    /// `[2 · intermediate / world, hidden]`: [alternately](GATE_COLUMNS) eight rows of gate and eight of up.
     pub gate_up: Tensor,
     /// `[hidden, intermediate / world]`.
     pub down: Tensor,
@@ -197,8 +198,11 @@ impl Reader<'_> {
             Ok::<_, Error>((norm("q")?, norm("k")?))
         };
         let norm = |which: &str| self.read(&name(which), &[hidden], &Part::All);
-        let gate = self.rows(&name("mlp.gate_proj.weight"), &[width, hidden], 1)?;
-        let up = self.rows(&name("mlp.up_proj.weight"), &[width, hidden], 1)?;
+        let [gate, up] = ["gate", "up"].map(|which| {
+            let name = name(&format!("mlp.{which}_proj.weight"));
+            let rows = self.rows(&name, &[width, hidden], GATE_COLUMNS)?;
+            Ok::<_, Error>(rows.reshape(((), GATE_COLUMNS, hidden))?)
+        });
         Ok(Layer {
             input_norm: norm("input_layernorm.weight")?,
             qkv: stack("weight", &[hidden])?,
@@ -213,12 +217,12 @@ impl Reader<'_> {
                 head,
             )?,
             mlp_norm: norm("post_attention_layernorm.weight")?,
-            gate_up: Tensor::cat(&[gate, up], 0)?,
+            gate_up: Tensor::stack(&[gate?, up?], 1)?.flatten_to(2)?,
             down: self.columns(&name("mlp.down_proj.weight"), &[hidden, width], 1)?,
         })
     }
 
-    /// This rank's rows, in whole units such as heads.
+    /// This rank's rows, in whole units: heads, or groups of rows.
     fn rows(&self, name: &str, shape: &[usize], unit: usize) -> Result<Tensor> {
         let rows = self.shard(name, "rows", shape[0], unit)?;
         self.read(name, shape, &Part::Rows(rows))
@@ -232,7 +236,8 @@ impl Reader<'_> {
     fn shard(&self, name: &str, what: &str, length: usize, unit: usize) -> Result<Range<usize>> {
         if !length.is_multiple_of(self.world * unit) {
             let units = match unit {
-                1 => format!("{length} {what}"),
+                _ if !length.is_multiple_of(unit) || unit == 1 => format!("{length} {what}"),
+                GATE_COLUMNS => format!("{} groups of {unit} {what}", length / unit),
                 _ => format!("{} heads of {unit} {what}", length / unit),
             };
             let why = format!("its {units} do not divide over {} ranks", self.world);

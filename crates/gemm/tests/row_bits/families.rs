@@ -7,8 +7,8 @@ use warpweave_gemm::host::Element;
 use warpweave_gemm::matmul_reduce::{ReduceOutput, Units};
 use warpweave_gemm::sm90::{self, CONFIGS, Tiling};
 use warpweave_gemm::{
-    AllGatherMatmul, AllGatherOperands, GatheredScales, GemmProblem, MatmulReduce, Peers, Protocol,
-    ReduceOperands, Scaling,
+    Activation, AllGatherMatmul, AllGatherOperands, GatheredScales, GemmProblem, MatmulReduce,
+    Peers, Protocol, ReduceOperands, Scaling,
 };
 use warpweave_symm_mem::{DType, DevicePtr};
 
@@ -41,6 +41,8 @@ const FAMILIES: [Family; 6] = [
 pub struct Counts {
     /// Problems, by family.
     pub families: [usize; FAMILIES.len()],
+    /// Those with SwiGLU.
+    pub gated: usize,
     pub rows: usize,
 }
 
@@ -49,6 +51,7 @@ impl Counts {
         for (here, there) in self.families.iter_mut().zip(other.families) {
             *here += there;
         }
+        self.gated += other.gated;
         self.rows += other.rows;
         self
     }
@@ -60,7 +63,7 @@ impl fmt::Display for Counts {
         for (family, problems) in FAMILIES.iter().zip(self.families) {
             write!(f, " {problems} {family:?}")?;
         }
-        Ok(())
+        write!(f, ", {} with SwiGLU", self.gated)
     }
 }
 
@@ -199,6 +202,11 @@ impl<B: Kernels> Rank<B> {
         } = self.limits;
         let which = random.usize(..FAMILIES.len());
         let family = FAMILIES[which];
+        let takes_swiglu = matches!(family, Family::Plain | Family::Pulled | Family::Eager);
+        let gated = matrix
+            .gated
+            .as_ref()
+            .filter(|_| takes_swiglu && random.bool());
         let m = match random.usize(..4) {
             0 => 1 + random.usize(..4),
             1 => 1 + random.usize(..16),
@@ -211,7 +219,8 @@ impl<B: Kernels> Rank<B> {
         // All ranks draw alike, and have tiles of their own.
         let tilings: Vec<_> = (0..world)
             .map(|_| Tiling {
-                config: random.usize(..configs.max(1)),
+                // SwiGLU has all tiles but the last.
+                config: random.usize(..configs.saturating_sub(gated.iter().len()).max(1)),
                 swizzle: 1 + random.usize(..4) as u32,
             })
             .collect();
@@ -223,7 +232,12 @@ impl<B: Kernels> Rank<B> {
             m,
             ..matrix.problem
         };
-        let GemmProblem { n, ldc, .. } = problem;
+        let problem = match gated {
+            Some(_) => problem.with_activation(Activation::SwiGlu),
+            None => problem,
+        };
+        let gathered = gated.unwrap_or(&matrix.gathered);
+        let (columns, ldc) = (problem.c_columns(), problem.ldc);
 
         let what = format!(
             "{family:?} of rows {start}..{} by {tiling:?}, {problem}",
@@ -237,11 +251,11 @@ impl<B: Kernels> Rank<B> {
                     .unwrap();
                 let copies = self.shared.local().add(self.within.copies);
                 self.backend
-                    .fill(&self.stream, copies, 0xff, 2 * most * n)
+                    .fill(&self.stream, copies, 0xff, 2 * most * columns)
                     .unwrap();
             }
         };
-        poison(2 * m * n);
+        poison(2 * m * columns);
         let (wanted, got_rows, at) = match family {
             Family::Plain => {
                 let a = self.rows_of(&problem, self.at.first_a, start, 0);
@@ -251,7 +265,7 @@ impl<B: Kernels> Rank<B> {
                     false => tilings[rank],
                 };
                 self.plain(&problem, a, tiling);
-                (&matrix.gathered, 0..m, self.at.c)
+                (gathered, 0..m, self.at.c)
             }
             Family::Pulled | Family::Eager => {
                 let own = shards[rank].clone();
@@ -284,7 +298,7 @@ impl<B: Kernels> Rank<B> {
                         .unwrap();
                 }
                 self.synchronize();
-                (&matrix.gathered, 0..m, self.at.c)
+                (gathered, 0..m, self.at.c)
             }
             Family::Owner | Family::Everyone | Family::Each => {
                 let output = match family {
@@ -321,19 +335,20 @@ impl<B: Kernels> Rank<B> {
         };
         self.pad.check(&self.stream).unwrap();
         let got = self.download::<T>(at, got_rows.len() * ldc);
-        let wanted = &wanted[(start + got_rows.start) * n..(start + got_rows.end) * n];
+        let wanted = &wanted[(start + got_rows.start) * columns..(start + got_rows.end) * columns];
         for (i, (got, wanted)) in got.iter().zip(wanted).enumerate() {
             let [got, wanted] = [got, wanted].map(|value| value.to_f64().to_bits());
             assert!(
                 got == wanted,
                 "rank {rank} of {world}, row {}, column {}: {what}",
-                got_rows.start + i / n,
-                i % n
+                got_rows.start + i / columns,
+                i % columns
             );
         }
         // No rank goes on while others may still read what is its.
         self.barrier("compared");
         self.counts.families[which] += 1;
+        self.counts.gated += gated.iter().len();
         self.counts.rows += got_rows.len();
     }
 }

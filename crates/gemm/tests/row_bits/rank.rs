@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use warpweave_gemm::host::Element;
 use warpweave_gemm::sm90::{CONFIGS, Tiling};
-use warpweave_gemm::{GemmOperands, GemmProblem, Layout, Scaling};
+use warpweave_gemm::{Activation, GATE_COLUMNS, GemmOperands, GemmProblem, Layout, Scaling};
 use warpweave_symm_mem::{DType, DevicePtr, Exchange, Memory, SignalPad, SymmetricBuffer};
 
 use crate::Kernels;
@@ -36,6 +36,8 @@ pub struct Matrix<T> {
     pub problem: GemmProblem,
     /// What this rank multiplies A of rank 0 into, with the bias.
     pub gathered: Vec<T>,
+    /// The SwiGLU of that, if there are whole groups of columns.
+    pub gated: Option<Vec<T>>,
     /// What all ranks' own A and B sum to, with the bias.
     pub summed: Vec<T>,
 }
@@ -325,6 +327,11 @@ impl<B: Kernels> Rank<B> {
         };
         self.plain(&with_bias, self.at.first_a, SIMPLEST);
         let gathered = self.download::<T>(self.at.c, rows * n);
+        let gated = n.is_multiple_of(2 * GATE_COLUMNS).then(|| {
+            let problem = with_bias.with_activation(Activation::SwiGlu);
+            self.plain(&problem, self.at.first_a, SIMPLEST_GATED);
+            self.download::<T>(self.at.c, rows * n / 2)
+        });
         self.plain(&problem, self.at.own_a, SIMPLEST);
         let partial = self.download::<T>(self.at.c, rows * n);
         let partials = self
@@ -336,6 +343,7 @@ impl<B: Kernels> Rank<B> {
         Matrix {
             problem: with_bias,
             gathered,
+            gated,
             summed: sum(&partials, biased.then_some(&bias[..])),
         }
     }
@@ -357,5 +365,10 @@ impl<B: Kernels> Rank<B> {
 /// Single blocks of the smallest tile.
 const SIMPLEST: Tiling = Tiling {
     config: CONFIGS.len() - 1,
+    swizzle: 1,
+};
+/// The same of tiles that SwiGLU has, which are all others.
+const SIMPLEST_GATED: Tiling = Tiling {
+    config: CONFIGS.len() - 2,
     swizzle: 1,
 };

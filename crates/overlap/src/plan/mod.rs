@@ -55,7 +55,7 @@ pub use op::{AddRmsNorm, Batch, Collective, Effect, Op, OpKind, Quantized, Scale
 pub use problem::{Problem, chunks, shard};
 pub(crate) use problem::{chunk, output_of};
 pub use region::{MulticastRegion, Region};
-pub use warpweave_gemm::{Activation, Provider, Scaling};
+pub use warpweave_gemm::{Activation, GATE_COLUMNS, Provider, Scaling};
 
 /// The program of one rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

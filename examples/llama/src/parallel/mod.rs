@@ -12,6 +12,7 @@ pub use plain::Plain;
 pub use warpweave::{Batches, Silent, Warpweave};
 
 use crate::error::Result;
+use crate::fused;
 
 /// An RMSNorm.
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +44,12 @@ pub trait Parallel: std::fmt::Debug {
         bias: Option<&Tensor>,
         rows: usize,
     ) -> Result<Tensor>;
+
+    /// silu(x · gateᵀ) · (x · upᵀ) of all `rows`, of which each rank gets its columns. Rows of `gate_up`
+    /// alternate between eight of the gate and eight of up. x is as in [`Parallel::column`].
+    fn swiglu(&self, x: &Tensor, gate_up: &Tensor, rows: usize) -> Result<Tensor> {
+        Ok(fused::swiglu(&self.column(x, gate_up, None, rows)?)?)
+    }
 
     /// r = residual + Σ x · weightᵀ over the ranks, each of which has its columns of x and of the weight; and
     /// the norm of r. x has all rows, the residual and both results all, or this rank's shard. The same bits

@@ -16,7 +16,7 @@ use warpweave_overlap::execute::{DeviceSlice, ExecuteBackend, Executor};
 use warpweave_overlap::layers::{
     ColumnParallelLinear, Input, Layers, Options, Output, Reproducible, RowParallelLinear,
 };
-use warpweave_overlap::plan::{Problem, shard};
+use warpweave_overlap::plan::{Activation, Problem, shard};
 use warpweave_symm_mem::{BackendKind, Exchange};
 
 use super::operand::{self, Op};
@@ -53,6 +53,45 @@ impl Batches {
     }
 }
 
+/// What a column-parallel layer is made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Columns {
+    /// Of the weight, of this rank.
+    out: usize,
+    from: usize,
+    bias: bool,
+    /// Whether columns are a gate's and up's, of which the layer makes half as many.
+    swiglu: bool,
+}
+
+impl Columns {
+    fn plain(out: usize, from: usize) -> Self {
+        Columns {
+            out,
+            from,
+            bias: false,
+            swiglu: false,
+        }
+    }
+
+    fn of(weight: &Tensor) -> Result<Self> {
+        let (out, from) = weight.dims2()?;
+        Ok(Self::plain(out, from))
+    }
+
+    fn activation(self) -> Activation {
+        match self.swiglu {
+            true => Activation::SwiGlu,
+            false => Activation::None,
+        }
+    }
+
+    /// Columns of its result.
+    fn results(self) -> usize {
+        self.activation().columns(self.out)
+    }
+}
+
 /// A rank's layers, by shape: all layers of the transformer share them. They have an order, as tuning them is
 /// collective.
 pub struct Warpweave<B: ExecuteBackend + CollectiveKernels> {
@@ -63,10 +102,10 @@ pub struct Warpweave<B: ExecuteBackend + CollectiveKernels> {
     rank: usize,
     world: usize,
     batches: Batches,
-    /// Of each (out, in) and whether there is a bias; a row-parallel layer's partials among them.
-    columns: BTreeMap<(usize, usize, bool), ColumnParallelLinear<B>>,
+    /// A row-parallel layer's partials among them.
+    columns: BTreeMap<Columns, ColumnParallelLinear<B>>,
     /// The same for rows that are sharded.
-    gathering: BTreeMap<(usize, usize, bool), ColumnParallelLinear<B>>,
+    gathering: BTreeMap<Columns, ColumnParallelLinear<B>>,
     /// Of each (out, in), in being this rank's.
     rows: BTreeMap<(usize, usize), RowParallelLinear<B>>,
     /// The same with results that are sharded.
@@ -111,16 +150,25 @@ impl<B: ExecuteBackend + CollectiveKernels> Warpweave<B> {
         let attended = config.num_attention_heads / world * head;
         let width = config.intermediate_size / world;
         let (mut columns, mut gathering) = (BTreeMap::new(), BTreeMap::new());
+        let plain = Columns::plain;
+        let qkv = Columns {
+            bias: config.has_qkv_bias(),
+            ..plain(heads, hidden)
+        };
+        let gate_up = Columns {
+            swiglu: true,
+            ..plain(2 * width, hidden)
+        };
         for (shape, is_after_norm) in [
-            ((heads, hidden, config.has_qkv_bias()), true),
-            ((hidden, attended, false), false),
-            ((2 * width, hidden, false), true),
-            ((hidden, width, false), false),
-            ((config.vocab_size / world, hidden, false), false),
+            (qkv, true),
+            (plain(hidden, attended), false),
+            (gate_up, true),
+            (plain(hidden, width), false),
+            (plain(config.vocab_size / world, hidden), false),
         ] {
-            let (out, from, bias) = shape;
-            let problem = Problem::new(batches.rows, out, from, dtype);
-            let options = if bias {
+            let problem = Problem::new(batches.rows, shape.out, shape.from, dtype)
+                .with_activation(shape.activation());
+            let options = if shape.bias {
                 reproducible.clone().with_bias()
             } else {
                 reproducible.clone()
@@ -165,17 +213,20 @@ impl<B: ExecuteBackend + CollectiveKernels> Warpweave<B> {
         let own = shard(all, self.rank, self.world).len();
         let stream = &self.stream;
         // Gives `tune` an x and a y of so many rows, and a weight.
-        let with = |x: usize, y: usize, (out, from, has_bias), tune: &Call<'_>| -> Result<()> {
+        let with = |x: usize, y: usize, shape: Columns, tune: &Call<'_>| -> Result<()> {
+            let Columns {
+                out, from, bias, ..
+            } = shape;
             let random =
                 |rows: usize| Tensor::randn(0f32, 1f32, (rows, from), device)?.to_dtype(dtype);
             let mut operands = vec![random(x)?, random(out)?];
-            if has_bias {
+            if bias {
                 operands.push(Tensor::zeros(out, dtype, device)?);
             }
             let op = Op {
                 name: "tune",
                 kind: B::KIND,
-                shape: Shape::from((y, out)),
+                shape: Shape::from((y, shape.results())),
                 call: tune,
             };
             op.apply(&operands.iter().collect::<Vec<_>>())?;
@@ -192,7 +243,7 @@ impl<B: ExecuteBackend + CollectiveKernels> Warpweave<B> {
         for (layers, rows) in [(&mut self.rows, all), (&mut self.scattering, own)] {
             for (&(out, from), layer) in layers {
                 let layer = RefCell::new(layer);
-                with(all, rows, (out, from, false), &|operands, y| {
+                with(all, rows, Columns::plain(out, from), &|operands, y| {
                     let [x, weight] = [operands[0], operands[1]];
                     layer.borrow_mut().tune(stream, x, weight, y)?;
                     Ok(())
@@ -246,6 +297,21 @@ impl<B: ExecuteBackend + CollectiveKernels> Warpweave<B> {
             call: &call,
         };
         Ok(op.apply(operands)?)
+    }
+
+    /// What a column-parallel layer makes of x, its weight and its bias, if it has one.
+    fn columns_of(&self, shape: Columns, operands: &[&Tensor], rows: usize) -> Result<Tensor> {
+        let layers = match operands[0].dim(0)? == rows {
+            true => &self.columns,
+            false => &self.gathering,
+        };
+        let layer = layers.get(&shape).ok_or_else(|| no_layer(operands[1]))?;
+        let call = |operands: &[DeviceSlice<'_>], y: DeviceSlice<'_>| {
+            let bias = operands.get(2).copied();
+            Ok(layer.forward(&self.stream, operands[0], operands[1], bias, y, rows)?)
+        };
+        let results = (rows, shape.results());
+        self.compute("column-parallel-linear", results, operands, &call)
     }
 
     /// r = residual + `added`, reduced over the ranks if it is `partial`; then the norm of r.
@@ -330,20 +396,20 @@ impl<B: ExecuteBackend + CollectiveKernels> Parallel for Warpweave<B> {
         bias: Option<&Tensor>,
         rows: usize,
     ) -> Result<Tensor> {
-        let (out, from) = weight.dims2()?;
-        let layers = match x.dim(0)? == rows {
-            true => &self.columns,
-            false => &self.gathering,
-        };
-        let layer = layers
-            .get(&(out, from, bias.is_some()))
-            .ok_or_else(|| no_layer(weight))?;
-        let call = |operands: &[DeviceSlice<'_>], y: DeviceSlice<'_>| {
-            let bias = operands.get(2).copied();
-            Ok(layer.forward(&self.stream, operands[0], operands[1], bias, y, rows)?)
+        let shape = Columns {
+            bias: bias.is_some(),
+            ..Columns::of(weight)?
         };
         let operands: Vec<&Tensor> = [x, weight].into_iter().chain(bias).collect();
-        self.compute("column-parallel-linear", (rows, out), &operands, &call)
+        self.columns_of(shape, &operands, rows)
+    }
+
+    fn swiglu(&self, x: &Tensor, gate_up: &Tensor, rows: usize) -> Result<Tensor> {
+        let shape = Columns {
+            swiglu: true,
+            ..Columns::of(gate_up)?
+        };
+        self.columns_of(shape, &[x, gate_up], rows)
     }
 
     fn row_add_norm(
@@ -435,6 +501,10 @@ impl<B: ExecuteBackend + CollectiveKernels> Parallel for Silent<'_, B> {
         rows: usize,
     ) -> Result<Tensor> {
         self.0.column(x, weight, bias, rows)
+    }
+
+    fn swiglu(&self, x: &Tensor, gate_up: &Tensor, rows: usize) -> Result<Tensor> {
+        self.0.swiglu(x, gate_up, rows)
     }
 
     fn row_add_norm(

@@ -33,6 +33,13 @@ fn a_tensor_that_does_not_divide_is_named() {
     let (name, why) = refused(folder.path(), (1, 4));
     assert_eq!(name, "model.layers.0.mlp.gate_proj.weight");
     assert_eq!(why, "its 350 rows do not divide over 4 ranks");
+
+    let folder = written(&Config {
+        intermediate_size: 80,
+        ..small_llama()
+    });
+    let (_, why) = refused(folder.path(), (1, 4));
+    assert_eq!(why, "its 10 groups of 8 rows do not divide over 4 ranks");
 }
 
 #[test]
