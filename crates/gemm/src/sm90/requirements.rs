@@ -8,9 +8,9 @@ use crate::matmul_reduce::ReduceOutput;
 use crate::{Error, GemmProblem, Layout, MatmulReduce, Provider};
 
 /// Whether the kernel can compute `problem`: a single GEMM, with a bias and an activation or without, A
-/// row-major, n a multiple of 8, and rows of whole 16 bytes; f16 or bf16 in and out, B row-major or transposed; or e4m3 in and f16 or
-/// bf16 out, B transposed. Any m and k will do: TMA loads end with an element, its stores with 16 bytes, so
-/// that those of another n would write zeros after the rows of C.
+/// row-major, n a multiple of 8, and rows of whole 16 bytes; f16 or bf16 in and out, B row-major or
+/// transposed; or e4m3 in and f16 or bf16 out, B transposed. Any m and k will do: TMA loads end with an
+/// element, its stores with 16 bytes, so that those of another n would write zeros after the rows of C.
 ///
 /// # Errors
 /// [`Error::InvalidProblem`]; [`Error::Unsupported`], which says what is needed.

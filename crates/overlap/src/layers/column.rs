@@ -20,10 +20,11 @@ pub enum Input {
 /// y = x · Wᵀ + bias, where each rank has its rows of W, and gets its columns of y.
 ///
 /// W is `n` × `k` as safetensors stores weights, `n` being this rank's and the same on all ranks; the bias
-/// has `n` elements, y is m × `n`. With [SwiGLU](Problem::with_activation) rows of W, and elements of the bias,
-/// [alternate](crate::plan::Activation::SwiGlu) between eight of the gate and eight of up, and y is m × `n` /
-/// 2. Everything is row-major without gaps, of the layer's element type; with
+/// has `n` elements, y is m × `n`. Everything is row-major without gaps, of the layer's element type; with
 /// e4m3, bias and y are bf16.
+///
+/// With [SwiGLU](Problem::with_activation) y is m × `n` / 2: rows of W, and elements of the bias,
+/// [alternate](crate::plan::Activation::SwiGlu) between eight of the gate and eight of up.
 ///
 /// A layer without a bias adds zeros: a sum of −0 becomes 0.
 pub struct ColumnParallelLinear<B: ExecuteBackend>(Linear<B>);

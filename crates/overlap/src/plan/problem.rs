@@ -113,8 +113,8 @@ impl Problem {
     /// Checks that a plan of this problem can exist for `rank` of `world`.
     ///
     /// # Errors
-    /// A size is zero or more than [`MOST_SIZE`](Problem::MOST_SIZE), N is not whole groups of a SwiGLU's gate
-    /// and up, `rank` is not below `world`, or `world` is more than [`MOST_RANKS`](Problem::MOST_RANKS).
+    /// A size is zero or more than [`MOST_SIZE`](Problem::MOST_SIZE), N is not whole groups of gate and up,
+    /// `rank` is not below `world`, or `world` is more than [`MOST_RANKS`](Problem::MOST_RANKS).
     pub fn validate(&self, rank: usize, world: usize) -> Result<(), PlanError> {
         if rank >= world {
             return Err(PlanError::RankOutsideWorld { rank, world });

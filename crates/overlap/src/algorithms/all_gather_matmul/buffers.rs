@@ -293,8 +293,8 @@ impl Operands {
         self.gemm_of(stream, src, rows);
     }
 
-    /// Rows of C from rows of A by cuBLASLt, with scales by block or an activation by SM90; nothing where there
-    /// are none.
+    /// Rows of C from rows of A by cuBLASLt, with scales by block or an activation by SM90; nothing where
+    /// there are none.
     pub fn gemm_of(&mut self, stream: StreamId, src: Rows, rows: Range<usize>) {
         self.gemms(Provider::CublasLt, stream, src, (rows, Batch::ONE));
     }
