@@ -1,9 +1,9 @@
 //! Plans of a part of an operation, to be timed alone: its GEMM, its all-gather, and where the time of
 //! `threadloadGatherThenCutlass` goes.
 //!
-//! The parts of the breakdown need not add up to the whole: each of them is measured with the clock's own
-//! cost, which is that of the empty call, and with the ranks aligned, while in the whole the GEMM begins on
-//! each rank when its own gather ends.
+//! The parts of the breakdown need not add up to the whole. Each is measured with the ranks aligned, and its
+//! time includes the clock's own cost, which the empty call shows. In the whole the GEMM begins on each rank
+//! as soon as that rank's gather ends.
 
 use warpweave_gemm::Layout;
 use warpweave_overlap::kernels::{KernelShape, ThreadloadGather};

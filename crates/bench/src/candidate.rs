@@ -1,5 +1,5 @@
-//! What is measured, be it a plan or a collective: it can be called, loaded with inputs that change, verified
-//! and timed.
+//! The trait of what is measured, a plan or a collective: its inputs are loaded, it is called, its outputs
+//! are compared, and its calls are timed.
 
 use warpweave_report::{Kind, Metric, Row, Status, Times, Verdict};
 use warpweave_symm_mem::DevicePtr;

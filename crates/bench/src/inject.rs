@@ -1,4 +1,5 @@
-//! Faults on purpose: what the other ranks do about a rank that stops or dies is tested with the real binary.
+//! Fault injection: tests make a rank of the real binary stall, die, return a wrong result or run slowly, and
+//! see what the other ranks do.
 
 use std::cell::Cell;
 use std::str::FromStr;

@@ -104,10 +104,10 @@ unsafe extern "C" {
 
 /// Prints why this rank gives up, and ends the process with the status that tells a launcher so.
 ///
-/// Nothing is dropped and no exit handler runs. A lost peer leaves behind what a library cannot end in
-/// bounded time: an NCCL kernel that waits for it, or a thread inside NCCL's abort. Dropping a session may
-/// wait for the former, and the exit handlers of NCCL and CUDA free what the latter still uses: the process
-/// would die of a signal and its launcher blame the wrong rank. The operating system and the driver free
+/// Nothing is dropped and no exit handler runs. After the loss of a peer some work cannot be ended in bounded
+/// time: an NCCL kernel that waits for the peer, or a thread inside NCCL's abort. Dropping a session may wait
+/// for the kernel. The exit handlers of NCCL and CUDA free what the thread still uses: the process would die
+/// of a signal, and its launcher would blame the wrong rank. The operating system and the driver free
 /// everything all the same.
 pub(crate) fn fail(error: &BenchError) -> ! {
     // A reader that has closed the pipe needs no message.

@@ -6,13 +6,13 @@
 //!
 //! # Protocol
 //!
-//! - **Inputs** change with every verified call and every single timed call: sets made beforehand are copied
-//!   into the plan's input before it. Every element is a function of its place ([`inputs`]), so each rank
+//! - **Inputs** change with every verified call and every single timed call: before it, one of several sets
+//!   is copied into the plan's input. Every element is a function of its place ([`inputs`]), so each rank
 //!   makes what it needs.
-//! - **Verification** ([`verification`]) comes before and after the timing: calls back to back, outputs
-//!   poisoned before each, once as they are and once as a graph, every element of every rank compared. With
-//!   small integers each element has one right value; with reals ‖out − reference‖ / ‖reference‖ is given
-//!   too. The reference is computed on the host.
+//! - **Verification** ([`verification`]) comes before and after the timing. Calls are made back to back, once
+//!   directly and once as graph launches, with the outputs poisoned before each; then every element of every
+//!   rank is compared. With small integers each element has one right value; with reals ‖out − reference‖ /
+//!   ‖reference‖ is given too. The reference is computed on the host.
 //! - **Times** ([`timing`], [`clock`]) are of device events, of the slowest rank, with the ranks aligned on
 //!   the device before each call and launches hidden by a delay; medians over interleaved rounds. Calls and
 //!   graph launches back to back are timed too.
@@ -25,8 +25,8 @@
 //!   trait, by which they are called, loaded, verified and timed.
 //! - **The breakdown** of one implementation times its parts as plans of their own, in the same rounds.
 //!
-//! A function passes on what the layers below it report; its documentation names errors where it has others,
-//! or where they mean something to its caller.
+//! A function returns the errors of the layers below it. Its documentation names errors only if it adds some,
+//! or if its caller treats one in a special way.
 //!
 //! What is found is a [`Report`](warpweave_report::Report): that crate writes, reads, compares and draws it.
 

@@ -1,8 +1,8 @@
 //! Measures the figures of a machine, as [`simulate`](warpweave_overlap::simulate()) takes them.
 //!
 //! Links, streams and signals are measured by plans of their own, in interleaved rounds of the one clock;
-//! GEMMs by the suite `gemm` and collectives by the suite `collectives`, verified as ever. What the ranks
-//! cannot measure keeps the figure of the machine `h200x4`, and the file says so above it.
+//! GEMMs by the suite `gemm` and collectives by the suite `collectives`, with their verification. A figure
+//! that the ranks cannot measure stays that of the machine `h200x4`, and a comment above it says so.
 
 use std::collections::BTreeMap;
 
@@ -157,8 +157,8 @@ impl<'a, B: NcclBackend> Found<'a, B> {
             (Probe::Local, large),
         ];
         if world > 1 {
-            let trips = [Probe::SignalsThenWaits, Probe::Trips, Probe::Signals];
-            probes.extend(trips.map(|probe| (probe, small)));
+            let crossings = [Probe::SignalsThenWaits, Probe::Crossings, Probe::Signals];
+            probes.extend(crossings.map(|probe| (probe, small)));
             probes.push((Probe::Push { streams: false }, small));
             for streams in [false, true] {
                 let moves = [Probe::Push { streams }, Probe::Pull { streams }];
@@ -204,15 +204,15 @@ impl<'a, B: NcclBackend> Found<'a, B> {
         if let Some(us) = time(Probe::Events) {
             latency.event_us = us / REPEATS as f64;
         }
-        if let [Some(both), Some(trips), Some(signals)] =
-            [Probe::SignalsThenWaits, Probe::Trips, Probe::Signals].map(&time)
+        if let [Some(both), Some(crossings), Some(signals)] =
+            [Probe::SignalsThenWaits, Probe::Crossings, Probe::Signals].map(&time)
         {
             let repeats = REPEATS as f64;
             // Signals alone are on the path but for one link crossing and one wait at their end, as launches
             // take no less than waits.
-            let (pair, trip) = (both / repeats, (trips - both).max(0.0) / repeats);
-            latency.signal_us = trip;
-            latency.launch_us = ((signals - trip - pair) / (repeats - 1.0)).clamp(0.0, pair);
+            let (pair, crossing) = (both / repeats, (crossings - both).max(0.0) / repeats);
+            latency.signal_us = crossing;
+            latency.launch_us = ((signals - crossing - pair) / (repeats - 1.0)).clamp(0.0, pair);
             latency.wait_us = pair - latency.launch_us;
         }
         if let Some(us) = time(Probe::Push { streams: false }) {

@@ -1,4 +1,4 @@
-//! Plans whose times tell one figure each.
+//! Micro-benchmarks: plans whose times each give one figure of the machine.
 
 use warpweave_overlap::PlanError;
 use warpweave_overlap::plan::{
@@ -21,7 +21,7 @@ pub(crate) enum Probe {
     /// All signals to the right neighbour, then all waits for the left one's.
     SignalsThenWaits,
     /// Signal and wait in alternation: each pair is a link crossing.
-    Trips,
+    Crossings,
     /// Even ranks signal, odd ranks wait, so that signals alone are on the path.
     Signals,
     /// Copies within a device.
@@ -50,7 +50,7 @@ pub(crate) fn plan(
                 plan.order(MAIN, side).join(side);
             }
         }
-        Probe::SignalsThenWaits | Probe::Trips | Probe::Signals => {
+        Probe::SignalsThenWaits | Probe::Crossings | Probe::Signals => {
             let slots: Vec<_> = (0..REPEATS)
                 .map(|i| plan.slot(format!("slot {i}")))
                 .collect();
@@ -58,11 +58,11 @@ pub(crate) fn plan(
             let waits = probe != Probe::Signals || !rank.is_multiple_of(2);
             for &slot in slots.iter().filter(|_| sends) {
                 plan.signal(MAIN, slot, [right]);
-                if probe == Probe::Trips {
+                if probe == Probe::Crossings {
                     plan.wait(MAIN, slot, [left]);
                 }
             }
-            for &slot in slots.iter().filter(|_| waits && probe != Probe::Trips) {
+            for &slot in slots.iter().filter(|_| waits && probe != Probe::Crossings) {
                 plan.wait(MAIN, slot, [left]);
             }
         }
@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn the_plans_of_the_probes_belong_together() {
         let [one, all] = [false, true];
-        let mut probes = vec![Probe::Empty, Probe::Events, Probe::Local, Probe::Trips];
+        let mut probes = vec![Probe::Empty, Probe::Events, Probe::Local, Probe::Crossings];
         probes.extend([Probe::SignalsThenWaits, Probe::Signals]);
         for streams in [one, all] {
             probes.push(Probe::Push { streams });

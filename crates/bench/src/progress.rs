@@ -1,5 +1,5 @@
-//! Bars on the terminal of rank 0. Silent in pipes, and on every other rank; there `--log info` tells the
-//! same.
+//! Progress bars on the terminal of rank 0. Nothing is shown in pipes and on the other ranks; there `--log
+//! info` logs the same steps.
 
 use std::sync::LazyLock;
 

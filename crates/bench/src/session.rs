@@ -90,7 +90,7 @@ impl<B: ExecuteBackend> Session<B> {
         self.threads
     }
 
-    /// Comes before each call that is timed or verified: what a test does to this rank.
+    /// To be called before each call that is timed or verified: injects the fault of a test.
     pub fn before_call(&self) -> Result<()> {
         if let Some(delay) = self.injection.delay() {
             self.backend.delay(&self.stream, delay)?;
@@ -139,14 +139,14 @@ impl<B: ExecuteBackend> Session<B> {
         Ok(reasons.into_iter().flatten().next().map_or(mine, Err))
     }
 
-    /// What this rank has, and what all ranks say of theirs. Errors are as of [`Session::attempt`].
+    /// The value of this rank, and what all ranks sent of theirs. Errors are as of [`Session::attempt`].
     fn exchanged<T, U: Serialize + DeserializeOwned>(
         &self,
         step: &str,
         mine: Result<T>,
-        told: impl FnOnce(&T) -> U,
+        sent: impl FnOnce(&T) -> U,
     ) -> Result<Result<(T, Vec<U>)>> {
-        let word = mine.as_ref().map(told).map_err(BenchError::to_string);
+        let word = mine.as_ref().map(sent).map_err(BenchError::to_string);
         let word = serde_json::to_vec(&word).map_err(std::io::Error::from)?;
         let gathered = match &mine {
             // Another rank has had a whole deadline already. If it lives, it comes soon: its own waits fail

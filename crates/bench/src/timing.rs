@@ -114,7 +114,7 @@ pub struct Timing<'a, B: ExecuteBackend> {
 }
 
 impl<B: ExecuteBackend> Timing<'_, B> {
-    /// Measures all `candidates`; `progress` hears of every round. Collective.
+    /// Measures all `candidates`; `progress` is called before every round. Collective.
     ///
     /// # Errors
     /// A call failed on some rank.

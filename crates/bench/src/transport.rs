@@ -6,7 +6,7 @@ use warpweave_symm_mem::BackendKind;
 /// The transports of a plan on a backend.
 pub fn names(kind: BackendKind, plan: &Plan) -> Vec<String> {
     let transports = plan.transports().into_iter();
-    transports.map(|way| name(kind, way)).collect()
+    transports.map(|transport| name(kind, transport)).collect()
 }
 
 /// The name of a transport on a backend; its substitute on the host has a name of its own.
@@ -30,15 +30,15 @@ mod tests {
 
     #[test]
     fn no_transport_of_the_host_has_the_name_of_a_gpus() {
-        for way in [
+        for transport in [
             Transport::Nccl,
             Transport::CopyEngine,
             Transport::ThreadLoads,
             Transport::Multimem,
             Transport::MulticastCopy,
         ] {
-            assert!(name(BackendKind::Host, way).starts_with("host "));
-            assert!(!name(BackendKind::Cuda, way).contains("host"));
+            assert!(name(BackendKind::Host, transport).starts_with("host "));
+            assert!(!name(BackendKind::Cuda, transport).contains("host"));
         }
     }
 }

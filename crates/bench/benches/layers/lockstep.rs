@@ -1,8 +1,8 @@
-//! All ranks do what rank 0's criterion wants, as often as it wants.
+//! Keeps the other ranks in step with rank 0's criterion.
 //!
-//! criterion decides by wall time how often to repeat what it measures, and two ranks would decide
-//! differently. So rank 0 runs it, and before each thing that all must do together it says over the job's
-//! exchange what that is.
+//! criterion decides by wall time how often to repeat a benchmark, and two ranks would decide differently. So
+//! rank 0 alone runs it. Before each collective step it sends an order over the job's exchange: prepare this
+//! benchmark, time so many calls, or end.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -85,8 +85,8 @@ impl<'a, B: ExecuteBackend> Lockstep<'a, B> {
             // Command-line options go above these.
             .configure_from_args();
         let mut number = 0;
-        // criterion does not say beforehand what its filter lets through, so all is made, and what cannot run
-        // is told once.
+        // criterion does not say beforehand what its filter lets through. So all benchmarks are prepared, and
+        // each reason why some cannot run is printed once.
         let mut not_run: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for entries in self.entries.chunk_by(|a, b| a.group == b.group) {
             let mut group = criterion.benchmark_group(&entries[0].group);
@@ -115,7 +115,7 @@ impl<'a, B: ExecuteBackend> Lockstep<'a, B> {
         Ok(())
     }
 
-    /// The other ranks: do what rank 0 says until it says no more.
+    /// The other ranks: carry out the orders of rank 0 until the last.
     ///
     /// # Errors
     /// As [`Lockstep::lead`].
@@ -138,7 +138,7 @@ impl<'a, B: ExecuteBackend> Lockstep<'a, B> {
         }
     }
 
-    /// Says, or hears, what comes next.
+    /// Sends the next order, on rank 0, or receives it.
     fn order(&self, order: Option<Order>) -> Result<Order> {
         let all = self.session.agree("what rank 0 wants", Ok(order))?;
         all[0].ok_or_else(|| BenchError::Usage("rank 0 gave no order".into()))

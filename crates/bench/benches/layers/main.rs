@@ -3,8 +3,8 @@
 //! The process that cargo starts becomes rank 0 and starts itself again for every other rank: on all GPUs
 //! where there are some and this was built with the feature `nvcc`, else on the host backend, with a rank for
 //! each core, two to four of them. `WARPWEAVE_BENCH_DEVICE` (`host` or `cuda`) and `WARPWEAVE_BENCH_RANKS`
-//! choose otherwise. Under a launcher, as `cargo xtask launch`, it starts nothing and is the rank that it is
-//! told to be.
+//! choose otherwise. Under a launcher, such as `cargo xtask launch`, it starts nothing and takes the rank
+//! that the launcher gives it.
 //!
 //! Rank 0 alone runs criterion, whose counts come from wall time; the others follow its orders
 //! ([`lockstep`]).

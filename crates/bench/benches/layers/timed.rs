@@ -1,5 +1,5 @@
-//! What is timed: on the device by events, the ranks aligned before each call, as everything that the suites
-//! time; on the host calls that return when their work is done, as those that exchange handles.
+//! How benchmarks are timed: work of the device by events, with the ranks aligned before each call, as in the
+//! suites; steps of the host, such as an exchange of handles, by the time until they return.
 
 use std::time::Instant;
 
@@ -34,7 +34,7 @@ pub fn on_device<'a, B: ExecuteBackend>(
     })
 }
 
-/// Times a collective step, with the ranks met before each.
+/// Times a collective step, with a barrier of the ranks before each.
 pub fn on_host<'a, B: ExecuteBackend>(
     session: &'a Session<B>,
     mut step: impl FnMut() -> Result<()> + 'a,

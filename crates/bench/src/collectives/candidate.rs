@@ -1,4 +1,4 @@
-//! A call by a method, ready to be enqueued and replayed.
+//! A collective call by one method (a variant of ours, or NCCL) as a candidate.
 
 use std::rc::Rc;
 

@@ -1,4 +1,4 @@
-//! What the library selects by, from a report.
+//! The table of times by which the library selects a variant, made from a report.
 
 use warpweave_comm::collective::{Costs, Operation, Variant};
 use warpweave_report::{Kind, Operands, Outcome, Row, Status};

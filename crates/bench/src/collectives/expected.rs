@@ -1,4 +1,4 @@
-//! What must come out, made block by block.
+//! The expected output of a collective, made block by block.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ struct Part {
     at: usize,
     /// How many.
     count: usize,
-    /// The rank that brings them; without one they are the sums over all ranks.
+    /// The rank whose inputs they are; `None` for the reduction over all ranks.
     source: Option<usize>,
     /// The first of them in the inputs.
     first: usize,

@@ -1,4 +1,4 @@
-//! The rows: variants of ours, NCCL, and what is chosen.
+//! The rows of a table: our variants, NCCL, and the variant that the library selects.
 
 use warpweave_comm::collective::{Operation, Variant};
 use warpweave_report::{Kind, SELECT};
@@ -75,8 +75,8 @@ fn summary(variant: Variant) -> &'static str {
         "pull-tma" => "TMA bulk copies from all inputs",
         "push-copy-engine" => "copy engines write to the peers",
         "push-batched" => "the same in one batch of the driver",
-        "one-shot" => "every rank sums all inputs",
-        "two-shot" => "each rank sums a chunk and stores it to all",
+        "one-shot" => "every rank reduces all inputs",
+        "two-shot" => "each rank reduces a chunk and stores it to all",
         "two-shot-push" => "two-shot, chunks pushed to staging memory",
         "two-shot-tma" => "two-shot by TMA bulk copies",
         "scatter-all-gather" => "the root scatters, the others pass on",

@@ -1,4 +1,4 @@
-//! The numbers that go in: integers so small that every sum over the ranks is exact in every type.
+//! The inputs of collectives: integers so small that every reduction over the ranks is exact in every type.
 
 use warpweave_symm_mem::DType;
 

@@ -31,7 +31,7 @@ pub fn sizes(kind: BackendKind) -> Vec<Bytes> {
     sizes.iter().map(|&log| Bytes(1 << log)).collect()
 }
 
-/// The place in the order of the report.
+/// The position of its table in the report.
 pub(super) fn place(operation: Operation) -> usize {
     let found = DEFAULT_OPERATIONS.iter().position(|&o| o == operation);
     found.unwrap_or(DEFAULT_OPERATIONS.len())

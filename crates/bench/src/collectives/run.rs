@@ -1,4 +1,5 @@
-//! The sizes of a run, one after the other: the memory of each, its operations, and the rows of each.
+//! Measures the sizes of a run one after the other: allocates memory, then measures the rows of each
+//! operation.
 
 use std::rc::Rc;
 

@@ -1,5 +1,5 @@
-//! The numbers that go in: every element a function of its matrix, its input set and its place, so that each
-//! rank makes the parts that it needs and no other.
+//! Inputs: every element is a function of its matrix, its input set and its place. So each rank makes only
+//! the parts that it needs.
 
 mod sets;
 mod source;
@@ -61,8 +61,8 @@ const FEW: usize = 64;
 pub struct Matrices {
     /// Sizes and element type.
     pub problem: Problem,
-    /// How many ranks each have a part of every sum, rounded to the element type before the parts are added;
-    /// 1 where a sum is made in one piece.
+    /// How many ranks each have a partial of every element, rounded to the element type before the reduction;
+    /// 1 where there is no reduction.
     pub summands: usize,
     /// Whether a bias is added to each row of C.
     pub biased: bool,

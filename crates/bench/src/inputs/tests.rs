@@ -55,11 +55,14 @@ fn every_box_is_cut_out_of_the_same_matrix() {
         .iter()
         .flat_map(|&row| (3..8).map(move |col| at(row, col)));
     let as_is: Vec<_> = as_is.collect();
-    let turned: Vec<_> = (3..8)
+    let as_transposed: Vec<_> = (3..8)
         .flat_map(|col| rows.map(|row| at(row, col)))
         .collect();
     assert_eq!(decode(DType::F32, &source.bytes(&cyclic, 2)), as_is);
-    assert_eq!(decode(DType::F32, &source.bytes(&transposed, 2)), turned);
+    assert_eq!(
+        decode(DType::F32, &source.bytes(&transposed, 2)),
+        as_transposed
+    );
     assert_eq!((cyclic.stored(), transposed.stored()), ((4, 5), (5, 4)));
     assert_eq!(source.row(8, 3..8), whole[8 * 13 + 3..8 * 13 + 8]);
 }

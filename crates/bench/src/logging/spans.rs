@@ -1,8 +1,8 @@
 //! When spans ran, in Chrome's trace event format, for Perfetto.
 //!
-//! A process of the trace is a rank, a thread a thread. Times are of the machine's clock, so that the files
-//! of ranks of one machine can be opened together. An event is written when it happens: a rank that is killed
-//! leaves a file without its last bracket, which Perfetto reads all the same.
+//! A rank is a process of the trace, with its threads. Times are of the machine's clock, so the files of all
+//! ranks of a machine fit on one timeline. An event is written when it happens: a rank that is killed leaves
+//! a file without its last bracket, which Perfetto reads all the same.
 
 use std::cell::Cell;
 use std::fs::File;

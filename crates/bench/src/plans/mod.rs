@@ -1,4 +1,4 @@
-//! Plans as candidates: what binds and runs them. No other module of the bench does.
+//! Plans as candidates. No other module of the bench binds or runs plans.
 
 mod prepared;
 

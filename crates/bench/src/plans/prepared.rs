@@ -14,9 +14,9 @@ use crate::error::{Result, if_available};
 use crate::session::Session;
 use crate::suite::Sizes;
 
-/// Says that operands are in local memory.
+/// The part of a name for operands in local memory.
 const LOCAL: &str = "local";
-/// Says that GEMMs are batch-invariant.
+/// The part of a name for batch-invariant GEMMs.
 const INVARIANT: &str = "invariant";
 
 /// A configuration with how it is called: with operands of each call, at any M. Its name is that of the

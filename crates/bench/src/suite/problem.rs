@@ -33,10 +33,10 @@ const FEW_SETS: [(Numbers, usize); 2] = [(Numbers::Integers, 2), (Numbers::Reals
 const LARGE: usize = 1 << 24;
 
 /// How an implementation is called for verification before the timing, and after it.
-const WAYS: [&[Call]; 2] = [&[Call::Run, Call::Replay]; 2];
+const FORMS: [&[Call]; 2] = [&[Call::Run, Call::Replay]; 2];
 
 /// The same where it takes long: each form once, and still before and after.
-const FEW_WAYS: [&[Call]; 2] = [&[Call::Run], &[Call::Replay]];
+const FEW_FORMS: [&[Call]; 2] = [&[Call::Run], &[Call::Replay]];
 
 /// A problem with what all of its implementations share.
 struct Bench<'a, B: ExecuteBackend> {
@@ -67,9 +67,9 @@ pub(super) fn measure<'a, B: ExecuteBackend>(
     stage.at("reference");
     let matrices = Matrices::of(case.operation, session.world(), &problem);
     let large = problem.m * problem.n > LARGE;
-    let (verified, ways) = match large || matrices.is_large() {
-        true => (FEW_SETS, if large { FEW_WAYS } else { WAYS }),
-        false => (SETS, WAYS),
+    let (verified, forms) = match large || matrices.is_large() {
+        true => (FEW_SETS, if large { FEW_FORMS } else { FORMS }),
+        false => (SETS, FORMS),
     };
     let mut bench = Bench {
         stage,
@@ -77,7 +77,7 @@ pub(super) fn measure<'a, B: ExecuteBackend>(
         problem,
         inputs: InputSets::new(matrices, &SETS),
         references: References::compute(session, matrices, &verified)?,
-        batches: ways.map(|ways| batches(ways, &verified)),
+        batches: forms.map(|forms| batches(forms, &verified)),
     };
     let mut report = Outcome::new(
         case.operation.map(|o| o.name().into()),
@@ -191,7 +191,7 @@ impl<'a, B: ExecuteBackend> Bench<'a, B> {
         // What is in every group is ready and verified since the first one.
         let first = if number == 0 { 0 } else { kept };
         let mut new: Vec<_> = (first..entrants.len()).collect();
-        // What fails is rather found in a row.
+        // The GEMM alone comes last: what fails should fail in a row of the table.
         new.sort_by_key(|&place| Some(place) == alone);
         let batches = self.batches.each_ref().map(Vec::as_slice);
         let times = self.stage.measure(entrants, &new, batches)?;

@@ -1,4 +1,4 @@
-//! A suite from its first problem to its report.
+//! Runs a suite and makes its report.
 
 use std::cell::RefCell;
 

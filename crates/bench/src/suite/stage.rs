@@ -1,4 +1,4 @@
-//! Entrants from their first calls to their rows, the same for plans and collectives.
+//! First calls, verification and timing of the rows of a table: the same for plans and for collectives.
 
 use std::cell::RefCell;
 

@@ -48,8 +48,8 @@ pub fn batch(how: Call, numbers: Numbers, sets: usize) -> Batch {
 }
 
 /// Batches of these sets, so many of each kind of numbers, each in these forms.
-pub fn batches(ways: &[Call], sets: &[(Numbers, usize)]) -> Vec<Batch> {
-    let each = |&(numbers, sets)| ways.iter().map(move |&how| batch(how, numbers, sets));
+pub fn batches(forms: &[Call], sets: &[(Numbers, usize)]) -> Vec<Batch> {
+    let each = |&(numbers, sets)| forms.iter().map(move |&how| batch(how, numbers, sets));
     sets.iter().flat_map(each).collect()
 }
 

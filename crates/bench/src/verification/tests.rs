@@ -1,4 +1,5 @@
-//! Plans made by hand, on ranks that are threads: what the operations ask for, and plans that do almost that.
+//! Plans written by hand, on ranks that are threads: right ones, and ones with an error that verification
+//! must find.
 
 use super::*;
 use crate::alone::local;
@@ -47,7 +48,7 @@ fn made<'a>(
 }
 
 /// Calls with every set, then replays.
-const WAYS: [Call; 2] = [Call::Run, Call::Replay];
+const FORMS: [Call; 2] = [Call::Run, Call::Replay];
 
 /// What `work` makes on each of [`WORLD`] ranks that are threads; `fault` is injected.
 fn on_ranks<T: Send>(
@@ -76,7 +77,7 @@ fn verdict(
         let sets = [(Numbers::Integers, 2), (Numbers::Reals, 1)];
         let mut candidate = made(session, (matrices, &sets), &implementation()).unwrap();
         candidate.first_call().unwrap();
-        let found = Verifier::new(session).verify(&candidate, &batches(&WAYS, &sets));
+        let found = Verifier::new(session).verify(&candidate, &batches(&FORMS, &sets));
         found.unwrap().unwrap()
     });
     assert!(verdicts.iter().all(|v| v.wrong == verdicts[0].wrong));
@@ -116,13 +117,17 @@ fn multiply(plan: &mut PlanBuilder, a: &Region, b: &Region, c: &Region) {
 }
 
 /// Cᵀ = Bᵀ · Aᵀ, all of them stored transposed, or said to be.
-fn turned(transposed: bool) -> Implementation {
-    by_hand("turned", turned_operands(transposed), |plan, all| {
-        multiply(plan, &all[1], &all[0], &all[2]);
-    })
+fn transposed_plan(transposed: bool) -> Implementation {
+    by_hand(
+        "transposed",
+        transposed_operands(transposed),
+        |plan, all| {
+            multiply(plan, &all[1], &all[0], &all[2]);
+        },
+    )
 }
 
-fn turned_operands(
+fn transposed_operands(
     transposed: bool,
 ) -> impl Fn(usize, usize, &Problem) -> Vec<Operand> + Copy + 'static {
     move |_: usize, _: usize, problem: &Problem| {
@@ -194,10 +199,10 @@ fn elements(of_a_rank: u64) -> u64 {
 
 #[test]
 fn transposed_operands_are_loaded_and_compared_as_they_are_stored() {
-    let right = verdict(Operation::AllGatherMatmul, || turned(true), None);
+    let right = verdict(Operation::AllGatherMatmul, || transposed_plan(true), None);
     assert!(right.is_right(), "{right:?}");
     assert_eq!(right.elements, elements(9 * 4));
-    let wrong = verdict(Operation::AllGatherMatmul, || turned(false), None);
+    let wrong = verdict(Operation::AllGatherMatmul, || transposed_plan(false), None);
     assert!(!wrong.is_right());
 }
 
@@ -232,7 +237,7 @@ fn both_outputs_of_a_gemm_with_an_all_gather_are_compared() {
 fn a_buffer_of_another_shape_than_its_operand_is_an_error() {
     let wrong = || Implementation {
         operands: Rc::new(|_, _, problem| vec![whole(Matrix::A, "a", problem.m, problem.k + 1)]),
-        ..turned(true)
+        ..transposed_plan(true)
     };
     on_ranks(Duration::from_secs(20), None, |session| {
         let matrices = Matrices::of(None, 1, &problem());
@@ -248,7 +253,7 @@ fn a_buffer_of_another_shape_than_its_operand_is_an_error() {
 
 /// Every rank waits for a signal that nobody sends.
 fn stuck() -> Implementation {
-    by_hand("stuck", turned_operands(true), |plan, all| {
+    by_hand("stuck", transposed_operands(true), |plan, all| {
         let (never, peers) = (plan.slot("never"), plan.peers());
         if plan.draft().rank == 0 {
             plan.wait(MAIN, never, peers);
@@ -264,7 +269,7 @@ fn a_plan_whose_first_call_fails_is_taken_out_and_the_others_go_on() {
     on_ranks(Duration::from_millis(300), None, |session| {
         let matrices = Matrices::of(Some(Operation::AllGatherMatmul), WORLD, &problem());
         let sets = [(Numbers::Integers, 2)];
-        let mut entrants = [cyclic(true), stuck(), turned(true)].map(|one| {
+        let mut entrants = [cyclic(true), stuck(), transposed_plan(true)].map(|one| {
             let made = made(session, (matrices, &sets), &one).unwrap();
             Entrant::new(&one.name, Kind::Ours, Ok(made))
         });
@@ -279,7 +284,7 @@ fn a_plan_whose_first_call_fails_is_taken_out_and_the_others_go_on() {
             schedules: RefCell::new(Schedules::new(&[])),
         };
         let mut stage = Stage::new(&run, (0, 1), String::new());
-        let times = stage.measure(&mut entrants, &[0, 1, 2], [&batches(&WAYS, &sets), &[]]);
+        let times = stage.measure(&mut entrants, &[0, 1, 2], [&batches(&FORMS, &sets), &[]]);
         let ran: Vec<_> = times.unwrap().iter().map(Option::is_some).collect();
         assert_eq!(ran, [true, false, true]);
         let failed = entrants.each_ref().map(|entrant| entrant.failed);

@@ -1,5 +1,6 @@
-//! What C must be: computed once in each node, by all its ranks, and shared. What Y must be is X. What is
-//! computed from rows of the GEMM, `norm` computes where it is compared.
+//! The reference of the outputs. The GEMM is computed once in each node, by all its ranks, into memory that
+//! they share. Y must be X. A normalized row and the new residual are computed from the row of the GEMM (see
+//! `norm`) when they are compared.
 
 mod norm;
 

@@ -1,4 +1,5 @@
-//! What a residual addition and RMSNorm make of a row of the GEMM, and how far off each element may be.
+//! The reference of a residual addition and RMSNorm after a GEMM, row by row, with an error bound for each
+//! element.
 
 use warpweave_symm_mem::DType;
 

@@ -1,4 +1,5 @@
-//! In the place of NVTX: writes each call, after the thread that made it, to a file of this process.
+//! A stand-in for the NVTX library: writes each call, with the thread that made it, to a file for the
+//! process.
 //!
 //! The test compiles it with the folder of these files as `FOLDER`.
 
