@@ -1,4 +1,4 @@
-//! What earlier runs wrote: reports of every suite, and timelines.
+//! Files of earlier runs: reports of every suite, and timelines.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! What many times become: the slowest rank of each iteration, then the median and the spread over
+//! From samples to figures: the slowest rank of each iteration, then the median and the spread over
 //! iterations.
 
 use serde::{Deserialize, Serialize};

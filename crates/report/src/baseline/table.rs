@@ -1,4 +1,4 @@
-//! A comparison for eyes.
+//! A comparison as a table.
 
 use std::io::{self, Write};
 

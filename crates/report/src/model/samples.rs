@@ -1,4 +1,4 @@
-//! Reports for tests.
+//! Sample reports for tests.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Whether what was measured was right.
+//! The result of verification.
 
 use serde::{Deserialize, Deserializer, Serialize};
 

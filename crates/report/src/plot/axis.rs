@@ -1,4 +1,4 @@
-//! Where values lie.
+//! Axes: the place of a value, and ticks.
 
 use maud::{Markup, html};
 

@@ -1,4 +1,4 @@
-//! What sections are made of.
+//! The building blocks of the page's sections.
 
 use maud::{Markup, html};
 

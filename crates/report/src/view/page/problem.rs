@@ -1,4 +1,4 @@
-//! One problem: how long each implementation takes, and against the limit and the baseline.
+//! One problem: the time of each implementation, compared with the limit and the baseline.
 
 use maud::{Markup, html};
 

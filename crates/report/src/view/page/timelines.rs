@@ -1,4 +1,4 @@
-//! When operations ran.
+//! Timelines: when each operation of each rank ran.
 
 use maud::{Markup, html};
 
