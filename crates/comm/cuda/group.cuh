@@ -140,7 +140,8 @@ __device__ __forceinline__ bool wait_slice(const Group& group, uint32_t index, u
   return wait_signed(group, slice_slot(index), peer, epoch, [&](uint32_t seen) { return seen == epoch; });
 }
 
-// The half of a barrier that tells `peer`: releases what this thread did or saw done. `slot` is this block's.
+// The half of a barrier that signals `peer`: releases what this thread did or saw done. `slot` is this
+// block's.
 __device__ __forceinline__ void arrive(const Group& group, Phase phase, uint32_t slot, uint32_t peer,
                                        uint32_t epoch) {
   const uint64_t value = signed_epoch(group, epoch);

@@ -121,8 +121,8 @@ struct Thread {
     return p.areas.of[peer] + offset(state.generation, rank, index);
   }
 
-  // All that the last warp of a block does, while the others are at the data: tells the peers of this call,
-  // prepares the next one as soon as all warps have read the state, and hears from the peers.
+  // All that the last warp of a block does, while the others move data: signals the peers, prepares the next
+  // call as soon as all warps have read the state, and waits for the flags of the peers.
   __device__ __forceinline__ void attend() const {
     if (sections.failed()) return;
     const uint32_t epoch = sections.epoch();

@@ -1,4 +1,4 @@
-//! The GEMM that gathers, with every tile, cluster, group and number of chunks, against the GEMM alone, on
+//! The all-gather GEMM, with every tile, cluster, group and number of chunks, against the GEMM alone, on
 //! all GPUs.
 //!
 //! `cargo run --release --example all_gather_sweep --features nvcc [M N K ...]`. A rank a GPU, all in this

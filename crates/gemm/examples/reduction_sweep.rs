@@ -1,4 +1,4 @@
-//! GEMMs with their sums over all GPUs, with groups of several sizes, against the GEMM alone.
+//! GEMM + reduction over all GPUs, with groups of several sizes, against the GEMM alone.
 //!
 //! `cargo run --release --example reduction_sweep --features nvcc [M N K ...]`. A rank a GPU, all in this
 //! process; times are those of the slowest rank, medians of interleaved rounds. Results are not compared:

@@ -1,4 +1,4 @@
-//! Device memory that a caller lends to a call.
+//! Device memory that a caller passes to a call.
 
 use std::marker::PhantomData;
 
@@ -6,7 +6,7 @@ use crate::address::DevicePtr;
 use crate::backend::{Backend, Memory};
 use crate::symmetric::SymmetricBuffer;
 
-/// Device memory that a caller lends to a call: a range of this rank's, or the same range on every rank.
+/// Device memory that a caller passes to a call: a range of this rank's, or the same range on every rank.
 ///
 /// It is borrowed from an owner whose drop waits for enqueued work, or taken from an address, which is
 /// unsafe.

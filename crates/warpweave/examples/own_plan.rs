@@ -1,8 +1,9 @@
 //! A plan of one's own: written, printed, proved, broken on purpose, and run.
 //!
-//! Every rank puts its block into the recv of its right neighbour and copies what came from the left to its
-//! output. Calls follow each other with no synchronisation between the ranks, so an recv must be empty before
-//! the next block comes: that is what the credit is for, and *check* says what goes wrong without it.
+//! Every rank puts its block into the receive buffer of its right neighbour, and copies the block from its
+//! left neighbour to its output. Calls follow each other with no synchronisation between the ranks, so a
+//! receive buffer must be empty before the next block comes. The credit ensures that, and *check* shows what
+//! goes wrong without it.
 //!
 //! Ranks are threads here: one for each GPU, or four on the host backend.
 

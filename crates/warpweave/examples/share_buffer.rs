@@ -1,4 +1,4 @@
-//! Two processes share a buffer: each writes into the other's memory by a plain address and tells it so.
+//! Two processes share a buffer: each writes into the other's memory by a plain address and signals it.
 //!
 //! Started alone, the program starts a second process and gives it its place in the job; under `torchrun`,
 //! `mpirun`, `srun` or `cargo xtask launch` with two ranks, both are there. Each takes a GPU where there are

@@ -1,4 +1,4 @@
-//! The GEMM that gathers: `all_gather.cu`.
+//! The all-gather GEMM: `all_gather.cu`.
 
 use super::{Model, Planted, Published, Thread, begin, end, peers, shard};
 

@@ -1,4 +1,4 @@
-//! The GEMM that gathers by the eager protocol: `eager.cu`.
+//! The all-gather GEMM by the eager protocol: `eager.cu`.
 
 use super::{Model, Planted, Thread, begin, calls, end, peers, shard};
 

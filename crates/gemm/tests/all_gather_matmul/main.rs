@@ -1,9 +1,9 @@
-//! The GEMM that gathers its A, with ranks as threads: on the host, and on GPUs.
+//! The all-gather GEMM, with ranks as threads: on the host, and on GPUs.
 //!
 //! Where there are fewer GPUs than ranks, all ranks take the first one, each with a part of its SMs: their
 //! launches must be resident together, and a few SMs stay free for what else is enqueued.
-//! `CUDA_DEVICE_MAX_CONNECTIONS=32` gives each stream a queue of its own, so that no rank's work stands after
-//! another's.
+//! `CUDA_DEVICE_MAX_CONNECTIONS=32` gives each stream a queue of its own, so that no rank's work queues
+//! after another's.
 
 mod cuda;
 mod rank;

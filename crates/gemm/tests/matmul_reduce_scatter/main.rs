@@ -1,4 +1,4 @@
-//! The GEMM with its sums over ranks, ranks as threads of this process: on the host, and on GPUs, one for
+//! GEMM + reduction over the ranks, which are threads of this process: on the host, and on GPUs, one for
 //! each rank where there are enough, else all on device 0 with grids that are resident together.
 
 mod cuda;

@@ -44,7 +44,7 @@ pub struct Problem {
     pub shards: Vec<Range<usize>>,
     /// Rows of a chunk or of a group.
     pub chunk_rows: usize,
-    /// Of a GEMM that gathers.
+    /// Of an all-gather GEMM.
     pub protocol: Protocol,
     pub tilings: Vec<Option<Tiling>>,
     /// Calls, each with inputs of its own.
@@ -69,7 +69,8 @@ impl Problem {
         let gathers = operation == Operation::AllGatherMatmul;
         let dtype = random.of(&[DType::F16, DType::Bf16]);
 
-        // What ranks share: of a GEMM that gathers A, of one that sums C.
+        // The same on all ranks: of an all-gather GEMM the sizes and stride of A, of a GEMM + reduction those
+        // of C.
         let (m, n, k) = (
             extent(random, limits),
             extent(random, limits).next_multiple_of(8),

@@ -121,7 +121,7 @@ pub fn c_bytes(problem: &Problem, rank: usize) -> usize {
     window(problem.rows_of_c(rank).len(), problem.gemms[rank].ldc)
 }
 
-/// Rows of the staging of a GEMM that gathers, or of the parts that a rank has for the others, or pulls; and
+/// Rows of the staging of an all-gather GEMM, or of the parts that a rank has for the others, or pulls; and
 /// their stride.
 fn staged(problem: &Problem) -> (usize, usize) {
     let gemm = &problem.gemms[0];

@@ -1,4 +1,4 @@
-//! The ways in which rows are multiplied, and some rows by one of them.
+//! The kernels and providers that multiply rows, and some rows multiplied by one of them.
 
 use std::fmt;
 use std::ops::Range;

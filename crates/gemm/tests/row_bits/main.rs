@@ -3,8 +3,8 @@
 //!
 //! For every matrix B the whole of a tall A is multiplied once, by the simplest kernel. Then some of its
 //! rows, as many and from where chance wants, are multiplied by every family, and compared with these bits.
-//! Sums over ranks are compared with their definition: the ranks' partials, each rounded to the element type,
-//! added in f32 in the order of ranks from negative zero, then the bias, rounded once.
+//! Reductions over ranks are compared with their definition: the ranks' partials, each rounded to the element
+//! type, added in f32 in the order of ranks from negative zero, then the bias, rounded once.
 
 mod families;
 mod provider;

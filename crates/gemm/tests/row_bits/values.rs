@@ -1,4 +1,4 @@
-//! Numbers of chance, and elements made of them.
+//! Random numbers, and elements made of them.
 
 use std::ops::Range;
 

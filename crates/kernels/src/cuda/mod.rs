@@ -23,7 +23,7 @@ const NAIVE_THREADS: u32 = 512;
 const GATHER_THREADS: u32 = 512;
 /// The warp of a block of `threadload_gather` that signals and waits.
 const SIGNAL_THREADS: u32 = 32;
-/// Threads of a block of a gather with a GEMM: `kProductThreads`.
+/// Threads of a block of a gather with a GEMM: `kGemmThreads`.
 const GEMM_THREADS: u32 = 256;
 /// Threads of a block of `sum`: `kThreads`.
 const REDUCE_THREADS: u32 = 256;

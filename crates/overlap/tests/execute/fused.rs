@@ -1,4 +1,4 @@
-//! The launch that gathers and multiplies: on the host, and on GPUs, one for each rank.
+//! The all-gather GEMM: on the host, and on GPUs, one for each rank.
 
 use warpweave_overlap::algorithms;
 use warpweave_overlap::plan::{Problem, Scaling};

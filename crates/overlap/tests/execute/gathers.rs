@@ -1,5 +1,5 @@
-//! What gathers and multiplies otherwise than the pipelines: layers with a bias, GEMMs during a gather,
-//! several nodes. What operands of every operation hold.
+//! All-gathers with GEMMs other than the pipelines: layers with a bias, GEMMs overlapped with a gather,
+//! several nodes. And what the operands of every operation hold.
 
 use std::ops::Range;
 use std::time::Duration;

@@ -107,7 +107,7 @@ impl<'a> Bare<'a> {
     }
 }
 
-/// Times bare launches, calls of a bound plan and calls of a schedule by turns, and returns what exceeds
+/// Times bare launches, calls of a bound plan and calls of a schedule, alternating, and returns what exceeds
 /// [`MOST`].
 fn objections(rank: &Rank<Cuda>, name: &str, comm: Option<&NcclComm>) -> String {
     let (_, world) = rank.place();

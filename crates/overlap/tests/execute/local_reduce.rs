@@ -1,4 +1,4 @@
-//! Sums of boxes, of this rank and of its peers, and what the executor does not run.
+//! Local reductions of boxes, of this rank and of its peers, and what the executor refuses.
 
 use warpweave_overlap::execute::ExecuteError;
 use warpweave_overlap::plan::{Batch, Placement, Plan, PlanBuilder, Role, StreamId};

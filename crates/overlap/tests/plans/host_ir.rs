@@ -8,8 +8,8 @@
 //! order, and waits for what it receives; then it multiplies the slice, waits for its send, and makes the
 //! caller's stream follow.
 //!
-//! What is different here: handles are exchanged when a plan is bound, the own shard is multiplied where it
-//! lies, and what a step says or hears as a sender stands on the caller's stream, before all steps and after
+//! What is different here: handles are exchanged when a plan is bound, and the own shard is multiplied in
+//! place. The signals and waits of a rank as the owner are on the caller's stream, before all steps and after
 //! them, since A may be read from the beginning of the call to its end.
 
 use crate::fixtures::problem;

@@ -1,5 +1,5 @@
-//! What *check* rejects goes wrong: the order of steps that it names for a race changes what is read or left
-//! after, and the wait that it calls endless meets its deadline.
+//! What *check* rejects goes wrong: the order of steps that it names for a race changes what is read or what
+//! memory holds at the end, and the wait that it calls endless misses its deadline.
 
 use crate::cases::cases;
 use crate::ranks::{effort, seed};

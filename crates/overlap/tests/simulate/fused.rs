@@ -1,4 +1,4 @@
-//! One launch that gathers and multiplies costs the longer of what it pulls and its GEMM.
+//! The all-gather GEMM costs the longer of its pulls and its GEMM.
 
 use crate::machines::unthrottled;
 use warpweave_overlap::algorithms;

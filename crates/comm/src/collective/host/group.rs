@@ -130,7 +130,7 @@ pub(super) fn barrier(group: &impl Barrier, phase: Phase, epoch: u32) -> bool {
     wait(group, phase, epoch)
 }
 
-/// The half of a barrier that tells the peers.
+/// The half of a barrier that signals the peers.
 pub(super) fn arrive(group: &impl Barrier, phase: Phase, epoch: u32) {
     let (rank, slot, parity) = (group.rank(), phase.slot(0), epoch & 1);
     // A flag that is not written for 2³¹ launches would look as if it were ahead. So the flags of absent

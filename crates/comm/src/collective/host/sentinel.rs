@@ -99,7 +99,7 @@ impl<'a, A: Areas> Call<'a, A> {
     pub(super) unsafe fn all_reduce<T: Element>(&self) {
         let (chunk, rank) = (self.operands.bytes, self.group.rank());
         let middle = self.areas.capacity() / 2;
-        // As on the device, the flags release nothing of this call: its data tell of themselves.
+        // As on the device, the flags release nothing of this call: its data need no flag.
         group::arrive(self.group, Phase::Enter, self.epoch);
         // SAFETY: the caller's obligation.
         unsafe {
