@@ -1,13 +1,12 @@
 //! The one error type of this crate.
 
 use warpweave_comm::CommError;
+use warpweave_overlap::execute::ExecuteError;
 use warpweave_overlap::select::SelectError;
 use warpweave_overlap::simulate::SimulateError;
 use warpweave_overlap::{PlanError, Report};
 use warpweave_report::ReportError;
 use warpweave_symm_mem::{Error as MemoryError, ExchangeError};
-
-use crate::plans::ExecuteError;
 
 /// Result of this crate.
 pub type Result<T, E = BenchError> = std::result::Result<T, E>;

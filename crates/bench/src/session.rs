@@ -6,13 +6,13 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use warpweave_comm::Store;
 use warpweave_comm::exchange::LocalExchange;
+use warpweave_overlap::execute::Executor;
 use warpweave_symm_mem::{Exchange, ExchangeError, Memory, Nodes, Priority, SubExchange};
 
 use crate::error::{BenchError, Result};
 use crate::inject::Injection;
-use crate::plans::Executor;
 
-pub use crate::plans::ExecuteBackend;
+pub use warpweave_overlap::execute::ExecuteBackend;
 
 /// This rank, its device and its peers.
 pub struct Session<B: ExecuteBackend> {

@@ -2,19 +2,16 @@
 
 use std::rc::Rc;
 
-use warpweave_comm::Collectives;
-use warpweave_comm::collective::{
-    Call as Collective, CollectiveOptions, Operand, Operation, Variant,
-};
+use warpweave_comm::collective::{Call as Collective, Operation, Variant};
 use warpweave_report::Metric;
-use warpweave_symm_mem::{DType, DevicePtr, Memory};
+use warpweave_symm_mem::{DType, Memory};
 
 use super::decode::Layers;
 use super::expected::Expected;
 use super::memory::{Arena, Place, SETS};
-use super::method::{Method, wants};
+use super::method::{Libraries, Method};
 use super::nccl::NcclBackend;
-use super::operation::count;
+use super::operation::{bytes_of, call_of};
 use crate::candidate::{Call, Candidate, Output};
 use crate::error::{BenchError, Result, if_available};
 use crate::inputs::Set;
@@ -26,57 +23,6 @@ const PIECE: usize = 64 << 20;
 
 /// Outputs of at most so many bytes are kept as they must be.
 const KEPT: usize = 4 << 20;
-
-/// A communicator, or why there is none on some rank.
-type Communicator<C> = Result<C, String>;
-
-/// By what rows call.
-pub struct Libraries<'a, B: NcclBackend> {
-    pub(super) session: &'a Session<B>,
-    /// The names of rows, or none for all.
-    pub(super) wanted: Vec<String>,
-    pub(super) ours: Collectives<B>,
-    /// Of plain memory, and of windows.
-    pub(super) nccl: [Communicator<B::Group>; 2],
-}
-
-impl<'a, B: NcclBackend> Libraries<'a, B> {
-    /// For `wanted` rows of messages of up to `largest` bytes. Collective.
-    pub fn new(session: &'a Session<B>, largest: usize, wanted: &[String]) -> Result<Self> {
-        let options = CollectiveOptions {
-            // A rank's share of the largest message, rounded up, for each rank.
-            staging_bytes: largest + 4096,
-            ..CollectiveOptions::default()
-        };
-        let ours = Collectives::new(&session.backend, &session.exchange, "bench", options)?;
-        let communicator = |method: Method| -> Result<Communicator<B::Group>> {
-            if !wants(wanted, method.name()) {
-                return Ok(Err("it was not asked for".into()));
-            }
-            let comm = if_available(session.backend.nccl(&session.exchange));
-            session.if_all_can(&format!("start of {}", method.name()), comm)
-        };
-        Ok(Self {
-            nccl: [
-                communicator(Method::Nccl)?,
-                communicator(Method::NcclWindow)?,
-            ],
-            session,
-            wanted: wanted.to_vec(),
-            ours,
-        })
-    }
-
-    /// NCCL's communicator of a method that is NCCL's, or why there is none.
-    fn communicator(&self, method: Method) -> Option<&Communicator<B::Group>> {
-        let [plain, windows] = &self.nccl;
-        match method {
-            Method::Nccl => Some(plain),
-            Method::NcclWindow => Some(windows),
-            Method::Ours(_) => None,
-        }
-    }
-}
 
 /// A row that can run here.
 pub(super) struct Row<'a, B: NcclBackend> {
@@ -259,28 +205,6 @@ impl<B: NcclBackend> Candidate for Row<'_, B> {
         }
         (expected.compare(first, got, session.threads()), 0.0)
     }
-}
-
-/// The rank whose data broadcasts spread.
-const ROOT: usize = 0;
-
-/// A call of a rank that brings `size` bytes, rounded down to what divides among the ranks; without operands.
-pub(super) fn call_of(operation: Operation, dtype: DType, size: usize, world: usize) -> Collective {
-    let nothing = Operand::local(DevicePtr::NULL);
-    Collective {
-        operation,
-        dtype,
-        count: count(operation, dtype, size, world),
-        root: ROOT,
-        input: nothing,
-        output: nothing,
-    }
-}
-
-/// Bytes of input and output.
-pub(super) fn bytes_of(call: &Collective, world: usize) -> [usize; 2] {
-    let (input, output) = call.operation.elements(call.count, world);
-    [input, output].map(|elements| elements * call.dtype.size())
 }
 
 /// The row of a message in bf16 with memory of its own: by NCCL, or by the variant that the library selects.

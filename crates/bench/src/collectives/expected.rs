@@ -119,7 +119,7 @@ impl Expected {
 mod tests {
     use super::*;
     use crate::collectives::DEFAULT_OPERATIONS;
-    use crate::collectives::candidate::call_of;
+    use crate::collectives::operation::call_of;
     use warpweave_symm_mem::DType;
     use warpweave_symm_mem::host::decode;
 

@@ -10,9 +10,10 @@ use warpweave_comm::nccl::NcclWindow;
 use warpweave_symm_mem::multicast::MulticastBuffer;
 use warpweave_symm_mem::{DType, DevicePtr, Exchange, Memory, Support, SymmetricBuffer};
 
-use super::candidate::{Libraries, bytes_of};
+use super::method::Libraries;
 use super::nccl::NcclBackend;
 use super::numbers::Stream;
+use super::operation::bytes_of;
 use crate::error::{Result, if_available};
 use crate::session::Session;
 

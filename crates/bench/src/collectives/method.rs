@@ -1,7 +1,13 @@
-//! The rows of a table: our variants, NCCL, and the variant that the library selects.
+//! The rows of a table (our variants, NCCL, and the variant that the library selects), and the libraries that
+//! make their calls.
 
-use warpweave_comm::collective::{Operation, Variant};
+use warpweave_comm::Collectives;
+use warpweave_comm::collective::{CollectiveOptions, Operation, Variant};
 use warpweave_report::{Kind, SELECT};
+
+use super::nccl::NcclBackend;
+use crate::error::{Result, if_available};
+use crate::session::Session;
 
 /// An implementation of a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +52,57 @@ impl Method {
 /// Whether a row of this name is among `wanted`.
 pub(super) fn wants(wanted: &[String], name: &str) -> bool {
     wanted.is_empty() || wanted.iter().any(|w| w == name)
+}
+
+/// A communicator, or why there is none on some rank.
+type Communicator<C> = Result<C, String>;
+
+/// The libraries that make the calls of rows.
+pub struct Libraries<'a, B: NcclBackend> {
+    pub(super) session: &'a Session<B>,
+    /// The names of rows, or none for all.
+    pub(super) wanted: Vec<String>,
+    pub(super) ours: Collectives<B>,
+    /// Of plain memory, and of windows.
+    pub(super) nccl: [Communicator<B::Group>; 2],
+}
+
+impl<'a, B: NcclBackend> Libraries<'a, B> {
+    /// For `wanted` rows of messages of up to `largest` bytes. Collective.
+    pub fn new(session: &'a Session<B>, largest: usize, wanted: &[String]) -> Result<Self> {
+        let options = CollectiveOptions {
+            // A rank's share of the largest message, rounded up, for each rank.
+            staging_bytes: largest + 4096,
+            ..CollectiveOptions::default()
+        };
+        let ours = Collectives::new(&session.backend, &session.exchange, "bench", options)?;
+        let communicator = |method: Method| -> Result<Communicator<B::Group>> {
+            if !wants(wanted, method.name()) {
+                return Ok(Err("it was not asked for".into()));
+            }
+            let comm = if_available(session.backend.nccl(&session.exchange));
+            session.if_all_can(&format!("start of {}", method.name()), comm)
+        };
+        Ok(Self {
+            nccl: [
+                communicator(Method::Nccl)?,
+                communicator(Method::NcclWindow)?,
+            ],
+            session,
+            wanted: wanted.to_vec(),
+            ours,
+        })
+    }
+
+    /// NCCL's communicator of a method that is NCCL's, or why there is none.
+    pub(super) fn communicator(&self, method: Method) -> Option<&Communicator<B::Group>> {
+        let [plain, windows] = &self.nccl;
+        match method {
+            Method::Nccl => Some(plain),
+            Method::NcclWindow => Some(windows),
+            Method::Ours(_) => None,
+        }
+    }
 }
 
 /// Every row by name with a sentence, the baseline first.

@@ -8,10 +8,10 @@ use warpweave_comm::nccl::{
     Element, NcclComm, NcclLibrary, NcclMemory, NcclOptions, NcclWindow, ReduceOp, WindowKind,
 };
 use warpweave_comm::p2p::TransferBackend;
+use warpweave_overlap::execute::{CollectiveBackend, ExecuteBackend, NcclGroup};
 use warpweave_symm_mem::{Backend, Cuda, Error, Exchange, Host};
 
 use crate::error::Result;
-use crate::plans::{CollectiveBackend, ExecuteBackend, NcclGroup};
 
 /// A backend on which collectives are measured: ours and, where it replaces the defaults, NCCL's.
 pub trait NcclBackend: ExecuteBackend + CollectiveKernels + TransferBackend {

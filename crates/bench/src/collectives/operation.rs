@@ -1,8 +1,8 @@
 //! The operations that are measured, and what a size means for each.
 
-use warpweave_comm::collective::Operation;
+use warpweave_comm::collective::{Call, Operand, Operation};
 use warpweave_report::Bytes;
-use warpweave_symm_mem::{BackendKind, DType};
+use warpweave_symm_mem::{BackendKind, DType, DevicePtr};
 
 /// What is measured where the command line names nothing, in the order of the report.
 pub const DEFAULT_OPERATIONS: [Operation; 5] = [
@@ -42,7 +42,7 @@ const VECTOR: usize = 8;
 
 /// The count of a call whose rank brings `bytes`, rounded down to what divides among the ranks; one element
 /// at least.
-pub(super) fn count(operation: Operation, dtype: DType, bytes: usize, world: usize) -> usize {
+fn count(operation: Operation, dtype: DType, bytes: usize, world: usize) -> usize {
     let elements = bytes / dtype.size();
     let count = match operation {
         Operation::ReduceScatter | Operation::AllToAll => match elements / world {
@@ -52,6 +52,28 @@ pub(super) fn count(operation: Operation, dtype: DType, bytes: usize, world: usi
         _ => elements,
     };
     count.max(1)
+}
+
+/// The rank whose data broadcasts spread.
+const ROOT: usize = 0;
+
+/// A call of a rank that brings `size` bytes, rounded down to what divides among the ranks; without operands.
+pub(super) fn call_of(operation: Operation, dtype: DType, size: usize, world: usize) -> Call {
+    let nothing = Operand::local(DevicePtr::NULL);
+    Call {
+        operation,
+        dtype,
+        count: count(operation, dtype, size, world),
+        root: ROOT,
+        input: nothing,
+        output: nothing,
+    }
+}
+
+/// Bytes of input and output.
+pub(super) fn bytes_of(call: &Call, world: usize) -> [usize; 2] {
+    let (input, output) = call.operation.elements(call.count, world);
+    [input, output].map(|elements| elements * call.dtype.size())
 }
 
 /// The fewest bytes that come into some rank where each brings `input`; none into a rank alone.

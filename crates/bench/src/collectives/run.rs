@@ -7,12 +7,12 @@ use warpweave_comm::collective::{Call as Collective, CollectiveOptions, Variant}
 use warpweave_gemm::Gemm;
 use warpweave_report::{Bytes, Limit, Operands, Outcome, Report, Row, SELECT};
 
-use super::candidate::{Libraries, Row as Entry, bytes_of, call_of};
+use super::candidate::Row as Entry;
 use super::decode;
 use super::memory::{Arena, SETS};
-use super::method::{Method, wants};
+use super::method::{Libraries, Method, wants};
 use super::nccl::NcclBackend;
-use super::operation::{least_bytes, place};
+use super::operation::{bytes_of, call_of, least_bytes, place};
 use crate::candidate::{Call, Entrant};
 use crate::error::Result;
 use crate::inputs::Numbers;

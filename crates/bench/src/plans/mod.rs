@@ -6,10 +6,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Instant;
 
-use warpweave_overlap::execute::Bound;
-pub use warpweave_overlap::execute::{
-    CollectiveBackend, ExecuteBackend, ExecuteError, Executor, NcclGroup,
-};
+use warpweave_overlap::execute::{Bound, ExecuteBackend};
 use warpweave_overlap::operation::{Matrix, Operand};
 use warpweave_overlap::plan::{Buffer, Plan, Problem, Role};
 use warpweave_overlap::{Checked, Configuration, Operation, PlanError, Timeline, algorithms};

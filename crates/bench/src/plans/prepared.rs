@@ -8,11 +8,11 @@ use warpweave_overlap::execute::{
 };
 use warpweave_overlap::plan::{Buffer, Placement, Plan, Problem, Role};
 use warpweave_overlap::{Configuration, Schedule};
+use warpweave_report::Shape;
 use warpweave_symm_mem::{DType, DevicePtr, SymmetricBuffer};
 
 use crate::error::{Result, if_available};
 use crate::session::Session;
-use crate::suite::Sizes;
 
 /// The part of a name for operands in local memory.
 const LOCAL: &str = "local";
@@ -89,7 +89,7 @@ impl Scheduled {
 /// The schedules that the problems of one N, K and element type share, as an engine would hold them.
 pub struct Schedules<B: ExecuteBackend> {
     /// All problems of a run.
-    problems: Vec<Sizes>,
+    problems: Vec<(Shape, DType)>,
     of: Option<(usize, usize, DType)>,
     /// By name; why there is none where this machine lacks something.
     prepared: Vec<(String, Shared<B>)>,
@@ -100,7 +100,7 @@ type Shared<B> = Result<Rc<Prepared<B>>, String>;
 
 impl<B: ExecuteBackend> Schedules<B> {
     /// For these problems and no others.
-    pub fn new(problems: &[Sizes]) -> Self {
+    pub fn new(problems: &[(Shape, DType)]) -> Self {
         Self {
             problems: problems.to_vec(),
             of: None,
