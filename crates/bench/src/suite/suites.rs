@@ -225,11 +225,9 @@ pub(super) const OVERLAP_ALL_GATHER: Suite = Suite {
         let operation = Operation::MatmulOverlappingAllGather;
         let mut entries = all_of(operation);
         // The parts are there for comparison with the whole.
-        if !entries.is_empty() {
-            let alone = ("gemmAlone", "only the GEMM, by cuBLASLt");
-            entries.push(gemm(alone, Provider::CublasLt, Some(operation)));
-            entries.push(gather_alone());
-        }
+        let alone = ("gemmAlone", "only the GEMM, by cuBLASLt");
+        entries.push(gemm(alone, Provider::CublasLt, Some(operation)));
+        entries.push(gather_alone());
         entries
     },
     problems: |kind, _| on_gpus(kind, &[WITH_GATHER]),

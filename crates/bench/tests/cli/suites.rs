@@ -35,17 +35,6 @@ fn representatives(suite: &str) -> &'static str {
     }
 }
 
-/// Whether there is an algorithm for the suite; if not, it says so.
-fn has_algorithms(suite: &str) -> bool {
-    let Said { code, err, .. } = job::say(&format!("bench --list --suite {suite}"));
-    if code != Some(0) {
-        assert_eq!(code, Some(2), "{suite}: {err}");
-        let told = format!("there is no algorithm yet for the suite {suite}");
-        has(&err, &[&told]);
-    }
-    code == Some(0)
-}
-
 fn measured(world: usize, suite: &str, more: &str) -> (Outcome, Value) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("report.json");
@@ -70,7 +59,7 @@ fn rows(report: &Value) -> impl Iterator<Item = (&Value, &Value)> {
 
 #[test]
 fn every_suite_is_measured_and_right() {
-    for suite in SUITES.into_iter().filter(|suite| has_algorithms(suite)) {
+    for suite in SUITES {
         let (outcome, report) = measured(4, suite, "--shape 64x48x40");
         outcome.succeeded();
         assert!(!report["reproduces"].as_str().unwrap().is_empty());
@@ -227,7 +216,7 @@ fn layers_are_of_their_operation_and_say_what_calls_take_the_host() {
 
 #[test]
 fn a_wrong_element_is_found_in_every_row_of_every_suite() {
-    for suite in SUITES.into_iter().filter(|suite| has_algorithms(suite)) {
+    for suite in SUITES {
         let (outcome, report) = measured(2, suite, "--shape 16x8x12 --inject corrupt:1");
         for rank in [0, 1] {
             outcome.ended(rank, Some(1));
