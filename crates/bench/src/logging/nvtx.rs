@@ -7,17 +7,16 @@
 
 use std::error::Error;
 use std::ffi::{CString, c_char, c_int};
-use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use libloading::Library;
 use tracing::Subscriber;
-use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 use tracing_subscriber::registry::LookupSpan;
 
+use super::spans::Fields;
 use crate::error::{BenchError, Result};
 
 /// The library, of CUDA 12.9 and later and of CUDA before that.
@@ -71,32 +70,18 @@ impl Nvtx {
 /// The text of a span's range, as `plan.bind plan=ringGet world=4`.
 struct Text(CString);
 
-struct Words(String);
-
-impl Words {
-    fn add(&mut self, field: &Field, value: std::fmt::Arguments<'_>) {
-        // Writing to a string cannot fail.
-        let _ = write!(self.0, " {field}={value}");
-    }
-}
-
-impl Visit for Words {
-    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
-        self.add(field, format_args!("{value:?}"));
-    }
-
-    fn record_str(&mut self, field: &Field, value: &str) {
-        self.add(field, format_args!("{value}"));
-    }
-}
-
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Nvtx {
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
         if let Some(span) = context.span(id) {
-            let mut words = Words(span.name().to_owned());
-            attributes.record(&mut words);
-            words.0.retain(|letter| letter != '\0');
-            let text = CString::new(words.0).unwrap_or_default();
+            let mut fields = Fields::default();
+            attributes.record(&mut fields);
+            let mut text = span.name().to_owned();
+            for (name, value) in fields.0 {
+                let value = value.as_str().map_or(value.to_string(), str::to_owned);
+                text += &format!(" {name}={value}");
+            }
+            text.retain(|letter| letter != '\0');
+            let text = CString::new(text).unwrap_or_default();
             span.extensions_mut().insert(Text(text));
         }
     }

@@ -100,13 +100,18 @@ fn thread() -> usize {
     })
 }
 
-/// The fields of a span or an event.
+/// The fields of a span or an event, in their order; of two with one name the last counts.
 #[derive(Clone, Default)]
-struct Fields(Map<String, Value>);
+pub(super) struct Fields(pub Vec<(&'static str, Value)>);
 
 impl Fields {
     fn add(&mut self, field: &Field, value: impl Into<Value>) {
-        self.0.insert(field.name().into(), value.into());
+        self.0.push((field.name(), value.into()));
+    }
+
+    fn into_args(self) -> Value {
+        let args = self.0.into_iter();
+        Value::Object(args.map(|(name, value)| (name.into(), value)).collect())
     }
 }
 
@@ -153,7 +158,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for &'static Spans {
     fn on_enter(&self, id: &Id, context: Context<'_, S>) {
         if let Some(span) = context.span(id) {
             let fields = span.extensions().get::<Fields>().cloned();
-            let args = fields.unwrap_or_default().0.into();
+            let args = fields.unwrap_or_default().into_args();
             self.write("B", span.name(), span.metadata(), args);
         }
     }
@@ -168,9 +173,10 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for &'static Spans {
     fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
         let mut fields = Fields::default();
         event.record(&mut fields);
-        let message = fields.0.get("message").and_then(Value::as_str);
+        let args = fields.into_args();
+        let message = args["message"].as_str();
         let name = message.unwrap_or(event.metadata().name()).to_owned();
-        self.write("i", &name, event.metadata(), fields.0.into());
+        self.write("i", &name, event.metadata(), args);
     }
 }
 
