@@ -79,15 +79,9 @@ pub trait Candidate {
     }
 
     /// Enqueues one call, or a replay of the captured one.
-    ///
-    /// # Errors
-    /// What the backend reports; the injected fault of a test.
     fn call(&self, how: Call) -> Result<()>;
 
     /// Waits until all that was enqueued has ended.
-    ///
-    /// # Errors
-    /// What went wrong in it.
     fn synchronize(&self) -> Result<()>;
 
     /// Times in µs that so many calls take the host to enqueue, each on an idle stream: at the candidate's M,

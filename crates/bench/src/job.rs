@@ -17,9 +17,6 @@ use crate::session::{ExecuteBackend, Session};
 /// What a rank does in a job, on either backend.
 pub trait Part {
     /// Does it: true if all was right. Collective.
-    ///
-    /// # Errors
-    /// What ends the job.
     fn run<B: NcclBackend>(self, session: &Session<B>) -> Result<bool>;
 }
 

@@ -115,9 +115,6 @@ pub struct Timing<'a, B: ExecuteBackend> {
 
 impl<B: ExecuteBackend> Timing<'_, B> {
     /// Measures all `candidates`; `progress` is called before every round. Collective.
-    ///
-    /// # Errors
-    /// A call failed on some rank.
     pub fn measure(
         &self,
         candidates: &[&dyn Candidate],
@@ -172,9 +169,6 @@ impl<B: ExecuteBackend> Timing<'_, B> {
 
     /// The times of `calls` single calls on this rank in ms, with input sets from the `first` on. All ranks
     /// make them together; no more than the clock has a place for.
-    ///
-    /// # Errors
-    /// A call failed on this rank.
     pub fn calls(
         &self,
         candidate: &dyn Candidate,
@@ -208,9 +202,6 @@ impl<B: ExecuteBackend> Timing<'_, B> {
 
     /// Prepares a candidate, and finds out how long a call takes and how long it takes to enqueue it.
     /// Collective.
-    ///
-    /// # Errors
-    /// A call failed on some rank.
     pub fn schedule(&self, candidate: &dyn Candidate) -> Result<Schedule> {
         candidate.prepare(Numbers::Reals)?;
         let mine = || {

@@ -5,7 +5,7 @@ use std::ops::Range;
 use warpweave_comm::collective::{Call, Operation};
 
 use super::numbers::{BLOCK, Stream};
-use crate::inputs::on_threads;
+use crate::inputs::{on_threads, share};
 use crate::verification::comparison::{Comparison, Expectation};
 use warpweave_symm_mem::host::encode;
 
@@ -71,7 +71,7 @@ impl Expected {
     /// Compares the elements from `first` on, on `threads` threads.
     pub fn compare(&self, first: usize, got: &[u8], threads: usize) -> Comparison {
         let size = self.expectation.dtype.size();
-        let share = (got.len() / size).div_ceil(threads.max(1)).max(1 << 15);
+        let share = share(got.len() / size, threads, 1 << 15);
         let shares = on_threads(got.chunks(share * size).enumerate(), |(i, got)| {
             self.compare_share(first + i * share, got)
         });

@@ -16,9 +16,6 @@ use crate::error::Result;
 /// A backend on which collectives are measured: ours and, where it replaces the defaults, NCCL's.
 pub trait NcclBackend: ExecuteBackend + CollectiveKernels + TransferBackend {
     /// Makes a communicator. Collective.
-    ///
-    /// # Errors
-    /// A missing capability where there is no NCCL; what NCCL reports.
     fn nccl(&self, _exchange: &Arc<dyn Exchange>) -> Result<Self::Group> {
         no_gpus()
     }

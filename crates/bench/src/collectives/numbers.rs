@@ -2,7 +2,7 @@
 
 use warpweave_symm_mem::DType;
 
-use crate::inputs::{mix, on_threads};
+use crate::inputs::{mix, on_threads, share};
 use warpweave_symm_mem::host::encode;
 
 /// Values from one hash.
@@ -46,7 +46,7 @@ impl Stream {
     pub fn bytes(&self, dtype: DType, count: usize, threads: usize) -> Vec<u8> {
         let size = dtype.size();
         let mut bytes = vec![0; count * size];
-        let share = count.div_ceil(threads.max(1)).max(1 << 16);
+        let share = share(count, threads, 1 << 16);
         on_threads(bytes.chunks_mut(share * size).enumerate(), |(i, part)| {
             let mut values = [0.0; BLOCK];
             for (j, out) in part.chunks_mut(BLOCK * size).enumerate() {

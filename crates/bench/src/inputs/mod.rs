@@ -185,6 +185,11 @@ pub(crate) fn rows_of(operand: &Operand) -> Vec<usize> {
     operand.rows.iter().cloned().flatten().collect()
 }
 
+/// How many of `items` each of `threads` threads takes; with fewer than `least` one costs more than it saves.
+pub(crate) fn share(items: usize, threads: usize, least: usize) -> usize {
+    items.div_ceil(threads.max(1)).max(least)
+}
+
 /// Does `work` on each of `shares`, every one on a thread of its own. The results are in order.
 pub(crate) fn on_threads<S: Send, T: Send>(
     shares: impl Iterator<Item = S>,

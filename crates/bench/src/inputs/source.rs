@@ -2,11 +2,11 @@
 
 use warpweave_symm_mem::DType;
 
-use super::{Numbers, on_threads, rows_of};
+use super::{Numbers, on_threads, rows_of, share};
 use warpweave_overlap::operation::Operand;
 use warpweave_symm_mem::host::{encode, rounded};
 
-/// Below that many elements a thread costs more than it saves.
+/// Elements that a thread makes, at least.
 const LEAST_SHARE: usize = 1 << 16;
 
 /// One matrix of one input set.
@@ -92,8 +92,7 @@ impl Source {
             false => self.element(key, rows[line], first + i),
             true => self.element(key, rows[i], first + line),
         };
-        let share = lines.div_ceil(threads.max(1));
-        let share = share.max(LEAST_SHARE.div_ceil(length));
+        let share = share(lines, threads, LEAST_SHARE.div_ceil(length));
         on_threads(
             all.chunks_mut(share * length * size).enumerate(),
             |(i, lines)| {

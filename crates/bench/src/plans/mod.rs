@@ -479,9 +479,6 @@ impl<B: ExecuteBackend> Candidate for PlanCandidate<'_, B> {
 }
 
 /// When each operation of a call ran, on all ranks: one that follows `warm_up` calls, tuned. Collective.
-///
-/// # Errors
-/// As for [`PlanCandidate::of_plans`]; what the executor reports.
 pub fn timeline<B: ExecuteBackend>(
     session: &Session<B>,
     plans: Vec<Plan>,
@@ -498,9 +495,6 @@ pub fn timeline<B: ExecuteBackend>(
 }
 
 /// The plans of all ranks.
-///
-/// # Errors
-/// The first that cannot be built.
 pub fn of_ranks(
     world: usize,
     plan: impl Fn(usize) -> Result<Plan, PlanError>,

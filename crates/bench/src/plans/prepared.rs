@@ -161,9 +161,6 @@ pub(super) struct ScheduledCalls<'a, B: ExecuteBackend> {
 
 impl<'a, B: ExecuteBackend> ScheduledCalls<'a, B> {
     /// Allocates operands for calls at M = `m`. Collective where some are symmetric.
-    ///
-    /// # Errors
-    /// What the backend and the exchange report; there is no plan for this M.
     pub fn new(session: &'a Session<B>, prepared: Rc<Prepared<B>>, m: usize) -> Result<Self> {
         let plan = prepared.plan(m)?;
         let schedule = prepared.schedule();

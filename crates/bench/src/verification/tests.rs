@@ -26,6 +26,7 @@ use warpweave_symm_mem::{Backend, DType, Host};
 
 const WORLD: usize = 3;
 const MAIN: StreamId = StreamId::MAIN;
+const OVERLAPPED: Operation = Operation::MatmulOverlappingAllGather;
 
 fn problem() -> Problem {
     Problem::new(9, 4, 6, DType::F16)
@@ -171,9 +172,8 @@ fn cyclic(dealt: bool) -> Implementation {
 
 /// A GEMM, and an all-gather of X; or an all-gather that is left out.
 fn with_all_gather(gathers: bool) -> Implementation {
-    let operands = |rank, world, problem: &Problem| {
-        Operation::MatmulOverlappingAllGather.operands((rank, world), problem, None)
-    };
+    let operands =
+        |rank, world, problem: &Problem| OVERLAPPED.operands((rank, world), problem, None);
     by_hand("with all-gather", operands, move |plan, all| {
         let [a, b, x, c, y] = all else {
             panic!("{all:?}");
@@ -197,36 +197,32 @@ fn elements(of_a_rank: u64) -> u64 {
     3 * 2 * WORLD as u64 * of_a_rank
 }
 
+/// Operands that are stored transposed, rows that are dealt out one by one, and both outputs of a GEMM with
+/// an all-gather.
 #[test]
-fn transposed_operands_are_loaded_and_compared_as_they_are_stored() {
-    let right = verdict(Operation::AllGatherMatmul, || transposed_plan(true), None);
-    assert!(right.is_right(), "{right:?}");
-    assert_eq!(right.elements, elements(9 * 4));
-    let wrong = verdict(Operation::AllGatherMatmul, || transposed_plan(false), None);
-    assert!(!wrong.is_right());
+fn right_plans_are_right_and_plans_with_an_error_are_not() {
+    type Make = fn(bool) -> Implementation;
+    let plans = [
+        (Operation::AllGatherMatmul, transposed_plan as Make, 9 * 4),
+        (Operation::AllGatherMatmul, cyclic, 9 * 4),
+        (OVERLAPPED, with_all_gather, 9 * 4 + 4 * WORLD as u64 * 6),
+    ];
+    for (operation, plan, each) in plans {
+        let right = verdict(operation, || plan(true), None);
+        assert!(right.is_right(), "{right:?}");
+        assert_eq!((right.calls, right.elements), (6, elements(each)));
+        let wrong = verdict(operation, || plan(false), None);
+        assert!(!wrong.is_right() && wrong.wrong > 0, "{wrong:?}");
+    }
 }
 
 #[test]
-fn rows_dealt_out_one_by_one_are_rows_of_the_same_c() {
-    let right = verdict(Operation::AllGatherMatmul, || cyclic(true), None);
-    assert!(right.is_right(), "{right:?}");
-    assert_eq!((right.calls, right.elements), (6, elements(9 * 4)));
-    let wrong = verdict(Operation::AllGatherMatmul, || cyclic(false), None);
-    assert!(!wrong.is_right() && wrong.wrong > 0, "{wrong:?}");
-}
-
-#[test]
-fn both_outputs_of_a_gemm_with_an_all_gather_are_compared() {
-    let operation = Operation::MatmulOverlappingAllGather;
-    let each = 9 * 4 + 4 * WORLD as u64 * 6;
-    let right = verdict(operation, || with_all_gather(true), None);
-    assert!(right.is_right(), "{right:?}");
-    assert_eq!((right.calls, right.elements), (6, elements(each)));
-    let wrong = verdict(operation, || with_all_gather(false), None);
+fn the_first_wrong_element_is_named_with_its_matrix() {
+    let wrong = verdict(OVERLAPPED, || with_all_gather(false), None);
     let first = wrong.first.as_ref().unwrap();
     assert!(first.what.contains(": Y["), "{first:?}");
     // One element of each output of one rank in each call.
-    let corrupt = verdict(operation, || with_all_gather(true), Some("corrupt:1"));
+    let corrupt = verdict(OVERLAPPED, || with_all_gather(true), Some("corrupt:1"));
     assert_eq!(corrupt.wrong, 3 * 2 * 2, "{corrupt:?}");
     let first = corrupt.first.unwrap();
     assert_eq!(first.rank, 1);

@@ -15,7 +15,7 @@ use super::super::numbers::Stream;
 use super::{HIDDEN, LAYERS};
 use crate::candidate::Output;
 use crate::error::{BenchError, Result};
-use crate::inputs::on_threads;
+use crate::inputs::{on_threads, share};
 use crate::session::Session;
 use crate::verification::comparison::{Comparison, Expectation};
 
@@ -253,9 +253,7 @@ impl<B: NcclBackend> Layers<B> {
         let weight = sums(&weight, 0, hidden);
         let expectation = Expectation::exact(dtype);
         let bytes = hidden * dtype.size();
-        let share = (got.len() / bytes)
-            .div_ceil(session.threads().max(1))
-            .max(1);
+        let share = share(got.len() / bytes, session.threads(), 1);
         let shares = on_threads(got.chunks(share * bytes).enumerate(), |(i, got)| {
             let rows = (i * share..).zip(got.chunks(bytes));
             let rows = rows.map(|(row, got)| {

@@ -19,7 +19,7 @@ use warpweave_symm_mem::{DType, Exchange, Host, SymmetricBuffer};
 
 use super::comparison::{Comparison, Expectation};
 use crate::error::Result;
-use crate::inputs::{Matrices, Numbers, Set, Source, on_threads, part, rows_of};
+use crate::inputs::{Matrices, Numbers, Set, Source, on_threads, part, rows_of, share};
 use crate::session::{ExecuteBackend, Session};
 
 /// Up to this many multiply-adds a rank computes by the definition with sums in f64; larger GEMMs take the
@@ -140,7 +140,7 @@ impl ReferenceOf {
         out: &mut [f32],
     ) -> Result<()> {
         let (n, k) = (self.matrices.problem.n, terms.len());
-        let share = rows.len().div_ceil(threads).max(1);
+        let share = share(rows.len(), threads, 1);
         let a = part("", Matrix::A, rows, terms.clone());
         let mut a_values = self.source(Matrix::A).values(&a, threads);
         let b = part("", Matrix::B, terms, 0..n);
@@ -233,7 +233,7 @@ impl Reference {
     /// Compares `part` of an output, as stored, in the element type.
     pub fn compare(&self, part: &Operand, out: &[u8], threads: usize) -> Comparison {
         let (rows, dtype) = (rows_of(part), self.of.expectation(part.matrix).dtype);
-        let share = rows.len().div_ceil(threads.max(1)).max(1);
+        let share = share(rows.len(), threads, 1);
         let shares = rows.chunks(share).enumerate();
         let compared = on_threads(shares, |(i, some)| {
             let each = some.iter().zip(i * share..);
