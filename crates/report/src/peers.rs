@@ -1,5 +1,5 @@
 //! What another program measured of the same operations on the same machine, as further rows: PyTorch's own
-//! operators, by `peers/torch_peers.py` of this crate.
+//! operators, by `crates/bench/peers/torch_peers.py`.
 //!
 //! A file is JSON: `{"torch": "2.11.0", "nccl": [2, 28, 9], "rows": [{"kind": "all-gather-matmul", "world":
 //! 4, "shape": "8192x3584x8192", "dtype": "bfloat16", "ms": {"torch-fused": {"median": 0.73, "p10": 0.72,
@@ -270,6 +270,9 @@ mod tests {
             assert!(error.contains(why) && error.contains("--peers"), "{error}");
         }
         assert!(Peers::read(&folder.path().join("none"), &KINDS).is_err());
+        let error = read(&SIZES.replace("collectives", "other")).unwrap_err();
+        let error = error.to_string();
+        assert!(error.contains("no row of collectives"), "{error}");
     }
 
     const SIZES: &str = r#"{"torch": "2.11.0", "nccl": [2, 28, 9], "rows": [
@@ -317,12 +320,5 @@ mod tests {
         assert_eq!(of("all-gather"), [("torch-nccl", 114.0)]);
         let all_reduce = of("all-reduce");
         assert_eq!(all_reduce[1], ("torch-two-shot", 113.0));
-    }
-
-    #[test]
-    fn a_file_without_collectives_is_refused() {
-        let other = SIZES.replace("collectives", "other");
-        let error = read(&other).unwrap_err().to_string();
-        assert!(error.contains("no row of collectives"), "{error}");
     }
 }

@@ -20,6 +20,7 @@ pub use ratio::{CONFIDENCE, FEWEST_SAMPLES, Ratio, ratio};
 pub use saved::{Saved, Time};
 
 use crate::error::{ReportError, Result};
+use crate::file;
 
 /// A folder of baselines.
 #[derive(Clone, Debug)]
@@ -71,10 +72,7 @@ impl Baselines {
         let written = std::fs::create_dir_all(&folder)
             .and_then(|()| std::fs::write(&unfinished, report))
             .and_then(|()| std::fs::rename(&unfinished, &place));
-        written.map_err(|source| ReportError::File {
-            path: place.clone(),
-            source,
-        })?;
+        written.map_err(file::at(&place))?;
         Ok(place)
     }
 

@@ -47,8 +47,7 @@ const SHAPES: &str = ".plot text{font:11px system-ui,sans-serif}.plot .heading{f
 .plot .centre{text-anchor:middle}.plot .end{text-anchor:end}\
 .plot .line{fill:none;stroke:currentColor;stroke-width:1.7;stroke-linejoin:round}\
 .plot .whisker{stroke:currentColor;stroke-width:1.4}.plot .mark{fill:currentColor}.plot .frame{fill:none}\
-.plot .limit{fill:none;stroke-width:1.7;stroke-dasharray:2 3}\
-.plot .bar-label{font-size:9px}";
+.plot .limit{fill:none;stroke-width:1.7;stroke-dasharray:2 3}";
 
 /// How a line is drawn: number 0 is for what others are compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
