@@ -8,21 +8,21 @@ use crate::error::Result;
 use crate::inputs::{Numbers, Set};
 use crate::verification::comparison::{Comparison, WrongElement};
 
-/// How a call is enqueued.
+/// The form of a call: how it is enqueued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Call {
+pub enum Form {
     /// Operation by operation.
     Run,
     /// As a graph.
     Replay,
 }
 
-impl Call {
+impl Form {
     /// How what is timed is enqueued.
     pub const fn of(metric: Metric) -> Self {
         match metric {
-            Metric::Single | Metric::BackToBack => Call::Run,
-            Metric::GraphSingle | Metric::Graph => Call::Replay,
+            Metric::Single | Metric::BackToBack => Form::Run,
+            Metric::GraphSingle | Metric::Graph => Form::Replay,
         }
     }
 }
@@ -79,7 +79,7 @@ pub trait Candidate {
     }
 
     /// Enqueues one call, or a replay of the captured one.
-    fn call(&self, how: Call) -> Result<()>;
+    fn call(&self, form: Form) -> Result<()>;
 
     /// Waits until all that was enqueued has ended.
     fn synchronize(&self) -> Result<()>;

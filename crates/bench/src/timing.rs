@@ -7,7 +7,7 @@ use warpweave_report::statistics::slowest;
 use warpweave_report::{Metric, Times};
 use warpweave_symm_mem::BackendKind;
 
-use crate::candidate::{Call, Candidate};
+use crate::candidate::{Candidate, Form};
 use crate::clock::Clock;
 use crate::error::{BenchError, Result};
 use crate::inputs::{Numbers, Set};
@@ -152,14 +152,14 @@ impl<B: ExecuteBackend> Timing<'_, B> {
         let mut times = Vec::new();
         for metric in Metric::ALL {
             for (&candidate, schedule) in candidates.iter().zip(schedules) {
-                let (count, how) = (schedule.count(metric), Call::of(metric));
+                let (count, form) = (schedule.count(metric), Form::of(metric));
                 match metric {
                     _ if count == 0 => {}
                     Metric::Single | Metric::GraphSingle => {
-                        times.extend(self.calls(candidate, schedule, (round, count), how)?);
+                        times.extend(self.calls(candidate, schedule, (round, count), form)?);
                     }
                     Metric::BackToBack | Metric::Graph => {
-                        times.push(self.back_to_back(candidate, schedule, round, how)?);
+                        times.push(self.back_to_back(candidate, schedule, round, form)?);
                     }
                 }
             }
@@ -174,11 +174,11 @@ impl<B: ExecuteBackend> Timing<'_, B> {
         candidate: &dyn Candidate,
         schedule: &Schedule,
         (first, calls): (usize, usize),
-        how: Call,
+        form: Form,
     ) -> Result<Vec<f64>> {
         for i in 0..calls {
             candidate.load(Set::reals(first + i))?;
-            self.clock.time(i, schedule.lead, || candidate.call(how))?;
+            self.clock.time(i, schedule.lead, || candidate.call(form))?;
         }
         candidate.synchronize()?;
         self.clock.read(calls)
@@ -189,13 +189,14 @@ impl<B: ExecuteBackend> Timing<'_, B> {
         candidate: &dyn Candidate,
         schedule: &Schedule,
         round: usize,
-        how: Call,
+        form: Form,
     ) -> Result<f64> {
         let calls = schedule.back_to_back;
         candidate.load(Set::reals(round))?;
         let lead = (schedule.lead * calls as u32).min(Duration::from_millis(20));
-        self.clock
-            .time(0, lead, || (0..calls).try_for_each(|_| candidate.call(how)))?;
+        self.clock.time(0, lead, || {
+            (0..calls).try_for_each(|_| candidate.call(form))
+        })?;
         candidate.synchronize()?;
         Ok(self.clock.read(1)?[0] / calls as f64)
     }
@@ -210,7 +211,7 @@ impl<B: ExecuteBackend> Timing<'_, B> {
                 candidate.load(Set::reals(i))?;
                 let start = Instant::now();
                 self.clock
-                    .time(i, Duration::from_millis(1), || candidate.call(Call::Run))?;
+                    .time(i, Duration::from_millis(1), || candidate.call(Form::Run))?;
                 enqueuing = start.elapsed();
             }
             candidate.synchronize()?;

@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use warpweave_bench::Result;
-use warpweave_bench::candidate::{Call, Candidate};
+use warpweave_bench::candidate::{Candidate, Form};
 use warpweave_bench::clock::Clock;
 use warpweave_bench::session::{ExecuteBackend, Session};
 use warpweave_bench::timing::{Effort, Timing};
@@ -30,7 +30,7 @@ pub fn on_device<'a, B: ExecuteBackend>(
         schedule = Some(known);
         let which = (set, calls);
         set = set.wrapping_add(calls);
-        timing.calls(&candidate, &known, which, Call::Run)
+        timing.calls(&candidate, &known, which, Form::Run)
     })
 }
 
@@ -65,7 +65,7 @@ impl Candidate for Enqueued<'_> {
         self.name
     }
 
-    fn call(&self, _: Call) -> Result<()> {
+    fn call(&self, _: Form) -> Result<()> {
         (self.enqueue)()
     }
 

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use warpweave_comm::collective::{Call as Collective, Operation, Variant};
+use warpweave_comm::collective::{Call, Operation, Variant};
 use warpweave_report::Metric;
 use warpweave_symm_mem::{DType, Memory};
 
@@ -12,7 +12,7 @@ use super::memory::{Arena, Place, SETS};
 use super::method::{Libraries, Method};
 use super::nccl::NcclBackend;
 use super::operation::{bytes_of, call_of};
-use crate::candidate::{Call, Candidate, Output};
+use crate::candidate::{Candidate, Form, Output};
 use crate::error::{BenchError, Result, if_available};
 use crate::inputs::Set;
 use crate::session::Session;
@@ -26,7 +26,7 @@ const KEPT: usize = 4 << 20;
 
 /// A row that can run here.
 pub(super) struct Row<'a, B: NcclBackend> {
-    pub call: Collective,
+    pub call: Call,
     pub arena: Rc<Arena<'a, B>>,
     pub method: Method,
     bytes: [usize; 2],
@@ -41,7 +41,7 @@ impl<'a, B: NcclBackend> Row<'a, B> {
     pub fn new(
         arena: &Rc<Arena<'a, B>>,
         method: Method,
-        call: Collective,
+        call: Call,
         layers: Option<Layers<B>>,
     ) -> Result<Result<Self, String>> {
         let libraries = &arena.libraries;
@@ -143,11 +143,11 @@ impl<B: NcclBackend> Candidate for Row<'_, B> {
         Ok(())
     }
 
-    fn call(&self, how: Call) -> Result<()> {
+    fn call(&self, form: Form) -> Result<()> {
         let session = self.session();
         session.before_call()?;
-        match (how, &self.graph) {
-            (Call::Replay, Some(graph)) => {
+        match (form, &self.graph) {
+            (Form::Replay, Some(graph)) => {
                 // SAFETY: the memory and what does the call are borrowed for as long as this candidate lives.
                 let launched = unsafe { session.backend.launch_graph(graph, &session.stream) };
                 Ok(launched?)

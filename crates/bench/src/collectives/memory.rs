@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use warpweave_comm::collective::{Call as Collective, Operand, Variant};
+use warpweave_comm::collective::{Call, Operand, Variant};
 use warpweave_comm::nccl::NcclWindow;
 use warpweave_symm_mem::multicast::MulticastBuffer;
 use warpweave_symm_mem::{DType, DevicePtr, Exchange, Memory, Support, SymmetricBuffer};
@@ -92,7 +92,7 @@ impl<'a, B: NcclBackend> Arena<'a, B> {
     }
 
     /// `call` with its operands in `place`, or why there is no such memory.
-    pub fn placed(&self, place: Place, call: Collective) -> Result<Result<Collective, String>> {
+    pub fn placed(&self, place: Place, call: Call) -> Result<Result<Call, String>> {
         let [input, output] = &self.symmetric;
         let bytes = bytes_of(&call, input.world());
         let operands = match place {
@@ -118,7 +118,7 @@ impl<'a, B: NcclBackend> Arena<'a, B> {
                 Err(reason) => Err(reason.clone()),
             },
         };
-        Ok(operands.map(|[input, output]| Collective {
+        Ok(operands.map(|[input, output]| Call {
             input,
             output,
             ..call
@@ -126,7 +126,7 @@ impl<'a, B: NcclBackend> Arena<'a, B> {
     }
 
     /// The variant that the library chooses for `call`, with multicast addresses where there are any.
-    pub fn select(&self, call: Collective) -> Result<Option<Variant>> {
+    pub fn select(&self, call: Call) -> Result<Option<Variant>> {
         let placed = match self.placed(Place::Multicast, call)? {
             Err(_) => self.placed(Place::Symmetric, call)?,
             placed => placed,

@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use warpweave_comm::collective::{Call as Collective, CollectiveOptions, Variant};
+use warpweave_comm::collective::{Call, CollectiveOptions, Variant};
 use warpweave_gemm::Gemm;
 use warpweave_report::{Bytes, Limit, Operands, Outcome, Report, Row, SELECT};
 
@@ -13,7 +13,7 @@ use super::memory::{Arena, SETS};
 use super::method::{Libraries, Method, wants};
 use super::nccl::NcclBackend;
 use super::operation::{bytes_of, call_of, least_bytes, place};
-use crate::candidate::{Call, Entrant};
+use crate::candidate::{Entrant, Form};
 use crate::error::Result;
 use crate::inputs::Numbers;
 use crate::suite::{Run, Stage};
@@ -29,7 +29,7 @@ const KEPT: usize = 256 << 20;
 /// The calls that are verified, in order: as they are and as graphs, every set in both forms where outputs
 /// are small.
 fn calls(output_bytes: usize) -> Batch {
-    let [run, replay] = [Call::Run, Call::Replay].map(|how| batch(how, Numbers::Integers, SETS));
+    let [run, replay] = [Form::Run, Form::Replay].map(|form| batch(form, Numbers::Integers, SETS));
     match output_bytes * 2 * SETS <= KEPT {
         true => [run, replay].concat(),
         false => vec![run[0], replay[1]],
@@ -114,7 +114,7 @@ pub(crate) fn measure<B: NcclBackend>(
 }
 
 /// The methods of one operation.
-fn table<'a, B: NcclBackend>(arena: &Rc<Arena<'a, B>>, call: Collective) -> Result<Table<'a>> {
+fn table<'a, B: NcclBackend>(arena: &Rc<Arena<'a, B>>, call: Call) -> Result<Table<'a>> {
     let (operation, wanted) = (call.operation, &arena.libraries.wanted);
     let selected = match wants(wanted, SELECT) {
         true => arena.select(call)?,
@@ -141,7 +141,7 @@ fn table<'a, B: NcclBackend>(arena: &Rc<Arena<'a, B>>, call: Collective) -> Resu
 fn outcome_of<B: NcclBackend>(
     stage: &mut Stage<'_, B>,
     mut table: Table<'_>,
-    (call, size): (Collective, Bytes),
+    (call, size): (Call, Bytes),
 ) -> Result<Outcome> {
     let world = stage.run.session.world();
     let bytes = bytes_of(&call, world);
@@ -185,11 +185,11 @@ mod tests {
     fn large_outputs_are_verified_by_fewer_calls() {
         let forms = |bytes: usize, has_graph| -> Vec<_> {
             let calls = possible(&calls(bytes), has_graph).into_iter();
-            calls.map(|(how, set)| (how, set.index)).collect()
+            calls.map(|(form, set)| (form, set.index)).collect()
         };
         assert_eq!(forms(4096, true).len(), 6);
         assert_eq!(forms(4096, false).len(), 3);
-        assert_eq!(forms(1 << 30, true), [(Call::Run, 0), (Call::Replay, 1)]);
-        assert_eq!(forms(1 << 30, false), [(Call::Run, 0)]);
+        assert_eq!(forms(1 << 30, true), [(Form::Run, 0), (Form::Replay, 1)]);
+        assert_eq!(forms(1 << 30, false), [(Form::Run, 0)]);
     }
 }

@@ -13,7 +13,7 @@ use warpweave_overlap::{Checked, Configuration, Operation, PlanError, Timeline, 
 use warpweave_report::{Metric, Row};
 use warpweave_symm_mem::{DevicePtr, Memory};
 
-use crate::candidate::{Call, Candidate, Output};
+use crate::candidate::{Candidate, Form, Output};
 use crate::error::{BenchError, Result, if_available};
 use crate::inputs::{InputSets, Numbers, Set, Stored, with_role};
 use crate::session::Session;
@@ -391,12 +391,12 @@ impl<B: ExecuteBackend> Candidate for PlanCandidate<'_, B> {
         self.fill(Role::Input, set)
     }
 
-    fn call(&self, how: Call) -> Result<()> {
+    fn call(&self, form: Form) -> Result<()> {
         self.session.before_call()?;
-        match (how, &self.calls) {
-            (Call::Run, _) => self.run(),
-            (Call::Replay, Calls::Bound(bound)) => Ok(bound.replay()?),
-            (Call::Replay, Calls::Scheduled(calls)) => calls.replay(),
+        match (form, &self.calls) {
+            (Form::Run, _) => self.run(),
+            (Form::Replay, Calls::Bound(bound)) => Ok(bound.replay()?),
+            (Form::Replay, Calls::Scheduled(calls)) => calls.replay(),
         }
     }
 

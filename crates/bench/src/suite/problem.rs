@@ -14,7 +14,7 @@ use super::groups::{budget, divide};
 use super::stage::{Run, Stage};
 use super::{Case, Figure, Sizes};
 use crate::alone::{breakdown, breakdown_parts, gemm_alone, gemm_of};
-use crate::candidate::{Call, Entrant};
+use crate::candidate::{Entrant, Form};
 use crate::error::Result;
 use crate::inputs::{InputSets, Matrices, Numbers, with_role};
 use crate::limit::{limit, tflops};
@@ -33,10 +33,10 @@ const FEW_SETS: [(Numbers, usize); 2] = [(Numbers::Integers, 2), (Numbers::Reals
 const LARGE: usize = 1 << 24;
 
 /// How an implementation is called for verification before the timing, and after it.
-const FORMS: [&[Call]; 2] = [&[Call::Run, Call::Replay]; 2];
+const FORMS: [&[Form]; 2] = [&[Form::Run, Form::Replay]; 2];
 
 /// The same where it takes long: each form once, and still before and after.
-const FEW_FORMS: [&[Call]; 2] = [&[Call::Run], &[Call::Replay]];
+const FEW_FORMS: [&[Form]; 2] = [&[Form::Run], &[Form::Replay]];
 
 /// A problem with what all of its implementations share.
 struct Bench<'a, B: ExecuteBackend> {

@@ -6,7 +6,7 @@ pub mod reference;
 
 use warpweave_symm_mem::{DevicePtr, Memory};
 
-use crate::candidate::{Call, Candidate, Output};
+use crate::candidate::{Candidate, Form, Output};
 use crate::error::Result;
 use crate::inputs::{Numbers, Set};
 use crate::session::{ExecuteBackend, Session};
@@ -39,23 +39,23 @@ fn verdict_of(
 }
 
 /// Calls that are made back to back and compared afterwards.
-pub type Batch = Vec<(Call, Set)>;
+pub type Batch = Vec<(Form, Set)>;
 
-/// What all calls of a batch take one set after the other, all in the same form.
-pub fn batch(how: Call, numbers: Numbers, sets: usize) -> Batch {
-    let call = |index| (how, Set { numbers, index });
+/// A batch of one call in this form for each of `sets` input sets.
+pub fn batch(form: Form, numbers: Numbers, sets: usize) -> Batch {
+    let call = |index| (form, Set { numbers, index });
     (0..sets).map(call).collect()
 }
 
-/// Batches of these sets, so many of each kind of numbers, each in these forms.
-pub fn batches(forms: &[Call], sets: &[(Numbers, usize)]) -> Vec<Batch> {
-    let each = |&(numbers, sets)| forms.iter().map(move |&how| batch(how, numbers, sets));
+/// A batch in each of `forms` for each kind of numbers, with that many input sets.
+pub fn batches(forms: &[Form], sets: &[(Numbers, usize)]) -> Vec<Batch> {
+    let each = |&(numbers, sets)| forms.iter().map(move |&form| batch(form, numbers, sets));
     sets.iter().flat_map(each).collect()
 }
 
 /// The calls of a batch that a candidate with or without a graph can make.
-pub(crate) fn possible(batch: &[(Call, Set)], has_graph: bool) -> Batch {
-    let can = |(how, _): &&(Call, Set)| *how == Call::Run || has_graph;
+pub(crate) fn possible(batch: &[(Form, Set)], has_graph: bool) -> Batch {
+    let can = |(form, _): &&(Form, Set)| *form == Form::Run || has_graph;
     batch.iter().filter(can).copied().collect()
 }
 
@@ -111,13 +111,13 @@ impl<'a, B: ExecuteBackend> Verifier<'a, B> {
     fn call_all(
         &mut self,
         (candidate, outputs): (&dyn Candidate, &[Output]),
-        calls: &[(Call, Set)],
+        calls: &[(Form, Set)],
     ) -> Result<()> {
         let session = self.session;
         let (backend, stream) = (&session.backend, &session.stream);
         let each: usize = outputs.iter().map(|output| output.bytes).sum();
         let mut to = self.room(calls.len() * each)?;
-        for (i, &(how, set)) in calls.iter().enumerate() {
+        for (i, &(form, set)) in calls.iter().enumerate() {
             if i == 0 || calls[i - 1].1.numbers != set.numbers {
                 candidate.prepare(set.numbers)?;
             }
@@ -127,7 +127,7 @@ impl<'a, B: ExecuteBackend> Verifier<'a, B> {
                 // SAFETY: all of the output, which only calls write; the stream orders them with this.
                 unsafe { backend.fill(stream, output.address, POISON, output.bytes)? };
             }
-            candidate.call(how)?;
+            candidate.call(form)?;
             for output in outputs {
                 if session.injection.corrupts() {
                     // SAFETY: as above; the output has at least one element.
@@ -144,14 +144,14 @@ impl<'a, B: ExecuteBackend> Verifier<'a, B> {
     fn compare(
         &mut self,
         (candidate, outputs): (&dyn Candidate, &[Output]),
-        calls: &[(Call, Set)],
+        calls: &[(Form, Set)],
         mut found: Verdict,
     ) -> Result<Verdict> {
         let Some(memory) = &self.kept else {
             return Ok(found);
         };
         let (session, mut from) = (self.session, memory.address());
-        for (i, &(how, set)) in calls.iter().enumerate() {
+        for (i, &(form, set)) in calls.iter().enumerate() {
             let (mut call, mut tolerance) = (Comparison::default(), 0.0f64);
             let mut culprit = None;
             for (number, output) in outputs.iter().enumerate() {
@@ -172,7 +172,7 @@ impl<'a, B: ExecuteBackend> Verifier<'a, B> {
                 let place = candidate.place(culprit.unwrap_or_default(), first);
                 let (numbers, set) = (set.numbers, set.index);
                 format!(
-                    "call {i} ({how:?}, {numbers:?}, set {set}): {place} is {} instead of {}",
+                    "call {i} ({form:?}, {numbers:?}, set {set}): {place} is {} instead of {}",
                     first.got, first.wanted
                 )
             });

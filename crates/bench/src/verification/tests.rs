@@ -49,7 +49,7 @@ fn made<'a>(
 }
 
 /// Calls with every set, then replays.
-const FORMS: [Call; 2] = [Call::Run, Call::Replay];
+const FORMS: [Form; 2] = [Form::Run, Form::Replay];
 
 /// What `work` makes on each of [`WORLD`] ranks that are threads; `fault` is injected.
 fn on_ranks<T: Send>(

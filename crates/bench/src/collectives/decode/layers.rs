@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use warpweave_comm::collective::norm::arithmetic::add_rms_norm;
-use warpweave_comm::collective::{AddRmsNorm, Call as Collective, Operand};
+use warpweave_comm::collective::{AddRmsNorm, Call, Operand};
 use warpweave_gemm::{Gemm, GemmOperands, GemmProblem, PreparedGemm, Provider};
 use warpweave_report::{Bytes, Kind};
 use warpweave_symm_mem::{BackendKind, DType, DeviceSlice, Memory};
@@ -161,7 +161,7 @@ pub(in super::super) struct Layers<B: NcclBackend> {
 
 impl<B: NcclBackend> Layers<B> {
     /// Addition and norm of the message at `input`, one of the operands of `call`, to the output.
-    pub(super) fn add_rms_norm(&self, call: &Collective, input: &Operand) -> AddRmsNorm<'_> {
+    pub(super) fn add_rms_norm(&self, call: &Call, input: &Operand) -> AddRmsNorm<'_> {
         let Local { matrix, .. } = *self.local;
         // SAFETY: both are operands of the arena, of these bytes, which outlives the calls of a row.
         let slice = |at| unsafe { DeviceSlice::from_address(at, matrix.bytes()) };
@@ -218,7 +218,7 @@ impl<B: NcclBackend> Layers<B> {
     }
 
     /// What a row writes; `None` if that is the output of `call`.
-    pub fn outputs(&self, call: &Collective) -> Option<Vec<Output>> {
+    pub fn outputs(&self, call: &Call) -> Option<Vec<Output>> {
         let Local { matrix, .. } = *self.local;
         let output = |address| Output {
             address,

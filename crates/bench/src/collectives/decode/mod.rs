@@ -7,7 +7,7 @@ mod layers;
 
 use std::rc::Rc;
 
-use warpweave_comm::collective::{Call as Collective, Operation, Variant};
+use warpweave_comm::collective::{Call, Operation, Variant};
 use warpweave_gemm::Gemm;
 use warpweave_report::Bytes;
 use warpweave_symm_mem::{BackendKind, DType};
@@ -109,7 +109,7 @@ pub fn sizes(kind: BackendKind) -> Vec<Bytes> {
 }
 
 /// The call of a size.
-pub(super) fn call(dtype: DType, size: Bytes, world: usize) -> Collective {
+pub(super) fn call(dtype: DType, size: Bytes, world: usize) -> Call {
     call_of(
         Operation::AllReduce,
         dtype,
@@ -122,7 +122,7 @@ pub(super) fn call(dtype: DType, size: Bytes, world: usize) -> Collective {
 pub(super) fn tables<'a, B: NcclBackend>(
     arena: &Rc<Arena<'a, B>>,
     gemm: &Rc<Gemm<B>>,
-    call: Collective,
+    call: Call,
 ) -> Result<Vec<Table<'a>>> {
     let libraries = &arena.libraries;
     let (session, bytes) = (libraries.session, call.count * call.dtype.size());
@@ -164,7 +164,7 @@ pub(super) fn tables<'a, B: NcclBackend>(
 fn row<'a, B: NcclBackend>(
     arena: &Rc<Arena<'a, B>>,
     layers: Layers<B>,
-    call: Collective,
+    call: Call,
 ) -> Result<Result<Row<'a, B>, String>> {
     let is_fused = layers.norm == Norm::Fused;
     let method = match layers.reduce {
