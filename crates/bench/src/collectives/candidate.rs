@@ -8,7 +8,7 @@ use warpweave_symm_mem::{DType, Memory};
 
 use super::decode::Layers;
 use super::expected::Expected;
-use super::memory::{Arena, Place, SETS};
+use super::memory::{Arena, MemoryKind, SETS};
 use super::method::{Libraries, Method};
 use super::nccl::NcclBackend;
 use super::operation::{bytes_of, call_of};
@@ -48,14 +48,14 @@ impl<'a, B: NcclBackend> Row<'a, B> {
         if let Some(Err(reason)) = libraries.communicator(method) {
             return Ok(Err(reason.clone()));
         }
-        let place = match method {
-            Method::Nccl => Place::Plain,
-            Method::NcclWindow => Place::Window,
-            Method::Ours(_) if layers.is_some() => Place::Plain,
-            Method::Ours(Variant::Multimem | Variant::MulticastCopy) => Place::Multicast,
-            Method::Ours(_) => Place::Symmetric,
+        let kind = match method {
+            Method::Nccl => MemoryKind::Plain,
+            Method::NcclWindow => MemoryKind::Window,
+            Method::Ours(_) if layers.is_some() => MemoryKind::Plain,
+            Method::Ours(Variant::Multimem | Variant::MulticastCopy) => MemoryKind::Multicast,
+            Method::Ours(_) => MemoryKind::Symmetric,
         };
-        let call = match arena.placed(place, call)? {
+        let call = match arena.placed(kind, call)? {
             Ok(call) => call,
             Err(reason) => return Ok(Err(reason)),
         };

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use warpweave_comm::collective::{Call, Operation};
 
-use super::numbers::{BLOCK, Stream};
+use super::numbers::{BLOCK, Input};
 use crate::inputs::{on_threads, share};
 use crate::verification::comparison::{Comparison, Expectation};
 use warpweave_symm_mem::host::encode;
@@ -53,17 +53,17 @@ fn output(
 pub(super) struct Expected {
     expectation: Expectation,
     /// By rank.
-    streams: Vec<Stream>,
+    inputs: Vec<Input>,
     parts: Vec<Part>,
 }
 
 impl Expected {
     /// What input set `set` must give on `rank` of `world`.
     pub fn of(call: &Call, (rank, world): (usize, usize), set: usize) -> Self {
-        let streams = (0..world).map(|rank| Stream::new(rank, set, world));
+        let inputs = (0..world).map(|rank| Input::new(rank, set, world));
         Self {
             expectation: Expectation::exact(call.dtype),
-            streams: streams.collect(),
+            inputs: inputs.collect(),
             parts: output(call.operation, (rank, world), call.count, call.root),
         }
     }
@@ -102,13 +102,13 @@ impl Expected {
         for part in &self.parts {
             let (from, to) = (part.at, part.at + part.count);
             let (from, to) = (from.max(range.start), to.min(range.end));
-            let one = |rank| &self.streams[rank..=rank];
-            let streams = part.source.map_or(&self.streams[..], one);
+            let one = |rank| &self.inputs[rank..=rank];
+            let inputs = part.source.map_or(&self.inputs[..], one);
             for at in (from..to).step_by(BLOCK) {
                 let sums = &mut sums[..(to - at).min(BLOCK)];
                 sums.fill(0.0);
                 let first = part.first + at - part.at;
-                streams.iter().for_each(|stream| stream.add(first, sums));
+                inputs.iter().for_each(|input| input.add(first, sums));
                 take(at, sums);
             }
         }
@@ -135,7 +135,7 @@ mod tests {
     fn by_definition(operation: Operation, rank: usize, world: usize, count: usize) -> Vec<f32> {
         let input = |from: usize| {
             let (elements, _) = operation.elements(count, world);
-            let bytes = Stream::new(from, 1, world).bytes(DType::F32, elements, 1);
+            let bytes = Input::new(from, 1, world).bytes(DType::F32, elements, 1);
             decode(DType::F32, &bytes)
         };
         let all: Vec<_> = (0..world).map(input).collect();
@@ -177,7 +177,7 @@ mod tests {
     #[test]
     fn both_zeros_are_right() {
         let expected = Expected::of(&call(Operation::AllReduce, 4000, 0), (0, 1), 0);
-        let mut out = Stream::new(0, 0, 1).bytes(DType::F32, 4000, 1);
+        let mut out = Input::new(0, 0, 1).bytes(DType::F32, 4000, 1);
         let is_zero = |bytes: &[u8]| bytes == 0f32.to_ne_bytes();
         let zero = out.chunks_exact(4).position(is_zero).unwrap();
         out[zero * 4..][..4].copy_from_slice(&(-0f32).to_ne_bytes());

@@ -12,7 +12,7 @@ use warpweave_symm_mem::{DType, DevicePtr, Exchange, Memory, Support, SymmetricB
 
 use super::method::Libraries;
 use super::nccl::NcclBackend;
-use super::numbers::Stream;
+use super::numbers::Input;
 use super::operation::bytes_of;
 use crate::error::{Result, if_available};
 use crate::session::Session;
@@ -22,9 +22,9 @@ pub(super) const SETS: usize = 3;
 
 const NO_NCCL: &str = "there is no NCCL";
 
-/// Where operands come from.
+/// The memory that operands are in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum MemoryKind {
     /// Memory that peers map.
     Symmetric,
     /// The same, with a multicast address too.
@@ -70,9 +70,9 @@ impl<'a, B: NcclBackend> Arena<'a, B> {
                 false => None,
             };
             let sets = (0..SETS).map(|set| {
-                let stream = Stream::new(session.rank(), set, session.world());
+                let input = Input::new(session.rank(), set, session.world());
                 let count = bytes[0] / dtype.size();
-                session.upload(&stream.bytes(dtype, count, session.threads()))
+                session.upload(&input.bytes(dtype, count, session.threads()))
             });
             Ok((plain, sets.collect::<Result<Vec<_>>>()?))
         };
@@ -91,27 +91,27 @@ impl<'a, B: NcclBackend> Arena<'a, B> {
         })
     }
 
-    /// `call` with its operands in `place`, or why there is no such memory.
-    pub fn placed(&self, place: Place, call: Call) -> Result<Result<Call, String>> {
+    /// `call` with its operands in memory of this kind, or why there is no such memory.
+    pub fn placed(&self, kind: MemoryKind, call: Call) -> Result<Result<Call, String>> {
         let [input, output] = &self.symmetric;
         let bytes = bytes_of(&call, input.world());
-        let operands = match place {
-            Place::Symmetric => Ok([
+        let operands = match kind {
+            MemoryKind::Symmetric => Ok([
                 Operand::symmetric(input, 0, bytes[0])?,
                 Operand::symmetric(output, 0, bytes[1])?,
             ]),
-            Place::Multicast => match &self.multicast {
+            MemoryKind::Multicast => match &self.multicast {
                 Ok([of_input, of_output]) => Ok([
                     Operand::multicast(input, of_input, 0, bytes[0])?,
                     Operand::multicast(output, of_output, 0, bytes[1])?,
                 ]),
                 Err(reason) => Err(reason.clone()),
             },
-            Place::Plain => match &self.plain {
+            MemoryKind::Plain => match &self.plain {
                 Some(memory) => Ok(memory.each_ref().map(|m| Operand::local(m.address()))),
                 None => Err(NO_NCCL.into()),
             },
-            Place::Window => match &self.windows {
+            MemoryKind::Window => match &self.windows {
                 Ok(all) => Ok(all
                     .each_ref()
                     .map(|w| Operand::local(DevicePtr(w.address())))),
@@ -127,8 +127,8 @@ impl<'a, B: NcclBackend> Arena<'a, B> {
 
     /// The variant that the library chooses for `call`, with multicast addresses where there are any.
     pub fn select(&self, call: Call) -> Result<Option<Variant>> {
-        let placed = match self.placed(Place::Multicast, call)? {
-            Err(_) => self.placed(Place::Symmetric, call)?,
+        let placed = match self.placed(MemoryKind::Multicast, call)? {
+            Err(_) => self.placed(MemoryKind::Symmetric, call)?,
             placed => placed,
         };
         Ok(match placed {

@@ -10,12 +10,12 @@ const LANES: usize = 8;
 
 /// The elements that one rank brings in one input set.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Stream {
+pub(super) struct Input {
     key: u64,
     shift: u32,
 }
 
-impl Stream {
+impl Input {
     /// Those of `rank` in input set `set`: from −128 to 127 for one or two ranks, half of that for up to
     /// four, and so on, so that sums stay within 256 and are exact in bf16.
     pub fn new(rank: usize, set: usize, world: usize) -> Self {
@@ -70,15 +70,15 @@ mod tests {
 
     #[test]
     fn elements_do_not_depend_on_where_one_begins() {
-        let stream = Stream::new(2, 1, 4);
+        let input = Input::new(2, 1, 4);
         let mut all = vec![0.0; 100];
-        stream.add(0, &mut all);
+        input.add(0, &mut all);
         for (first, count) in [(0, 8), (3, 2), (5, 30), (8, 92), (99, 1), (7, 0)] {
             let mut some = vec![0.0; count];
-            stream.add(first, &mut some);
+            input.add(first, &mut some);
             assert_eq!(some, all[first..first + count], "{first} {count}");
         }
-        let bytes = stream.bytes(DType::F32, 100, 3);
+        let bytes = input.bytes(DType::F32, 100, 3);
         assert_eq!(decode(DType::F32, &bytes), all);
     }
 
@@ -89,7 +89,7 @@ mod tests {
             let mut largest = 0.0f32;
             for rank in 0..world {
                 let mut own = vec![0.0; sums.len()];
-                Stream::new(rank, 0, world).add(0, &mut own);
+                Input::new(rank, 0, world).add(0, &mut own);
                 largest = own.iter().copied().fold(largest, f32::max);
                 sums.iter_mut().zip(&own).for_each(|(sum, own)| *sum += own);
             }
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn sets_and_ranks_differ() {
-        let of = |rank, set| Stream::new(rank, set, 4).bytes(DType::Bf16, 4000, 1);
+        let of = |rank, set| Input::new(rank, set, 4).bytes(DType::Bf16, 4000, 1);
         for other in [of(0, 1), of(1, 0), of(3, 2)] {
             let first = of(0, 0);
             let pairs = first.chunks(2).zip(other.chunks(2));

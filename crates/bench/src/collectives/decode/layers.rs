@@ -11,7 +11,7 @@ use warpweave_symm_mem::{BackendKind, DType, DeviceSlice, Memory};
 use super::super::candidate::Row;
 use super::super::method::Method;
 use super::super::nccl::NcclBackend;
-use super::super::numbers::Stream;
+use super::super::numbers::Input;
 use super::{HIDDEN, LAYERS};
 use crate::candidate::Output;
 use crate::error::{BenchError, Result};
@@ -102,12 +102,12 @@ impl Matrix {
     }
 }
 
-/// The numbers of an operand that is no message: those of a rank that there is not.
-fn constant(which: usize, world: usize) -> Stream {
-    Stream::new(world + which, 0, world)
+/// The elements of operand `which`, which no message carries: those of a rank beyond the world.
+fn constant(which: usize, world: usize) -> Input {
+    Input::new(world + which, 0, world)
 }
 
-/// Memory of this rank that no message is in, and the GEMM.
+/// The operands of this rank that no message carries, and the GEMM.
 pub(super) struct Local<B: NcclBackend> {
     matrix: Matrix,
     gemm: Rc<Gemm<B>>,
@@ -248,7 +248,7 @@ impl<B: NcclBackend> Layers<B> {
             return None;
         }
         let (world, Matrix { dtype, hidden, .. }) = (session.world(), self.local.matrix);
-        let ranks: Vec<_> = (0..world).map(|r| Stream::new(r, set, world)).collect();
+        let ranks: Vec<_> = (0..world).map(|r| Input::new(r, set, world)).collect();
         let [residual, weight] = [RESIDUAL, WEIGHT].map(|which| [constant(which, world)]);
         let weight = sums(&weight, 0, hidden);
         let expectation = Expectation::exact(dtype);
@@ -269,9 +269,9 @@ impl<B: NcclBackend> Layers<B> {
     }
 }
 
-/// The sums of what `streams` have from `first` on.
-fn sums(streams: &[Stream], first: usize, count: usize) -> Vec<f32> {
+/// The sums of the elements of `inputs` from `first` on.
+fn sums(inputs: &[Input], first: usize, count: usize) -> Vec<f32> {
     let mut sums = vec![0.0; count];
-    streams.iter().for_each(|one| one.add(first, &mut sums));
+    inputs.iter().for_each(|one| one.add(first, &mut sums));
     sums
 }

@@ -15,7 +15,7 @@ use warpweave_symm_mem::{BackendKind, DType};
 pub(super) use self::layers::Layers;
 use self::layers::{Local, Matrix, Norm, Reduce};
 use super::candidate::Row;
-use super::memory::{Arena, Place};
+use super::memory::{Arena, MemoryKind};
 use super::method::{Method, wants};
 use super::nccl::NcclBackend;
 use super::operation::call_of;
@@ -171,7 +171,7 @@ fn row<'a, B: NcclBackend>(
         Reduce::By(method) => method,
         // A row without an all-reduce has one that it does not call.
         Reduce::Selected | Reduce::Nothing => {
-            let call = match arena.placed(Place::Plain, call)? {
+            let call = match arena.placed(MemoryKind::Plain, call)? {
                 Ok(call) => call,
                 Err(reason) => return Ok(Err(reason)),
             };
