@@ -18,8 +18,8 @@ pub struct Trace {
 pub struct Timeline {
     /// What it is of.
     pub about: About,
-    /// The streams of each rank, and the lanes of kernels below them.
-    pub lanes: Vec<Lane>,
+    /// A track for each stream of each rank, followed by those of the lanes of its kernels.
+    pub tracks: Vec<Track>,
 }
 
 /// What a timeline is of.
@@ -33,9 +33,9 @@ pub struct About {
     pub times: String,
 }
 
-/// What follows each other.
+/// The slices of a stream, or of a lane of a kernel.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Lane {
+pub struct Track {
     /// As `rank 0`.
     pub process: String,
     /// As `stream 1, lane 0`.
@@ -105,23 +105,23 @@ impl From<File> for Trace {
         let mut abouts = file.other.timelines.into_iter();
         let labels = distinct(processes.iter().map(|(_, (_, label))| *label));
         let timelines = labels.into_iter().map(|own| {
-            let lanes = named("thread_name").filter_map(|(event, thread)| {
-                let of_lane = |e: &&Event| e.ph == "X" && (e.pid, e.tid) == (event.pid, event.tid);
+            let tracks = named("thread_name").filter_map(|(event, thread)| {
+                let of_track = |e: &&Event| e.ph == "X" && (e.pid, e.tid) == (event.pid, event.tid);
                 let (_, (rank, label)) = processes.iter().find(|(pid, _)| *pid == event.pid)?;
                 if *label != own {
                     return None;
                 }
-                let slices = file.events.iter().filter(of_lane).map(Slice::of);
-                let mut lane = Lane {
+                let slices = file.events.iter().filter(of_track).map(Slice::of);
+                let mut track = Track {
                     process: (*rank).into(),
                     thread: thread.into(),
                     slices: slices.collect(),
                 };
-                lane.slices.sort_by(|a, b| a.start.total_cmp(&b.start));
-                Some(lane)
+                track.slices.sort_by(|a, b| a.start.total_cmp(&b.start));
+                Some(track)
             });
             Timeline {
-                lanes: lanes.collect(),
+                tracks: tracks.collect(),
                 about: abouts.next().unwrap_or_default(),
             }
         });
@@ -144,7 +144,7 @@ impl Slice {
 impl Timeline {
     /// When the last slice ends, µs.
     pub fn end(&self) -> f64 {
-        let slices = self.lanes.iter().flat_map(|lane| &lane.slices);
+        let slices = self.tracks.iter().flat_map(|track| &track.slices);
         slices.map(|s| s.start + s.duration).fold(0.0, f64::max)
     }
 }

@@ -217,8 +217,8 @@ mod tests {
                 "{}",
                 read.end()
             );
-            let of_rank_1 = read.lanes.iter().filter(|lane| lane.process == "rank 1");
-            assert!(of_rank_1.flat_map(|lane| &lane.slices).count() > 1);
+            let of_rank_1 = read.tracks.iter().filter(|track| track.process == "rank 1");
+            assert!(of_rank_1.flat_map(|track| &track.slices).count() > 1);
         }
     }
 }

@@ -42,13 +42,13 @@ fn of(timeline: &Timeline, kinds: &[&str]) -> Markup {
             title: format!("{name}: {duration:.2} µs from {start:.2} µs"),
         }
     };
-    let rows = timeline.lanes.iter().map(|lane| {
-        let is_new = process.replace(&lane.process) != Some(&lane.process);
+    let rows = timeline.tracks.iter().map(|track| {
+        let is_new = process.replace(&track.process) != Some(&track.process);
         plot::Row {
-            heading: is_new.then(|| lane.process.clone()),
-            name: lane.thread.clone(),
+            heading: is_new.then(|| track.process.clone()),
+            name: track.thread.clone(),
             note: None,
-            marks: lane.slices.iter().map(mark).collect(),
+            marks: track.slices.iter().map(mark).collect(),
         }
     });
     let drawing = Rows {
@@ -81,17 +81,17 @@ const IDLE: [&str; 3] = ["wait", "wait-event", "record"];
 
 /// Of all timelines, so that each kind is drawn alike in all of them.
 fn kinds(trace: &Trace) -> Vec<&str> {
-    let lanes = trace.timelines.iter().flat_map(|timeline| &timeline.lanes);
-    let slices = lanes.flat_map(|lane| &lane.slices);
+    let tracks = trace.timelines.iter().flat_map(|timeline| &timeline.tracks);
+    let slices = tracks.flat_map(|track| &track.slices);
     distinct(slices.map(|slice| kind(&slice.name)))
 }
 
 fn table(timeline: &Timeline) -> Grid {
-    let rows = timeline.lanes.iter().flat_map(|lane| {
-        lane.slices.iter().map(|slice| {
+    let rows = timeline.tracks.iter().flat_map(|track| {
+        track.slices.iter().map(|slice| {
             vec![
-                lane.process.clone(),
-                lane.thread.clone(),
+                track.process.clone(),
+                track.thread.clone(),
                 slice.name.clone(),
                 format!("{:.2}", slice.start),
                 format!("{:.2}", slice.duration),
