@@ -243,7 +243,7 @@ impl<'a, B: ExecuteBackend> PlanCandidate<'a, B> {
     /// Binds a plan that is not proved, as [`PlanCandidate::of_plans`] does. Collective.
     ///
     /// # Safety
-    /// As for [`Executor::bind_unchecked`].
+    /// As for [`bind_unchecked`](warpweave_overlap::execute::Executor::bind_unchecked).
     pub unsafe fn of_unproved(session: &'a Session<B>, plan: Plan) -> Result<Self> {
         // SAFETY: the caller's obligation.
         let bound = unsafe { session.executor.bind_unchecked(plan, &session.stream)? };
