@@ -34,7 +34,7 @@ pub(crate) fn local(
     operands.iter().map(whole).collect()
 }
 
-/// The operands of `operation` that are of these matrices.
+/// The operands of `operation` that hold these matrices.
 fn some(
     operation: Operation,
     matrices: &'static [Matrix],
@@ -166,10 +166,10 @@ pub fn gather_alone() -> Implementation {
     }
 }
 
-/// The implementation that is taken apart.
+/// The implementation whose time is broken down.
 pub const WHOLE: &str = "threadloadGatherThenCutlass";
 
-/// Bytes of a row that leaves nothing to a gather but its signals and waits: one load of a thread.
+/// Bytes of a row so short that a gather's time is its signals and waits: one load of a thread.
 const LEAST_ROW: usize = 16;
 
 /// What is to be measured besides `rows` if that of [`WHOLE`] is among them and can run, in the order of the

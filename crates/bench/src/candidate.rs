@@ -18,7 +18,7 @@ pub enum Form {
 }
 
 impl Form {
-    /// How what is timed is enqueued.
+    /// The form in which the calls of a metric are enqueued.
     pub const fn of(metric: Metric) -> Self {
         match metric {
             Metric::Single | Metric::BackToBack => Form::Run,
@@ -30,11 +30,11 @@ impl Form {
 /// Elements that a call writes on this rank.
 #[derive(Clone, Copy, Debug)]
 pub struct Output {
-    /// Where they begin.
+    /// The first element.
     pub address: DevicePtr,
-    /// All of them.
+    /// Size of all elements.
     pub bytes: usize,
-    /// One of them.
+    /// Size of one element.
     pub element: usize,
 }
 
@@ -127,7 +127,7 @@ pub struct Entrant<'a> {
     pub failed: bool,
     /// Why there are no times of graphs.
     pub no_graph: Option<String>,
-    /// What was found in all calls that were verified.
+    /// The verdict on all calls that were verified.
     pub verdict: Verdict,
 }
 

@@ -94,7 +94,7 @@ pub struct BenchArgs {
     /// nothing else.
     #[arg(long)]
     pub list: bool,
-    /// Print what peers are to measure for a run on so many GPUs, a line a problem, and do nothing else.
+    /// Print what peers are to measure for a run on so many GPUs, one line per problem, and do nothing else.
     #[arg(long, hide = true, value_name = "RANKS")]
     pub peer_problems: Option<usize>,
     /// Let a rank stall, die, miscalculate or take longer, as stall:RANK, kill:RANK, corrupt:RANK or

@@ -11,7 +11,7 @@ use warpweave_symm_mem::{BackendKind, SignalPad};
 use crate::error::Result;
 use crate::session::{ExecuteBackend, Session};
 
-/// Calls of nothing, at least, by which the clock's own cost is measured.
+/// The fewest empty calls by which the clock's own cost is measured.
 const EMPTY_CALLS: usize = 20;
 
 /// Times work on a session's stream.
@@ -68,7 +68,7 @@ impl<'a, B: ExecuteBackend> Clock<'a, B> {
         Ok(())
     }
 
-    /// What the clock itself costs: the times of nothing, the slowest rank's each. Collective.
+    /// What the clock itself costs: the times of empty calls, of the slowest rank each. Collective.
     pub fn cost(&self) -> Result<Option<Spread>> {
         let (session, calls) = (self.session, self.capacity());
         let mut samples = Vec::new();

@@ -5,11 +5,11 @@ use std::sync::LazyLock;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// All bars on standard error: what takes long may be part of what takes longer. Nothing is drawn where that
+/// All bars on standard error: a long step may be part of a longer one. Nothing is drawn where standard error
 /// is no terminal.
 static BARS: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
 
-/// Writes to the terminal without a bar in the way.
+/// Writes to the terminal while the bars are hidden.
 pub fn aside<T>(write: impl FnOnce() -> T) -> T {
     BARS.suspend(write)
 }

@@ -72,7 +72,7 @@ impl<B: ExecuteBackend> Session<B> {
         self.exchange.world()
     }
 
-    /// What this rank's device is, without its number.
+    /// The name of this rank's device, without its number.
     pub fn device_name(&self) -> &str {
         let mut parts = self.backend.device().name.split(" (device");
         parts.next().unwrap_or_default()
@@ -124,12 +124,12 @@ impl<B: ExecuteBackend> Session<B> {
         Ok(all.map(|(_, values)| values))
     }
 
-    /// As [`Session::agree`], of what each rank makes: this rank's.
+    /// As [`Session::agree`] of something that each rank makes; returns this rank's.
     pub fn on_all<T>(&self, step: &str, mine: Result<T>) -> Result<T> {
         Ok(self.exchanged(step, mine, |_| ())??.0)
     }
 
-    /// The same where a rank may be unable to make it: the first reason why some rank is.
+    /// The same where a rank may be unable to make it: the inner error is the first such rank's reason.
     pub fn if_all_can<T>(
         &self,
         step: &str,

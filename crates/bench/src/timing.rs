@@ -30,7 +30,7 @@ pub struct Effort {
 }
 
 impl Effort {
-    /// What suits a backend, with as many iterations as were asked for.
+    /// The effort that suits a backend, with as many iterations as were asked for.
     pub fn of(kind: BackendKind, iterations: Option<u32>) -> Self {
         let (default, rounds, block, singles) = match kind {
             BackendKind::Cuda => (50, 10, Duration::from_millis(5), Duration::from_millis(100)),
@@ -52,7 +52,7 @@ impl Effort {
         }
     }
 
-    /// What does not fit in a block is called once a round.
+    /// A candidate whose calls do not fit in a block is called once a round.
     fn new(asked: Option<u32>, default: usize, rounds: usize, block: Duration) -> Self {
         let iterations = asked.map_or(default, |n| n as usize).max(1);
         let rounds = rounds.min(iterations);

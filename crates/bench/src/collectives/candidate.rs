@@ -21,7 +21,7 @@ use crate::verification::comparison::Comparison;
 /// Bytes that are downloaded and compared at once.
 const PIECE: usize = 64 << 20;
 
-/// Outputs of at most so many bytes are kept as they must be.
+/// The expected outputs of at most this many bytes are kept.
 const KEPT: usize = 4 << 20;
 
 /// A row that can run here.
@@ -30,7 +30,7 @@ pub(super) struct Row<'a, B: NcclBackend> {
     pub arena: Rc<Arena<'a, B>>,
     pub method: Method,
     bytes: [usize; 2],
-    /// What an engine has around the call.
+    /// What an engine runs before and after the call.
     layers: Option<Layers<B>>,
     graph: Option<B::Graph>,
 }
@@ -85,7 +85,7 @@ impl<'a, B: NcclBackend> Row<'a, B> {
         }
     }
 
-    /// The call without what is around it.
+    /// The call alone, without the layers around it.
     pub fn enqueue_call(&self) -> Result<()> {
         let (session, call) = (self.session(), &self.call);
         let stream = &session.stream;

@@ -49,7 +49,7 @@ fn output(
     }
 }
 
-/// What an output must be.
+/// The expected output of one call on one rank.
 pub(super) struct Expected {
     expectation: Expectation,
     /// By rank.
@@ -58,7 +58,7 @@ pub(super) struct Expected {
 }
 
 impl Expected {
-    /// What input set `set` must give on `rank` of `world`.
+    /// The output that input set `set` must give on `rank` of `world`.
     pub fn of(call: &Call, (rank, world): (usize, usize), set: usize) -> Self {
         let inputs = (0..world).map(|rank| Input::new(rank, set, world));
         Self {

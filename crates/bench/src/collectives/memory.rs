@@ -1,4 +1,4 @@
-//! The memory of one size: inputs and outputs of every kind of row, and the sets of numbers that go in.
+//! The memory of one size: inputs and outputs for every kind of row, and the input sets.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -43,7 +43,7 @@ pub(super) struct Arena<'a, B: NcclBackend> {
     plain: Option<[B::Memory; 2]>,
     windows: Result<[NcclWindow; 2], String>,
     sets: Vec<B::Memory>,
-    /// What outputs must be, by operation and set.
+    /// The expected outputs, by operation and set.
     pub(super) kept: RefCell<BTreeMap<(&'static str, usize), Vec<u8>>>,
 }
 
@@ -137,7 +137,7 @@ impl<'a, B: NcclBackend> Arena<'a, B> {
         })
     }
 
-    /// The numbers of a set, counted round and round.
+    /// The elements of input set `set` modulo the number of sets.
     pub fn set(&self, set: usize) -> &B::Memory {
         &self.sets[set % self.sets.len()]
     }

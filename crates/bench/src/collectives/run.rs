@@ -19,15 +19,15 @@ use crate::inputs::Numbers;
 use crate::suite::{Run, Stage};
 use crate::verification::{Batch, batch};
 
-/// Outputs of at most so many bytes are verified again after the timing.
+/// Outputs of at most this many bytes are verified again after the timing.
 const VERIFIED_TWICE: usize = 4 << 20;
 
-/// Outputs that are kept side by side, for calls that follow each other without synchronisation, take this
-/// many bytes at the most, but for two calls.
+/// Bytes of outputs, at the most, that calls without synchronisation between them leave to be compared; two
+/// calls are made however large their outputs are.
 const KEPT: usize = 256 << 20;
 
-/// The calls that are verified, in order: as they are and as graphs, every set in both forms where outputs
-/// are small.
+/// The calls that are verified, in order, enqueued directly and as graph launches: every set in both forms
+/// where outputs are small.
 fn calls(output_bytes: usize) -> Batch {
     let [run, replay] = [Form::Run, Form::Replay].map(|form| batch(form, Numbers::Integers, SETS));
     match output_bytes * 2 * SETS <= KEPT {

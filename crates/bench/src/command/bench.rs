@@ -32,7 +32,7 @@ pub(super) fn list(args: &BenchArgs, out: &mut impl Write) -> Result<bool> {
     Ok(true)
 }
 
-/// Prints what peers are to measure in a run on `world` GPUs, a line a problem: the kind of its rows, the
+/// Prints what peers are to measure in a run on `world` GPUs, one line per problem: the kind of its rows, the
 /// sizes, the element type.
 pub(super) fn peer_problems(args: &BenchArgs, world: usize, out: &mut impl Write) -> Result<bool> {
     let settings = settings(args)?;

@@ -32,7 +32,7 @@ pub enum Numbers {
 pub struct Set {
     /// What kind of numbers.
     pub numbers: Numbers,
-    /// Which of the sets of this kind, counted round and round.
+    /// The set: this number modulo the number of sets of this kind.
     pub index: usize,
 }
 
@@ -84,7 +84,7 @@ impl Matrices {
         }
     }
 
-    /// The elements of a matrix that goes in. Weights are the same in all sets of a kind.
+    /// The elements of an input matrix. Weights are the same in all sets of a kind.
     pub fn source(&self, matrix: Matrix, Set { numbers, index }: Set) -> Source {
         let Problem { n, k, .. } = self.problem;
         let (place, cols) = match matrix {
@@ -137,7 +137,7 @@ impl Matrices {
         m.saturating_mul(n).saturating_mul(k) > LARGE
     }
 
-    /// Of so many adjacent columns of A, one holds integers other than 0.
+    /// Of this many adjacent columns of A, one holds integers other than 0.
     ///
     /// With T terms of a sum that are not 0, every sum of some of them is an integer of at most 4·T. f16
     /// holds all integers up to 2¹¹, bf16 up to 2⁸, f32 up to 2²⁴: with T a quarter of that, whatever is

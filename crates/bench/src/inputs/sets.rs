@@ -32,7 +32,7 @@ pub struct InputSets<B: Backend> {
 }
 
 impl<B: ExecuteBackend> InputSets<B> {
-    /// So many sets of each kind, with no part of them yet.
+    /// This many sets of each kind, with no part of them yet.
     pub fn new(matrices: Matrices, sets: &[(Numbers, usize)]) -> Self {
         Self {
             matrices,

@@ -6,7 +6,7 @@ use super::{Numbers, on_threads, rows_of, share};
 use warpweave_overlap::operation::Operand;
 use warpweave_symm_mem::host::{encode, rounded};
 
-/// Elements that a thread makes, at least.
+/// The fewest elements that a thread makes.
 const LEAST_SHARE: usize = 1 << 16;
 
 /// One matrix of one input set.
@@ -14,7 +14,7 @@ const LEAST_SHARE: usize = 1 << 16;
 pub struct Source {
     /// What kind of numbers.
     pub numbers: Numbers,
-    /// Matrices and sets differ in it, and by that in every element, with chance.
+    /// Seed of the elements: matrices and sets have different ones.
     pub seed: u64,
     /// Element type.
     pub dtype: DType,
@@ -22,7 +22,7 @@ pub struct Source {
     pub is_scale: bool,
     /// Columns of the matrix.
     pub cols: usize,
-    /// Of so many adjacent columns all but one, chosen by chance for each row, are 0.
+    /// Of this many adjacent columns all but one, chosen at random for each row, are 0.
     pub stride: usize,
 }
 

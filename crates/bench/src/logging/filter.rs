@@ -14,7 +14,7 @@ pub struct LogFilter {
 }
 
 impl LogFilter {
-    /// That of a rank; where none is given, errors.
+    /// The filter of a rank; errors where none is given.
     pub fn of(&self, rank: usize) -> EnvFilter {
         EnvFilter::new(self.words_of(rank))
     }

@@ -1,8 +1,8 @@
 //! Output while the program runs: lines on standard error, spans for Perfetto, ranges for profilers.
 //!
 //! `--log`, or `RUST_LOG`, says what is logged on which rank ([`LogFilter`]); a line names its rank. `--spans
-//! FILE` writes when the spans of all layers ran, a file a rank ([`Spans`]). `--nvtx` makes NVTX ranges of
-//! the same spans ([`Nvtx`]). None of them costs anything where it is not asked for.
+//! FILE` writes when the spans of all layers ran, one file per rank ([`Spans`]). `--nvtx` makes NVTX ranges
+//! of the same spans ([`Nvtx`]). None of them costs anything where it is not asked for.
 
 mod filter;
 mod nvtx;

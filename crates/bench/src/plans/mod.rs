@@ -44,7 +44,7 @@ pub struct Implementation {
     pub operation: Option<Operation>,
     /// The caller's buffers for a rank: what is loaded before its calls and verified after them.
     pub operands: Operands,
-    /// Its plan for a rank.
+    /// Builds its plan for a rank.
     pub plan: Build,
     /// The schedule that is called; without, the plan is bound.
     pub scheduled: Option<Scheduled>,

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use warpweave_symm_mem::BackendKind;
 
-/// More rows than these are too far apart within a round.
+/// The most rows of a group: with more, the calls of a round are too far apart in time.
 const MOST: usize = 16;
 
 /// Bytes of buffers that the plans of a group may have together, without those that are in every group.

@@ -42,7 +42,7 @@ pub struct Suite {
     entries: fn() -> Vec<Implementation>,
     /// Its own problems for a number of ranks, where the command line names none.
     pub problems: fn(BackendKind, usize) -> Vec<Sizes>,
-    /// What others published of its problems.
+    /// Figures that others published for its problems.
     figures: fn() -> Vec<Figure>,
 }
 
@@ -66,7 +66,7 @@ pub fn named(name: &str) -> Result<&'static Suite, String> {
 
 /// The implementations of one operation.
 pub struct Case {
-    /// What they compute; `None` for GEMMs without communication.
+    /// The operation that they compute; `None` for GEMMs without communication.
     pub operation: Option<Operation>,
     /// In the order of the table.
     pub implementations: Vec<Implementation>,
@@ -87,7 +87,7 @@ impl Case {
 }
 
 impl Suite {
-    /// What its table is made of, each with a sentence: algorithms once, with their parameters.
+    /// What its table lists, each with a sentence: algorithms once, with their parameters.
     pub fn catalogue(&self) -> Vec<(&'static str, String)> {
         let rows = match self.is_of_collectives() {
             true if self.is_of_decode() => decode::catalogue(),
@@ -206,7 +206,7 @@ impl Suite {
 /// A time that others published.
 #[derive(Clone, Debug)]
 pub struct Figure {
-    /// As it stands in reports.
+    /// Its name in reports.
     pub published: Published,
     /// The configuration of ours that it is compared with, if there is one.
     pub against: Option<&'static str>,

@@ -26,7 +26,7 @@ use crate::verification::{Batch, batches};
 /// Input sets of each kind: calls that follow each other have different inputs.
 const SETS: [(Numbers, usize); 2] = [(Numbers::Integers, 3), (Numbers::Reals, 2)];
 
-/// Those that are verified where it takes long; two kinds, and still inputs that change.
+/// The input sets that are verified where verification takes long: both kinds, and inputs that still change.
 const FEW_SETS: [(Numbers, usize); 2] = [(Numbers::Integers, 2), (Numbers::Reals, 1)];
 
 /// Elements of C that take the host tens of milliseconds to download and compare.
@@ -35,7 +35,7 @@ const LARGE: usize = 1 << 24;
 /// How an implementation is called for verification before the timing, and after it.
 const FORMS: [&[Form]; 2] = [&[Form::Run, Form::Replay]; 2];
 
-/// The same where it takes long: each form once, and still before and after.
+/// The same where verification takes long: each form once, one before the timing and one after it.
 const FEW_FORMS: [&[Form]; 2] = [&[Form::Run], &[Form::Replay]];
 
 /// A problem with what all of its implementations share.

@@ -216,7 +216,7 @@ const SPLIT_K: [Sizes; 3] = [
     bf16(4096, 4096, 14336),
 ];
 
-/// A GEMM while an all-gather runs that it has nothing to do with.
+/// A GEMM while an all-gather of unrelated data runs.
 pub(super) const OVERLAP_ALL_GATHER: Suite = Suite {
     name: "overlap-allgather",
     reproduces: "a GEMM of 8192³ f16 and an all-gather of 64 MiB a rank, in sequence and overlapped; nvFuser",
@@ -304,7 +304,7 @@ pub(super) const DECODE: Suite = Suite {
     ..COLLECTIVES
 };
 
-/// A check that all of it runs and is right.
+/// A quick check that every implementation runs and is right.
 pub(super) const QUICK: Suite = Suite {
     name: "quick",
     reproduces: "every algorithm of every operation once, small: for checks, not for figures",
@@ -349,8 +349,8 @@ fn all_of(operation: Operation) -> Vec<Implementation> {
     candidates.map(Implementation::from).collect()
 }
 
-/// The baseline of all-gather + matmul, and what is no row of nvFuser's table: each with its defaults and
-/// with one parameter changed. An algorithm for several nodes adds nothing on one.
+/// The baseline of all-gather + matmul, and the algorithms that nvFuser's table lacks: each with its defaults
+/// and with one parameter changed. An algorithm for several nodes adds nothing on one.
 fn pipelines() -> Vec<Implementation> {
     let table = algorithms::table();
     let pipelines = algorithms::every().into_iter().filter(|candidate| {

@@ -44,7 +44,7 @@ pub struct WrongElement {
 }
 
 impl Comparison {
-    /// So many elements that are equal to what they must be.
+    /// A comparison of this many elements that are all right.
     pub fn right(elements: u64) -> Self {
         Self {
             elements,
@@ -82,11 +82,11 @@ impl Comparison {
 /// 2. **the sums in f32**: 8·k/3·2⁻²⁴. A sum of k products of numbers below one has partial sums of around
 ///    √(k/9), each addition rounds by half a unit there, and eight times this random walk leaves room for 10⁸
 ///    elements;
-/// 3. **the partial results**, where n ranks each round theirs to the element type and the results are added
-///    in it: with p the partial results and P = Σ|p|, which the reference knows for each element, the
-///    roundings of the p are off by u·P at the most. Whatever the order of the n − 1 additions, each partial
-///    sum is at most P; all but the last, which is (1), are rounded with at most u·P. That makes u·(n − 1)·P.
-///    It is a bound and no estimate, to first order in u; the factor 1.001 covers the rest;
+/// 3. **the partials**, where n ranks each round theirs to the element type and the partials are added in it:
+///    with p a partial and P = Σ|p|, which the reference knows for each element, the roundings of the p are
+///    off by u·P at the most. Whatever the order of the n − 1 additions, each partial sum is at most P; all
+///    but the last, which is (1), are rounded with at most u·P. That makes u·(n − 1)·P. It is a bound and no
+///    estimate, to first order in u; the factor 1.001 covers the rest;
 /// 4. **the accumulators of e4m3**: tensor cores add 32 products to a sum that they keep for 128 terms, and
 ///    cut each of the 33 off 2⁻¹³ of the largest of them. That is a power of two of at most 4 around
 ///    √(128/9), the partial sum of numbers below one; an error is uniform in that, and eight times the
@@ -95,7 +95,7 @@ impl Comparison {
 ///
 /// ‖out − reference‖ / ‖reference‖ is held to less than such worst cases add up to, for roundings are
 /// independent of each other: the squares of what is rounded are 1/n of the reference's for each of the n
-/// partial results, and j/n for the sum of j of them, together 1 + (n + 1)/2 − 1/n times those of the
+/// partials, and j/n for the sum of j of them, together 1 + (n + 1)/2 − 1/n times those of the
 /// reference, so that the error is at most u times the root of that. With one rank, where nothing is rounded
 /// but the result, the factor is 1. What is computed from the sum adds 1 for each of its roundings.
 #[derive(Clone, Copy, Debug)]
@@ -115,7 +115,7 @@ pub struct Expectation {
 }
 
 impl Expectation {
-    /// Of what is copied, and of sums that are exact: each element has one right value.
+    /// For copies and for exact sums: each element has one right value.
     pub fn exact(dtype: DType) -> Self {
         Self {
             numbers: Numbers::Integers,
@@ -159,7 +159,7 @@ impl Expectation {
         self.dtype.epsilon() / 2.0
     }
 
-    /// The largest |out − wanted| that is right for one element, whose partial results have absolute values
+    /// The largest |out − wanted| that is right for one element, whose partials have absolute values
     /// that add up to `magnitude`.
     fn slack(&self, wanted: f32, magnitude: f32) -> f64 {
         if self.is_exact() {
@@ -171,7 +171,7 @@ impl Expectation {
         (f64::from(wanted.abs()) + partial) * self.unit() * 1.001 + sums
     }
 
-    /// How far off each sum may be. `magnitudes` is of each where partial results are rounded, and
+    /// How far off each sum may be. `magnitudes` is of each where partials are rounded, and
     /// is empty where none are.
     pub(super) fn slacks(&self, wanted: &[f32], magnitudes: &[f32]) -> impl Fn(usize) -> f64 {
         move |i| self.slack(wanted[i], magnitudes.get(i).copied().unwrap_or(0.0))
@@ -290,7 +290,7 @@ mod tests {
         assert_eq!(wrong.wrong, 1);
     }
 
-    /// Partial results that cancel, rounded and added in bf16 in every order of four ranks.
+    /// Partials that cancel, rounded and added in bf16 in every order of four ranks.
     #[test]
     fn sums_of_rounded_parts_are_within_their_bound_in_any_order() {
         let expect = expect(Numbers::Reals, 4);

@@ -13,7 +13,7 @@ use crate::session::{ExecuteBackend, Session};
 use comparison::{Comparison, WrongElement};
 use warpweave_report::{Finding, Metric, Verdict};
 
-/// Not a number in every element type: an element that a call does not write is found.
+/// NaN in every element type, so that an element that a call does not write is found.
 const POISON: u8 = 0xff;
 
 /// What `rank` found in a call; `words` name a wrong element.
@@ -69,7 +69,7 @@ pub struct Verifier<'a, B: ExecuteBackend> {
 }
 
 impl<'a, B: ExecuteBackend> Verifier<'a, B> {
-    /// With no memory for outputs yet.
+    /// A verifier that has no memory for outputs yet.
     pub fn new(session: &'a Session<B>) -> Self {
         Self {
             session,

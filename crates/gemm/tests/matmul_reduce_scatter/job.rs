@@ -125,7 +125,7 @@ impl Case {
         }
     }
 
-    /// All partial results are exact, and so is their sum, which is rounded once.
+    /// All partials are exact, and so is their sum, which is rounded once.
     fn sum<E: Element, T: Element>(&self, input: usize, world: usize) -> Vec<u8> {
         let mut sums = vec![0.0; self.m * self.n];
         for rank in 0..world {

@@ -1,4 +1,4 @@
-//! What an engine has around an all-reduce: a GEMM before it, an RMSNorm after it.
+//! What an engine runs before and after an all-reduce: a GEMM and an RMSNorm.
 
 use std::rc::Rc;
 
@@ -19,7 +19,7 @@ use crate::inputs::{on_threads, share};
 use crate::session::Session;
 use crate::verification::comparison::{Comparison, Expectation};
 
-/// The operands that are no message: see [`constant`].
+/// The operands that no message carries: see [`constant`].
 const RESIDUAL: usize = 0;
 const WEIGHT: usize = 1;
 const A: usize = 2;
@@ -38,7 +38,7 @@ pub(super) enum Reduce {
     Nothing,
 }
 
-/// What adds the residual and normalizes.
+/// The launch that adds the residual and normalizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Norm {
     /// Nothing.

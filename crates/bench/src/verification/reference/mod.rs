@@ -26,12 +26,12 @@ use crate::session::{ExecuteBackend, Session};
 /// blocked one.
 const BY_DEFINITION: usize = 1 << 24;
 
-/// What the outputs of each set must be.
+/// The expected outputs of each input set.
 #[derive(Debug)]
 pub struct References(Vec<Reference>);
 
 impl References {
-    /// Computes those of so many sets of each kind. Collective.
+    /// Computes the outputs of this many sets of each kind. Collective.
     pub fn compute<B: ExecuteBackend>(
         session: &Session<B>,
         matrices: Matrices,
@@ -47,14 +47,14 @@ impl References {
         Ok(Rc::new(Self(each.collect::<Result<_>>()?)))
     }
 
-    /// That of a set.
+    /// The reference of a set.
     pub fn of(&self, set: Set) -> Option<&Reference> {
         self.0.iter().find(|reference| reference.of.set == set)
     }
 }
 
 /// What the outputs of one input set must be. The GEMM, with its bias, lies by rows in the ranks' host
-/// memory, mapped by all; where partial results are rounded, the sum of their absolute values lies after it.
+/// memory, mapped by all; where partials are rounded, the sum of their absolute values lies after it.
 #[derive(Debug)]
 pub struct Reference {
     of: ReferenceOf,
@@ -64,7 +64,7 @@ pub struct Reference {
 /// What a reference is of.
 #[derive(Clone, Copy, Debug)]
 pub struct ReferenceOf {
-    /// The matrices that go in.
+    /// The input matrices.
     pub matrices: Matrices,
     /// Input set.
     pub set: Set,
@@ -93,7 +93,7 @@ impl ReferenceOf {
         if self.has_magnitudes() { 2 } else { 1 }
     }
 
-    /// Whether the absolute values of partial results are needed.
+    /// Whether the absolute values of partials are needed.
     fn has_magnitudes(&self) -> bool {
         self.set.numbers == Numbers::Reals && self.matrices.summands > 1
     }
@@ -169,7 +169,7 @@ impl ReferenceOf {
         let (rows, cols) = self.matrices.scales()[which];
         let source = self.source(matrix);
         let scales: Vec<_> = (0..rows).map(|row| source.row(row, 0..cols)).collect();
-        // Where partial results are summed, each rank has terms and scales of its own.
+        // Where partials are summed, each rank has terms and scales of its own.
         let summands = self.matrices.summands;
         let of_rank = |rank| {
             let columns = Scales::columns_of(rank, summands, &self.matrices.problem);

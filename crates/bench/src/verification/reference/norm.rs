@@ -6,7 +6,7 @@ use warpweave_symm_mem::DType;
 /// Roundings to the element type after that of x: of the new residual, and of the normalized row.
 pub(super) const ROUNDINGS: [usize; 2] = [1, 2];
 
-/// Elements and how far off each may be.
+/// Elements, and the error that each may have.
 #[derive(Debug)]
 pub(super) struct Row {
     pub wanted: Vec<f32>,

@@ -264,7 +264,7 @@ fn y_is_x_to_the_bit() {
     assert!(wrong.relative_error() > 0.0);
 }
 
-/// Most of A is 0 where partial results are summed, and where the GEMM is large; each has its own reference
+/// Most of A is 0 where partials are summed, and where the GEMM is large; each has its own reference
 /// code.
 #[test]
 fn a_sparse_gemm_is_that_of_the_definition() {
