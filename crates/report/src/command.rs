@@ -62,7 +62,7 @@ pub struct Report {
 }
 
 impl Command {
-    /// Does it, and says on `out` what was found or written. False if something is slower.
+    /// Runs the command, and writes to `out` what was found or written. False if some time is slower.
     ///
     /// # Errors
     /// Files that cannot be read, written or compared.

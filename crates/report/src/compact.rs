@@ -78,7 +78,7 @@ fn is_default(name: &str, value: &Value) -> bool {
         || DEFAULTS.contains(&name) && (*value == Value::Bool(false) || value.as_f64() == Some(0.0))
 }
 
-/// So many significant digits.
+/// `value` with this many significant digits.
 fn with_digits(value: f64, digits: usize) -> Value {
     let value: f64 = format!("{value:.*e}", digits - 1).parse().unwrap_or(value);
     match value.fract() == 0.0 && value.abs() < 1e15 {
@@ -219,7 +219,7 @@ fn objects(table: &Value, read: impl Fn(&Value) -> Value) -> Value {
     (0..of).map(object).collect()
 }
 
-/// The value at a place of a column of so many.
+/// The value of object `at` in a column of `of` objects.
 fn cell(column: &Value, of: usize, at: usize) -> Value {
     match column {
         column if is_table(column) => objects(column, |inner| cell(inner, of, at)),

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The middle of a sample and its spread, in milliseconds.
+/// The median of a sample and its spread, in milliseconds.
 ///
 /// It is written as an object, and also read as a median alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -105,7 +105,7 @@ pub(crate) fn counted(names: &[String]) -> String {
     told.collect::<Vec<_>>().join(", ")
 }
 
-/// The geometric mean; `None` of nothing.
+/// The geometric mean; `None` of no values.
 pub fn geometric_mean(values: &[f64]) -> Option<f64> {
     let logs: f64 = values.iter().map(|v| v.ln()).sum();
     (!values.is_empty()).then(|| (logs / values.len() as f64).exp())

@@ -44,7 +44,7 @@ pub struct Track {
     pub slices: Vec<Slice>,
 }
 
-/// What took time.
+/// An operation, or a part of one, that took time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Slice {
     /// What ran.

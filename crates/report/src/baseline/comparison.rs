@@ -5,7 +5,7 @@ use super::saved::{Saved, Time};
 use crate::error::{ReportError, Result};
 use crate::provenance::{Fact, HOST};
 
-/// What became of a time.
+/// How a time changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The median and the lower bound of the ratio are above the threshold.
@@ -32,7 +32,7 @@ impl Verdict {
         }
     }
 
-    /// In tables.
+    /// Its word in tables.
     pub const fn name(self) -> &'static str {
         match self {
             Verdict::Slower => "SLOWER",
@@ -54,14 +54,14 @@ pub struct Line {
     pub new: Vec<f64>,
     /// New over old.
     pub ratio: Ratio,
-    /// What became of it.
+    /// How it changed.
     pub verdict: Verdict,
 }
 
 /// Two baselines against each other.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Comparison {
-    /// What they are called.
+    /// Their names.
     pub names: [String; 2],
     /// How much slower a time may be, as a part of one.
     pub threshold: f64,
@@ -69,12 +69,12 @@ pub struct Comparison {
     pub runs: Vec<String>,
     /// What was compared, in the order of the old runs.
     pub lines: Vec<Line>,
-    /// What else the reader must know: what only one of them has, and what is not the same of the software.
+    /// Notes for the reader: times that only one of them has, and software that differs.
     pub notes: Vec<String>,
 }
 
 impl Comparison {
-    /// Whether nothing is slower.
+    /// Whether no time is slower.
     pub fn holds(&self) -> bool {
         self.count(Verdict::Slower) == 0
     }

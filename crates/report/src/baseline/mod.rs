@@ -34,7 +34,7 @@ impl Baselines {
         Self { root: root.into() }
     }
 
-    /// The names of what is kept, in order.
+    /// The names of the baselines, in order.
     pub fn names(&self) -> Vec<String> {
         let entries = std::fs::read_dir(&self.root).into_iter().flatten();
         let folders = entries.flatten().filter(|entry| entry.path().is_dir());
@@ -46,7 +46,7 @@ impl Baselines {
         names
     }
 
-    /// Where the report of `suite` is kept under `name`.
+    /// The file of the report of `suite` under `name`.
     ///
     /// # Errors
     /// [`ReportError::Usage`]: it is no name.

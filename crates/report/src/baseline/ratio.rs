@@ -21,7 +21,7 @@
 /// Confidence of the interval, two-sided: one bound alone is wrong once in 200 times.
 pub const CONFIDENCE: f64 = 0.99;
 
-/// Of how many samples both sides must be, if they are equally many, for there to be an interval at all.
+/// The fewest samples on each of two equal sides that give an interval at all.
 pub const FEWEST_SAMPLES: usize = 5;
 
 /// The quantile of the normal distribution that belongs to [`CONFIDENCE`].
@@ -31,10 +31,10 @@ const NORMAL_QUANTILE: f64 = 2.575_829_303_548_901;
 /// normal.
 const EXACT_PAIRS: usize = 1000;
 
-/// Samples of a side that are looked at: more would only make the pairs many.
+/// The most samples of a side that are compared: the number of pairs is the product of both sides.
 const MOST_SAMPLES: usize = 1000;
 
-/// What times became of others.
+/// The ratio of new times to old ones.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ratio {
     /// The median of the new ones over that of the old ones: more is slower.

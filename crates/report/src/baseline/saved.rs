@@ -91,7 +91,7 @@ impl Saved {
         })
     }
 
-    /// What it has and none of `others`: all of its suite, or times of it.
+    /// What it has and none of `others` has: its whole suite, or some of its times.
     pub fn alone_among(&self, others: &[Saved]) -> Vec<String> {
         let suite = &self.suite;
         let Some(other) = others.iter().find(|other| other.suite == *suite) else {

@@ -7,7 +7,7 @@ use super::{Group, Kind, Limit, Metric, Operands, Outcome, Ratios, Report, Row, 
 pub const BASELINE: &str = "nccl";
 
 impl Limit {
-    /// So many bytes into a GPU at the bandwidth of the links.
+    /// The time of this many bytes into a GPU at the bandwidth of the links.
     pub fn of_transfer(bytes: usize, bandwidth_gb_s: f64) -> Self {
         Self {
             ms: bytes as f64 / bandwidth_gb_s / 1e6,

@@ -47,7 +47,7 @@ pub struct Report {
     pub reproduces: String,
     /// Where the numbers come from.
     pub provenance: Provenance,
-    /// A single call of nothing: what the clock itself costs, in each of the times.
+    /// An empty call: what the clock itself costs, in each of the times.
     pub clock_ms: Option<Spread>,
     /// Collectives: the links between the ranks; `null` for one rank.
     pub links: Option<Links>,
@@ -196,7 +196,7 @@ pub struct Limit {
 pub struct Breakdown {
     /// The implementation.
     pub implementation: String,
-    /// A call of nothing: the clock's own cost.
+    /// An empty call: the clock's own cost.
     pub empty_ms: Option<Spread>,
     /// The gather of as many rows of 16 bytes: its launch, its signals and its waits.
     pub handshake_ms: Option<Spread>,
@@ -239,7 +239,7 @@ impl Report {
 }
 
 impl Outcome {
-    /// Nothing measured yet.
+    /// A report without results yet.
     pub fn new(operation: Option<String>, on: Operands, dtype: String, world: usize) -> Self {
         Self {
             operation,

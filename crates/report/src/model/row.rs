@@ -46,7 +46,7 @@ pub struct Row {
     pub part: bool,
     /// Whether it ran, and was right.
     pub status: Status,
-    /// Why not, or why there are no graphs.
+    /// Why it did not run or was wrong, or why there are no graphs.
     pub reason: Option<String>,
     /// How bytes travel between the ranks.
     #[serde(default)]
@@ -76,7 +76,7 @@ pub struct Row {
     pub times_nccl: Ratios,
     /// The limit of the same group over `single_ms`.
     pub efficiency: Option<f64>,
-    /// What was published of the same, on another machine.
+    /// A time of the same problem that others published, on another machine.
     pub published_ms: Option<f64>,
     /// The algorithms of the row's GEMMs.
     #[serde(default)]

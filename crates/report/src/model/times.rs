@@ -32,7 +32,7 @@ impl Metric {
         Metric::Graph,
     ];
 
-    /// What is timed.
+    /// What is timed, in words.
     pub const fn title(self) -> &'static str {
         match self {
             Metric::Single => "one call",
@@ -61,7 +61,7 @@ impl Times {
         self.0.get(&metric).map_or(&[], Vec::as_slice)
     }
 
-    /// The middle of a kind and its spread.
+    /// The median and the spread of a kind.
     pub fn spread(&self, metric: Metric) -> Option<Spread> {
         Spread::of(self.of(metric))
     }

@@ -18,7 +18,7 @@ pub struct Verdict {
     /// ‖out − reference‖ / ‖reference‖ of the worst call with real inputs.
     #[serde(default = "infinite", deserialize_with = "finite_or_infinite")]
     pub relative_error: f64,
-    /// What `relative_error` may be.
+    /// The largest `relative_error` that is right.
     #[serde(default)]
     pub tolerance: f64,
     /// Where the first rank that has one found its first wrong element.

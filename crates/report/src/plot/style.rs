@@ -54,9 +54,9 @@ const SHAPES: &str = ".plot text{font:11px system-ui,sans-serif}.plot .heading{f
 pub(crate) enum Style {
     /// The line of this number.
     Series(usize),
-    /// What none can beat.
+    /// The line of the limit, which no implementation can beat.
     Limit,
-    /// What only waits.
+    /// The bar of an operation that only waits.
     Idle,
 }
 

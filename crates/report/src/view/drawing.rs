@@ -1,5 +1,5 @@
-//! Collectives as drawings: µs over bytes, both logarithmic; a row of panels an operation, a line an
-//! implementation.
+//! Collectives as drawings: µs over bytes, both logarithmic; one row of panels per operation, one line
+//! per implementation.
 
 use maud::{Markup, html};
 

@@ -87,7 +87,7 @@ impl Grid {
         Some(Self::new(headings, rows))
     }
 
-    /// One of the times of a collective in µs, a column a size; `None` where no row has it.
+    /// One of the times of a collective in µs, one column per size; `None` where no row has it.
     pub fn of_sizes(sizes: &[Outcome], metric: Metric) -> Option<Self> {
         let timed = |outcome: &Outcome| outcome.rows.iter().any(|row| row.median(metric).is_some());
         if !sizes.iter().any(timed) {

@@ -1,4 +1,4 @@
-//! The report on a terminal: one table a problem where it is wide enough, else two that fit.
+//! The report on a terminal: one table per problem where it is wide enough, else two that fit.
 
 use std::io::{self, Write};
 

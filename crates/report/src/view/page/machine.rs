@@ -33,7 +33,7 @@ fn facts(report: &Report) -> Vec<Fact> {
     rows.into_iter().chain(facts).collect()
 }
 
-/// A column a file. `None` where no file is a report.
+/// One column per file. `None` where no file is a report.
 pub(super) fn section(sources: &[Source]) -> Option<Section> {
     let known = reports(sources).map(|(name, report)| (name, facts(report)));
     let known: Vec<_> = known.collect();

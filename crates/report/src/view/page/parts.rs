@@ -63,7 +63,7 @@ pub(crate) fn list<S: AsRef<str>>(lines: &[S]) -> Markup {
     html! { @if !lines.is_empty() { ul .findings { @for line in lines { li { (line.as_ref()) } } } } }
 }
 
-/// What not everybody wants to read.
+/// A part that is folded until the reader opens it.
 pub(crate) fn details(summary: &str, body: &Markup) -> Markup {
     html! { details { summary { (summary) } (body) } }
 }

@@ -76,7 +76,7 @@ fn kind(name: &str) -> &str {
     name.split([' ', '(', '[', ':']).next().unwrap_or(name)
 }
 
-/// What computes nothing and moves nothing.
+/// Operations that neither compute nor move anything.
 const IDLE: [&str; 3] = ["wait", "wait-event", "record"];
 
 /// Of all timelines, so that each kind is drawn alike in all of them.
