@@ -1,4 +1,4 @@
-//! What the sweeps over fused launches have in common: a rank a GPU, all in this process, and medians of
+//! What the sweeps over fused launches have in common: one rank per GPU, all in this process, and medians of
 //! interleaved rounds.
 
 use std::error::Error;

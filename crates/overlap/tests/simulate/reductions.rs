@@ -94,7 +94,7 @@ fn e4m3_makes_the_gemm_faster_and_not_the_traffic() {
     }
 }
 
-/// Results go to peers by kernels, one a chunk and peer, each of which takes a while to start.
+/// Results go to peers by kernels, one per chunk and peer, each of which takes a while to start.
 #[test]
 fn results_that_sms_send_in_many_chunks_take_longer() {
     let shape = (8192, 8192, 8192);
