@@ -46,7 +46,7 @@ pub struct Suite {
     figures: fn() -> Vec<Figure>,
 }
 
-/// The one that runs without a name.
+/// The suite that runs where none is named.
 impl Default for &'static Suite {
     fn default() -> Self {
         ALL[0]

@@ -46,7 +46,7 @@ impl<'a, B: ExecuteBackend> Stage<'a, B> {
         }
     }
 
-    /// Says what is being done.
+    /// Shows `what` as the step that is being done.
     pub fn at(&self, what: &str) {
         let (done, all) = self.place;
         let label = format!("{}: {what}", self.label);
