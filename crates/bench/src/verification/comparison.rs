@@ -292,7 +292,7 @@ mod tests {
 
     /// Partials that cancel, rounded and added in bf16 in every order of four ranks.
     #[test]
-    fn sums_of_rounded_parts_are_within_their_bound_in_any_order() {
+    fn sums_of_rounded_partials_are_within_their_bound_in_any_order() {
         let expect = expect(Numbers::Reals, 4);
         let of = |i: usize| {
             let bits = crate::inputs::mix(i as u64);
