@@ -1,4 +1,4 @@
-//! A collective call by one method (a variant of ours, or NCCL) as a candidate.
+//! A collective call by one method (a variant of ours, or NCCL) as a candidate, and tables of such rows.
 
 use std::rc::Rc;
 
@@ -12,7 +12,7 @@ use super::memory::{Arena, MemoryKind, SETS};
 use super::method::{Libraries, Method};
 use super::nccl::NcclBackend;
 use super::operation::{bytes_of, call_of};
-use crate::candidate::{Candidate, Form, Output};
+use crate::candidate::{Candidate, Entrant, Form, Output};
 use crate::error::{BenchError, Result, if_available};
 use crate::inputs::Set;
 use crate::session::Session;
@@ -23,6 +23,18 @@ const PIECE: usize = 64 << 20;
 
 /// The expected outputs of at most this many bytes are kept.
 const KEPT: usize = 4 << 20;
+
+/// Rows that compute the same.
+pub(super) struct Table<'a> {
+    /// Its place in the report among those of all sizes.
+    pub place: usize,
+    pub name: &'static str,
+    pub entrants: Vec<Entrant<'a>>,
+    /// The variant that the library chooses.
+    pub selected: Option<Variant>,
+    /// Whether it computes nothing but the call, so that links limit it.
+    pub is_call_alone: bool,
+}
 
 /// A row that can run here.
 pub(super) struct Row<'a, B: NcclBackend> {

@@ -3,11 +3,11 @@
 
 use std::rc::Rc;
 
-use warpweave_comm::collective::{Call, CollectiveOptions, Variant};
+use warpweave_comm::collective::{Call, CollectiveOptions};
 use warpweave_gemm::Gemm;
 use warpweave_report::{Bytes, Limit, Operands, Outcome, Report, Row, SELECT};
 
-use super::candidate::Row as Entry;
+use super::candidate::{Row as Entry, Table};
 use super::decode;
 use super::memory::{Arena, SETS};
 use super::method::{Libraries, Method, wants};
@@ -34,18 +34,6 @@ fn calls(output_bytes: usize) -> Batch {
         true => [run, replay].concat(),
         false => vec![run[0], replay[1]],
     }
-}
-
-/// Rows that compute the same.
-pub(super) struct Table<'a> {
-    /// Its place in the report among those of all sizes.
-    pub place: usize,
-    pub name: &'static str,
-    pub entrants: Vec<Entrant<'a>>,
-    /// The variant that the library chooses.
-    pub selected: Option<Variant>,
-    /// Whether it computes nothing but the call, so that links limit it.
-    pub is_call_alone: bool,
 }
 
 /// Adds the results of all sizes to `report`, by the places of their tables. Collective.

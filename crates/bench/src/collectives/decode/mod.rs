@@ -14,12 +14,11 @@ use warpweave_symm_mem::{BackendKind, DType};
 
 pub(super) use self::layers::Layers;
 use self::layers::{Local, Matrix, Norm, Reduce};
-use super::candidate::Row;
+use super::candidate::{Row, Table};
 use super::memory::{Arena, MemoryKind};
 use super::method::{Method, wants};
 use super::nccl::NcclBackend;
 use super::operation::call_of;
-use super::run::Table;
 use crate::candidate::Entrant;
 use crate::error::Result;
 
