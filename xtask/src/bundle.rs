@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use crate::cargo::{self, CUDA_FEATURES};
 use crate::error::{Error, Result};
 use crate::harness::TestProgram;
-use crate::{place, process};
+use crate::{process, setup};
 
 /// Raised when an older xtask could not use a newer bundle.
 const FORMAT: u32 = 2;
@@ -127,12 +127,12 @@ pub struct Options {
 
 /// Builds the bundle and prints its size, and how to unpack it if it is packed.
 pub fn run(options: &Options) -> Result<()> {
-    let (root, folder) = (place::workspace()?, &options.dir);
+    let (root, folder) = (cargo::workspace()?, &options.dir);
     let mut features: Vec<_> = options.features.split(',').map(str::to_owned).collect();
     features.retain(|name| !name.is_empty());
     let is_wanted = |cuda| features.iter().any(|name| name == cuda);
     if CUDA_FEATURES.split(',').any(is_wanted) {
-        place::provide_toolchain(&root)?;
+        setup::provide_toolchain(&root)?;
     }
     clear(folder)?;
     let build = |line: &str| {

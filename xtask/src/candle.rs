@@ -15,17 +15,17 @@ use warpweave_nvcc::layout;
 
 use crate::error::{Error, Result};
 use crate::setup::{self, pins};
-use crate::{cargo, place, process};
+use crate::{cargo, process};
 
 /// The project, from the workspace's root.
 const MANIFEST: &str = "examples/with-candle/Cargo.toml";
 
 /// Provides what is linked, and builds the project.
 pub fn run() -> Result<()> {
-    let root = place::workspace()?;
-    let toolchain = place::toolchain(&root);
+    let root = cargo::workspace()?;
+    let toolchain = setup::toolchain(&root);
     setup::provide(&toolchain, &[&pins::CUDA, &pins::LINK])?;
-    let own = place::target_directory(&root).join("with-candle");
+    let own = cargo::target_directory(&root).join("with-candle");
     stub(&bindings(&root)?, &own.join("stub/lib"))?;
 
     let mut command = cargo::command(&root, &["build", "--manifest-path", MANIFEST]);

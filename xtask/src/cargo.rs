@@ -1,4 +1,4 @@
-//! Runs cargo in the workspace and reads what it made.
+//! The workspace, and cargo in it: runs it and reads what it made.
 
 use std::ffi::OsStr;
 use std::io::BufReader;
@@ -11,6 +11,32 @@ use crate::error::{Error, Result};
 
 /// The features that compile the device code.
 pub const CUDA_FEATURES: &str = "nvcc,cutlass";
+
+/// The root of the workspace at or above the current directory.
+pub fn workspace() -> Result<PathBuf> {
+    let from = std::env::current_dir()?;
+    // `cargo run` names the package that it runs: this one, whose parent is the workspace, also when it was
+    // started with --manifest-path from elsewhere.
+    let package = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+    let above_package = package.iter().flat_map(|package| package.ancestors());
+    let is_workspace = |folder: &&Path| {
+        let has = |package: &str| folder.join(package).join("Cargo.toml").is_file();
+        has("xtask") && has("crates/bench")
+    };
+    let root = from.ancestors().chain(above_package).find(is_workspace);
+    root.map(Path::to_path_buf).ok_or_else(|| {
+        Error::Failed(format!(
+            "no Warpweave workspace at or above {} and no bundle.json next to this program",
+            from.display()
+        ))
+    })
+}
+
+/// Cargo's target directory of the workspace at `root`.
+pub fn target_directory(root: &Path) -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| root.join("target"), |target| root.join(target))
+}
 
 /// A cargo command in `root`, with this process's input and output: of the cargo that runs us, else of the
 /// one in `PATH`.

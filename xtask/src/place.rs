@@ -1,14 +1,12 @@
 //! Where this program runs: in a workspace that cargo builds, or in a bundle of what was built elsewhere.
 
-use std::path::{Path, PathBuf};
-
-use warpweave_nvcc::layout;
+use std::path::PathBuf;
 
 use crate::bundle::Bundle;
-use crate::cargo::{self, CUDA_FEATURES};
+use crate::cargo::{self, CUDA_FEATURES, target_directory, workspace};
 use crate::device::{self, Asked, Chosen, Gpus};
 use crate::error::{Error, Result};
-use crate::setup::{self, pins};
+use crate::setup;
 
 /// What a command works in.
 #[derive(Debug)]
@@ -68,7 +66,7 @@ impl Place {
         };
         let mut args: Vec<_> = line.split(' ').collect();
         if cuda {
-            provide_toolchain(root)?;
+            setup::provide_toolchain(root)?;
             args.extend(["--features", CUDA_FEATURES]);
         }
         cargo::binary(&cargo::build(root, &args)?, "warpweave")
@@ -83,47 +81,4 @@ impl Place {
         let args = ["build", "--release", "-p", "warpweave-report"];
         cargo::binary(&cargo::build(root, &args)?, "warpweave-report")
     }
-}
-
-/// The root of the workspace at or above the current directory.
-pub fn workspace() -> Result<PathBuf> {
-    let from = std::env::current_dir()?;
-    // `cargo run` names the package that it runs: this one, whose parent is the workspace, also when it was
-    // started with --manifest-path from elsewhere.
-    let package = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
-    let above_package = package.iter().flat_map(|package| package.ancestors());
-    let is_workspace = |folder: &&Path| {
-        let has = |package: &str| folder.join(package).join("Cargo.toml").is_file();
-        has("xtask") && has("crates/bench")
-    };
-    let root = from.ancestors().chain(above_package).find(is_workspace);
-    root.map(Path::to_path_buf).ok_or_else(|| {
-        Error::Failed(format!(
-            "no Warpweave workspace at or above {} and no bundle.json next to this program",
-            from.display()
-        ))
-    })
-}
-
-/// Cargo's target directory of the workspace at `root`.
-pub fn target_directory(root: &Path) -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR")
-        .map_or_else(|| root.join("target"), |target| root.join(target))
-}
-
-/// The folder of the pinned toolchain in the workspace at `root`.
-pub fn toolchain(root: &Path) -> PathBuf {
-    target_directory(root).join(layout::TOOLCHAIN)
-}
-
-/// Sets the toolchain up unless it is there, or others were named.
-pub fn provide_toolchain(root: &Path) -> Result<()> {
-    let is_named = |name| std::env::var_os(name).is_some();
-    let toolchain = toolchain(root);
-    let is_there = toolchain.join(layout::CUDA).join("bin/nvcc").exists()
-        && toolchain.join(layout::CUTLASS).join("include").exists();
-    if is_there || (is_named("WARPWEAVE_NVCC") && is_named("WARPWEAVE_CUTLASS")) {
-        return Ok(());
-    }
-    setup::provide(&toolchain, &[&pins::CUDA, &pins::CUTLASS])
 }

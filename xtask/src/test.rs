@@ -15,8 +15,8 @@ use crate::cargo::{self, CUDA_FEATURES};
 use crate::device::{Asked, Chosen};
 use crate::error::{Error, Result};
 use crate::harness::{self, Conditions, Counts, Out, TestProgram};
-use crate::place::{self, Place};
-use crate::process;
+use crate::place::Place;
+use crate::{process, setup};
 
 /// For one test program with GPUs, unless --timeout says otherwise.
 pub const LIMIT: Duration = Duration::from_secs(300);
@@ -78,7 +78,7 @@ fn environment(chosen: Chosen, ranks: Option<usize>) -> Vec<(&'static str, Strin
 fn workspace(root: &Path, chosen: Chosen, conditions: &Conditions) -> Result<Counts> {
     let mut args = vec!["test"];
     if chosen.cuda {
-        place::provide_toolchain(root)?;
+        setup::provide_toolchain(root)?;
         args.extend(["--features", CUDA_FEATURES]);
     }
     fetch(root);
@@ -99,7 +99,7 @@ fn workspace(root: &Path, chosen: Chosen, conditions: &Conditions) -> Result<Cou
     for (_, command) in &mut runs {
         command.envs(conditions.env.iter().cloned());
     }
-    let logs = place::target_directory(root).join("warpweave/tests");
+    let logs = cargo::target_directory(root).join("warpweave/tests");
     let mut counts = at_once(runs, &logs, conditions.out)?;
 
     if chosen.cuda {

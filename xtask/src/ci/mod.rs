@@ -11,7 +11,7 @@ use fs_err::{self as fs, File};
 use crate::device::{Asked, Wanted};
 use crate::error::{Error, Result};
 use crate::harness::Counts;
-use crate::{place, process, test};
+use crate::{cargo, process, test};
 use steps::{Step, TESTS, steps};
 
 #[derive(Debug, clap::Args)]
@@ -30,7 +30,7 @@ pub struct Options {
 /// Runs the steps up to the first that fails; the last line is `N passed, N failed`, tests and other steps
 /// together.
 pub fn run(options: &Options) -> Result<()> {
-    let root = place::workspace()?;
+    let root = cargo::workspace()?;
     // The steps build xtask anew, and then the link to a running program's file is gone.
     let xtask = std::env::current_exe()?;
     let steps = chosen(steps(), options)?;
@@ -87,7 +87,7 @@ struct Background {
 
 impl Background {
     fn start(steps: &[&Step], xtask: &Path, root: &Path) -> Result<Self> {
-        let logs = place::target_directory(root).join("warpweave/ci");
+        let logs = cargo::target_directory(root).join("warpweave/ci");
         let log = logs.join("background.log");
         fs::create_dir_all(&logs)?;
         let file = File::create(&log)?.into_parts().0;
@@ -284,7 +284,7 @@ mod tests {
     #[test]
     fn checks_in_the_background_have_one_result_and_a_log() {
         let root = tempfile::tempdir().unwrap();
-        let target = place::target_directory(root.path());
+        let target = cargo::target_directory(root.path());
         for (script, failure) in [("exit 7", Some("exit status: 7")), ("sleep 0.2", None)] {
             let program = root.path().join("xtask");
             let script = format!("echo $* >&2; echo 5 passed, 0 failed; {script}");

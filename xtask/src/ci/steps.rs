@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::cargo;
-use crate::place::{self, PROFILE};
+use crate::place::PROFILE;
 
 /// The line of the step whose tests are counted.
 pub const TESTS: &str = "xtask test --device host";
@@ -103,7 +103,7 @@ const WRAPPER: &str = "RUSTC_WORKSPACE_WRAPPER";
 const CHECKED: &str = "target/checked";
 
 pub fn checked(root: &Path) -> PathBuf {
-    place::target_directory(root).join("checked")
+    cargo::target_directory(root).join("checked")
 }
 
 #[rustfmt::skip]

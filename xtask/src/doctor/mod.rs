@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use crate::device::Asked;
 use crate::error::{Error, Result};
 use crate::launch::JobOptions;
-use crate::{place, warpweave};
+use crate::{cargo, setup, warpweave};
 
 #[derive(Debug, clap::Args)]
 // Every option says how to measure.
@@ -56,13 +56,13 @@ pub fn run(options: &Options) -> Result<()> {
 /// Examines everything that a part of Warpweave uses. Loads no CUDA library and changes nothing.
 pub fn examine() -> Report {
     // In a bundle there is no workspace, and what is only needed to build is of no interest.
-    let root = place::workspace().ok();
+    let root = cargo::workspace().ok();
     let mut findings = machine::examine();
     if let Some(root) = &root {
-        findings.extend(compilers::examine(&place::target_directory(root)));
+        findings.extend(compilers::examine(&cargo::target_directory(root)));
     }
     findings.extend(devices::examine());
-    findings.extend(libraries::examine(root.map(|root| place::toolchain(&root))));
+    findings.extend(libraries::examine(root.map(|root| setup::toolchain(&root))));
     Report(findings)
 }
 

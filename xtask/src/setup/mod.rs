@@ -15,7 +15,7 @@ use fs_err as fs;
 use warpweave_nvcc::{Environment, Nvcc, layout};
 
 use crate::error::{Error, Result};
-use crate::{place, process};
+use crate::{cargo, process};
 use pins::Component;
 pub use python::Python;
 
@@ -42,7 +42,24 @@ pub fn run(options: &Options) -> Result<()> {
     let mut wanted = vec![&pins::CUDA, &pins::CUTLASS];
     wanted.extend(options.runtime.then_some(&pins::RUNTIME));
     wanted.extend(options.inspect.then_some(&pins::INSPECT));
-    provide(&place::toolchain(&place::workspace()?), &wanted)
+    provide(&toolchain(&cargo::workspace()?), &wanted)
+}
+
+/// The folder of the pinned toolchain in the workspace at `root`.
+pub fn toolchain(root: &Path) -> PathBuf {
+    cargo::target_directory(root).join(layout::TOOLCHAIN)
+}
+
+/// Sets the toolchain up unless it is there, or others were named.
+pub fn provide_toolchain(root: &Path) -> Result<()> {
+    let is_named = |name| std::env::var_os(name).is_some();
+    let toolchain = toolchain(root);
+    let is_there = toolchain.join(layout::CUDA).join("bin/nvcc").exists()
+        && toolchain.join(layout::CUTLASS).join("include").exists();
+    if is_there || (is_named("WARPWEAVE_NVCC") && is_named("WARPWEAVE_CUTLASS")) {
+        return Ok(());
+    }
+    provide(&toolchain, &[&pins::CUDA, &pins::CUTLASS])
 }
 
 /// Puts the wanted components into the folder `toolchain`, and prints where they are.
