@@ -100,7 +100,7 @@ fn shape(cuda: &Cuda, exchange: &Arc<dyn Exchange>, [m, n, k]: Shape) -> Result<
             rank: exchange.rank(),
             world,
             ready,
-            summed: ready + count,
+            reduced: ready + count,
             done: ready + 2 * count,
             group_rows,
             tiling: None,

@@ -528,7 +528,7 @@ fn gemms_are_prepared_while_a_stream_is_captured() {
         rank: 0,
         world: 1,
         ready: 0,
-        summed: 0,
+        reduced: 0,
         done: 4,
         group_rows: 128,
         tiling: None,

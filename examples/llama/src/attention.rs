@@ -7,7 +7,7 @@
 use candle_core::{DType, Device, Error, Result, Tensor};
 
 use crate::fused;
-use crate::rope::Turns;
+use crate::rope::Rotations;
 
 /// What a rank keeps of the past: keys and values of its heads.
 #[derive(Debug)]
@@ -76,7 +76,7 @@ pub trait Attend {
         &self,
         layer: usize,
         qkv: &Tensor,
-        turns: &Turns<'_>,
+        turns: &Rotations<'_>,
         key_heads: usize,
     ) -> Result<Tensor>;
 }
@@ -95,7 +95,7 @@ impl Attend for Ragged<'_> {
         &self,
         layer: usize,
         qkv: &Tensor,
-        turns: &Turns<'_>,
+        turns: &Rotations<'_>,
         key_heads: usize,
     ) -> Result<Tensor> {
         let attended = self.segments.iter().map(|segment| {

@@ -6,7 +6,7 @@
 use candle_core::{Result, Tensor};
 use warpweave_overlap::plan::GATE_COLUMNS;
 
-use crate::rope::Turns;
+use crate::rope::Rotations;
 #[cfg(all(feature = "cuda", feature = "nvcc"))]
 use crate::scratch::kept;
 
@@ -20,7 +20,7 @@ pub(crate) fn attention(
     qkv: &Tensor,
     cache: &Tensor,
     key_heads: usize,
-    turns: &Turns<'_>,
+    turns: &Rotations<'_>,
     start: usize,
 ) -> Result<Option<Tensor>> {
     #[cfg(all(feature = "cuda", feature = "nvcc"))]
@@ -81,7 +81,7 @@ mod device {
     use warpweave_symm_mem::cuda::{CudaStream, Image, LaunchConfig};
     use warpweave_symm_mem::{self as warpweave, Cuda, device_image, kernel_name};
 
-    use crate::rope::Turns;
+    use crate::rope::Rotations;
     use crate::scratch::alloc;
 
     static TRANSFORMER: Image = device_image!("transformer", sm_90a, compute_90);
@@ -205,7 +205,7 @@ mod device {
         qkv: &Tensor,
         cache: &Tensor,
         key_heads: usize,
-        turns: &Turns<'_>,
+        turns: &Rotations<'_>,
         start: usize,
     ) -> Result<Tensor> {
         let positions = turns.positions().narrow(0, start, qkv.dim(0)?)?;

@@ -1,7 +1,7 @@
 //! Rotary position embeddings, as Llama stores them: the two halves of a head are the coordinates.
 //!
 //! All heads of a row are rotated at once, in one operation of candle's: those of the queries are scaled for
-//! attention on the way, and those of the values are turned by nothing. `fused` rotates in its kernels.
+//! attention on the way, and those of the values are not rotated. `fused` rotates in its kernels.
 
 use std::cell::OnceCell;
 use std::f64::consts::TAU;
@@ -20,7 +20,7 @@ pub struct Rope {
 
 /// What all layers turn the rows of a batch by.
 #[derive(Debug)]
-pub struct Turns<'a> {
+pub struct Rotations<'a> {
     rope: &'a Rope,
     positions: Tensor,
     /// Cosines and sines by head, `[rows · heads, 1, head / 2]`, once candle has been asked to rotate.
@@ -65,8 +65,8 @@ impl Rope {
     }
 
     /// What all layers turn rows at these positions by: u32, `[rows]`.
-    pub fn at(&self, positions: &Tensor) -> Turns<'_> {
-        Turns {
+    pub fn at(&self, positions: &Tensor) -> Rotations<'_> {
+        Rotations {
             rope: self,
             positions: positions.clone(),
             by_head: OnceCell::new(),
@@ -74,7 +74,7 @@ impl Rope {
     }
 }
 
-impl Turns<'_> {
+impl Rotations<'_> {
     /// Positions of the rows, u32, `[rows]`.
     pub fn positions(&self) -> &Tensor {
         &self.positions

@@ -10,7 +10,7 @@ use candle_core::{DType, Device, Result, Tensor};
 
 use crate::attention::{Attend, Cache, hidden, softmax};
 use crate::fused;
-use crate::rope::{Turns, once};
+use crate::rope::{Rotations, once};
 
 /// Keys and values of the slots, by layer: `[2, slots · key heads, capacity, head]`.
 #[derive(Debug)]
@@ -109,7 +109,7 @@ impl Attend for Step<'_> {
         &self,
         layer: usize,
         qkv: &Tensor,
-        turns: &Turns<'_>,
+        turns: &Rotations<'_>,
         key_heads: usize,
     ) -> Result<Tensor> {
         let cache = &self.slots.layers[layer];

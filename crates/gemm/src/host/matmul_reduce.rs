@@ -52,7 +52,7 @@ unsafe fn reduce<T: Element>(gemm: &Launch<'_>) -> Result<(), Error> {
         // SAFETY: slots and ranks were checked. This rank's memory is written after `done` of the call
         // before, and that of others read after the flags that publish it. Every wait runs, whatever the
         // others saw: each advances its own epoch. After one that failed nothing is pulled or published. That
-        // another pad's wait failed is no reason to leave sums out: this pad would not tell.
+        // another pad's wait failed is no reason to leave partials out: this pad would not report it.
         unsafe {
             if owner != own {
                 if !is_noticed(pad) {
@@ -74,7 +74,7 @@ unsafe fn reduce<T: Element>(gemm: &Launch<'_>) -> Result<(), Error> {
             let sums = sum::<T>(gemm, group, partial);
             partials::store::<T>(gemm, gemm.own_sums(), group, &sums);
             for peer in gemm.peers().filter(|_| everyone) {
-                send_signal(pad, gemm.summed + index, peer);
+                send_signal(pad, gemm.reduced + index, peer);
             }
         }
     }
@@ -84,7 +84,7 @@ unsafe fn reduce<T: Element>(gemm: &Launch<'_>) -> Result<(), Error> {
             let copies = &gemm.operands.c;
             for group in order.iter().filter(|group| group.owner != own) {
                 let Group { owner, index, .. } = *group;
-                expect_signal(pad, gemm.summed + index, owner, 0);
+                expect_signal(pad, gemm.reduced + index, owner, 0);
                 if !is_noticed(pad) {
                     let [from, to] = [owner, own]
                         .map(|rank| gemm.row_from(copies[rank], gemm.shards[owner].start));

@@ -10,12 +10,12 @@
 //! # Protocol
 //!
 //! A *group* is [`group_rows`](MatmulReduce::group_rows) rows of a shard. Its partials share a flag, in slot
-//! `ready` + group, and so do its results, in slot `summed` + group. [`order()`] is the order in which a rank
+//! `ready` + group, and so do its results, in slot `reduced` + group. [`order()`] is the order in which a rank
 //! takes the groups. In a call rank r
 //! - for each group of another rank: stores its partial into its staging and signals `ready` to the owner;
 //! - for each group of its own: waits for `ready` of all others, pulls their partials, adds them and its own
-//!   in the order of ranks, stores the result and, where everyone gets it, signals `summed` to all others;
-//! - where everyone gets the result: waits for `summed` of each group of each other rank, and pulls its rows;
+//!   in the order of ranks, stores the result and, where everyone gets it, signals `reduced` to all others;
+//! - where everyone gets the result: waits for `reduced` of each group of each other rank, and pulls its rows;
 //! - once it has pulled everything: signals `done` to all others, and ends after their `done`.
 //!
 //! A rank writes only its own memory: data is pulled, not pushed (`docs/fused-kernel.md` says why). So a call
@@ -120,7 +120,7 @@ pub struct MatmulReduce {
     /// shard. In one shot, for "my partial of the unit is in your staging", one for each of [`Units`].
     pub ready: usize,
     /// Where everyone gets the result, first of as many slots for "my group is reduced and may be pulled".
-    pub summed: usize,
+    pub reduced: usize,
     /// The slot for "I have pulled what is yours"; by multimem also "and stored my rows to your C". In one
     /// shot it carries no signal.
     pub done: usize,
@@ -289,7 +289,7 @@ impl MatmulReduce {
         [
             Some(("ready", self.ready, ready)),
             Some(("done", self.done, 1)),
-            everyone.then_some(("summed", self.summed, ready)),
+            everyone.then_some(("reduced", self.reduced, ready)),
         ]
     }
 

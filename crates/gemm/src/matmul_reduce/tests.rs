@@ -13,7 +13,7 @@ pub(crate) fn gemm(m: usize, (rank, world): (usize, usize), group_rows: usize) -
         rank,
         world,
         ready: 0,
-        summed: 32,
+        reduced: 32,
         done: 64,
         group_rows,
         tiling: None,
@@ -279,10 +279,10 @@ fn descriptors_that_contradict_themselves_are_refused() {
     );
     refused(&|p| p.done = 65, "done takes slots 65..66");
     refused(&|p| p.done = 3, "ready and done share slots");
-    let everyone = |summed| {
+    let everyone = |reduced| {
         move |p: &mut MatmulReduce| {
             p.c = ReduceOutput::Everyone;
-            p.summed = summed;
+            p.reduced = reduced;
         }
     };
     refused(
@@ -290,13 +290,13 @@ fn descriptors_that_contradict_themselves_are_refused() {
             everyone(62)(p);
             p.done = 61;
         },
-        "summed takes slots 62..66",
+        "reduced takes slots 62..66",
     );
-    refused(&everyone(3), "ready and summed share slots");
-    refused(&everyone(61), "done and summed share slots");
+    refused(&everyone(3), "ready and reduced share slots");
+    refused(&everyone(61), "done and reduced share slots");
     // Where only owners get the sums nobody looks at it.
     let mut unused = good.clone();
-    unused.summed = usize::MAX;
+    unused.reduced = usize::MAX;
     check(&unused, |_| {}).unwrap();
     refused(
         &|p| (p.problem.batch.count, p.problem.batch.c_stride) = (2, 1 << 20),

@@ -113,7 +113,7 @@ impl Reducing<'_> {
                     let before = index.checked_sub(1).filter(|_| self.everyone);
                     for (owner, index) in peers().rev().zip(before.into_iter().cycle()) {
                         if index < self.groups[owner] {
-                            thread.wait(summed(index, owner, rank), calls(rank));
+                            thread.wait(reduced(index, owner, rank), calls(rank));
                             for piece in pieces() {
                                 let at = (owner, index, piece);
                                 thread.read(sum(owner, at), call);
@@ -174,11 +174,11 @@ impl Reducing<'_> {
             return add(thread);
         }
         thread.part(
-            (format!("summed + {index} of {rank}"), TILES),
+            (format!("reduced + {index} of {rank}"), TILES),
             Published::Sums,
             (self.planted, tile),
             add,
-            |last| peers().for_each(|peer| last.signal(summed(index, rank, peer), calls(rank))),
+            |last| peers().for_each(|peer| last.signal(reduced(index, rank, peer), calls(rank))),
         );
     }
 
@@ -228,8 +228,8 @@ pub(super) fn ready(index: usize, from: usize, to: usize) -> String {
     format!("ready + {index} from {from} to {to}")
 }
 
-fn summed(index: usize, from: usize, to: usize) -> String {
-    format!("summed + {index} from {from} to {to}")
+fn reduced(index: usize, from: usize, to: usize) -> String {
+    format!("reduced + {index} from {from} to {to}")
 }
 
 pub(super) fn done(from: usize, to: usize) -> String {

@@ -81,7 +81,7 @@ pub(super) fn steps(problem: &GemmProblem) -> u32 {
     problem.k.div_ceil(SWIZZLED_ROW / problem.dtype.size()) as u32
 }
 
-/// The compiled shapes, the favourite of equals first. Blocks side by side along M share B, along N A.
+/// The compiled shapes, the favourite of equals first. Adjacent blocks along M share B, along N A.
 pub const CONFIGS: [Config; 7] = [
     config("128x256_share_b", 256, [2, 1]),
     config("128x256_share_a", 256, [1, 2]),

@@ -250,7 +250,7 @@ impl<B: GemmReduceBackend> Job<B> {
             rank,
             world,
             ready: FIRST + if case.to == To::Everyone { groups } else { 0 },
-            summed: FIRST,
+            reduced: FIRST,
             done: FIRST + slots,
             group_rows: case.group_rows,
             tiling: None,

@@ -206,7 +206,7 @@ impl<B: Kernels> Rank<B> {
                         rank: me,
                         world: self.limits.world,
                         ready: placed.slot,
-                        summed: placed.slot + groups,
+                        reduced: placed.slot + groups,
                         done: placed.slot + 2 * groups,
                         group_rows: problem.chunk_rows,
                         tiling: problem.tilings[me],

@@ -158,7 +158,7 @@ impl<B: Kernels> Rank<B> {
             rank: self.exchange.rank(),
             world: self.exchange.world(),
             ready,
-            summed: OWNERS + MOST_GROUPS,
+            reduced: OWNERS + MOST_GROUPS,
             done,
             group_rows,
             tiling,
@@ -321,12 +321,12 @@ impl<B: Kernels> Rank<B> {
                 }
                 self.synchronize();
                 match output {
-                    ReduceOutput::Owner => (&matrix.summed, own, self.at.c),
+                    ReduceOutput::Owner => (&matrix.reduced, own, self.at.c),
                     ReduceOutput::Everyone => {
                         let copies = self.shared.local().add(self.within.copies);
-                        (&matrix.summed, 0..m, copies)
+                        (&matrix.reduced, 0..m, copies)
                     }
-                    ReduceOutput::Each => (&matrix.summed, 0..m, self.at.c),
+                    ReduceOutput::Each => (&matrix.reduced, 0..m, self.at.c),
                     ReduceOutput::Multimem => {
                         unreachable!("the switch adds in an order of its own")
                     }

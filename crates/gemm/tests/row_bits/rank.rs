@@ -39,7 +39,7 @@ pub struct Matrix<T> {
     /// The SwiGLU of that, if there are whole groups of columns.
     pub gated: Option<Vec<T>>,
     /// What all ranks' own A and B sum to, with the bias.
-    pub summed: Vec<T>,
+    pub reduced: Vec<T>,
 }
 
 /// Where a matrix begins, and its scales.
@@ -344,7 +344,7 @@ impl<B: Kernels> Rank<B> {
             problem: with_bias,
             gathered,
             gated,
-            summed: sum(&partials, biased.then_some(&bias[..])),
+            reduced: sum(&partials, biased.then_some(&bias[..])),
         }
     }
 

@@ -89,7 +89,7 @@ impl<B: Kernels> Rank<B> {
             let rows = &prepared[which].0;
             let wanted = match gathered {
                 true => &matrix.gathered,
-                false => &matrix.summed,
+                false => &matrix.reduced,
             };
             let from = results.address().add(call * c_bytes);
             let got = self.download::<T>(from, rows.len() * n);

@@ -30,12 +30,12 @@ pub(super) fn unheard(program: &Program<'_>, order: &HappensBefore<'_>) -> Vec<V
         for peer in plan.node_of(rank).filter(|&peer| peer != rank) {
             let entry = bounds.get(&(peer, Site::CallerWrites));
             let exit = bounds.get(&(rank, Site::CallerReads));
-            let hears = match (entry, exit) {
+            let is_ordered = match (entry, exit) {
                 // What never ran is a deadlock's to report.
                 (Some(&entry), Some(&exit)) => order.before(entry, exit) || !order.ran(exit),
                 _ => false,
             };
-            if !hears {
+            if !is_ordered {
                 let buffer = buffer.clone();
                 found.push(Violation::Unheard { rank, peer, buffer });
             }

@@ -1,4 +1,4 @@
-//! GEMM + reduction: K is sharded, and the owner of each row reduces all ranks' partial results in the same
+//! GEMM + reduction: K is sharded, and the owner of each row reduces all ranks' partials in the same
 //! launch.
 
 use std::ops::Range;
@@ -211,7 +211,7 @@ impl MatmulReduce {
             world,
             ready: self.ready.0,
             // Where only owners get the result, the slot is not used.
-            summed: self.reduced.unwrap_or(self.ready).0,
+            reduced: self.reduced.unwrap_or(self.ready).0,
             done: self.done.0,
             group_rows: self.rows,
             tiling: None,
@@ -378,7 +378,7 @@ pub(super) fn prepare<B: ExecuteBackend, K: ReduceLaunch + 'static>(
     Ok(Box::new(Prepared::<B, K> { kernel, gemm }))
 }
 
-/// What tells where a launch has its operands.
+/// Where the operands of a launch are.
 pub(super) trait ReduceLaunch: std::fmt::Debug + Send + Sync {
     fn operands(&self, at: &Addresses<'_>) -> Result<ReduceOperands>;
 }

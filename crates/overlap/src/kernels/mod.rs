@@ -43,7 +43,7 @@ pub use scales::KernelScales;
 pub use threadload_gather::{ThreadloadGather, ThreadloadGatherMatmul};
 
 /// Sizes of a kernel's problem: C\[m,n\] = A\[m,k\] · B\[k,n\]. A is sharded by rows, or by columns where
-/// partial results are reduced over the ranks.
+/// partials are reduced over the ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct KernelShape {
     /// Rows over all ranks.

@@ -1,5 +1,5 @@
 //! GEMM + all-reduce by multimem: K is sharded, and for the owner of each row the switch adds all ranks'
-//! partial results, and copies the sum to all, in the same launch.
+//! partials, and copies the sum to all, in the same launch.
 
 use std::ops::Range;
 
@@ -194,7 +194,7 @@ impl MultimemMatmulReduce {
             world,
             ready: self.ready.0,
             // Nobody pulls results.
-            summed: self.ready.0,
+            reduced: self.ready.0,
             done: self.done.0,
             group_rows: self.rows,
             tiling: None,

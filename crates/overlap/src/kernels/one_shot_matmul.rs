@@ -1,4 +1,4 @@
-//! GEMM + all-reduce in one shot: K is sharded, and every rank reduces all partial results itself in the same
+//! GEMM + all-reduce in one shot: K is sharded, and every rank reduces all partials itself in the same
 //! launch.
 
 use std::ops::Range;
@@ -220,7 +220,7 @@ impl OneShotMatmul {
             max_blocks: with.max_blocks(),
             // What only owners of rows have.
             shards: Vec::new(),
-            summed: self.calls.0,
+            reduced: self.calls.0,
             group_rows: 0,
         };
         prepare(*self, with, &descriptor)

@@ -12,7 +12,7 @@
 //!
 //! **Streams.** Operations of one stream run in the order of the list. Stream 0 is the caller's; another
 //! stream must be forked from it (record on 0, wait on the other) and joined to it again within the call.
-//! [`OpKind::WaitEvent`] waits for the latest [`OpKind::Record`] of the event that stands before it in the
+//! [`OpKind::WaitEvent`] waits for the latest [`OpKind::Record`] of the event that precedes it in the
 //! list.
 //!
 //! **Signals.** A flag lives at (destination rank, slot, source rank), starts at 0 and only ever grows. A

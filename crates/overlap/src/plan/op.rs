@@ -58,7 +58,7 @@ pub enum OpKind {
         /// The event.
         event: EventId,
     },
-    /// Waits for the latest record of an event that stands before this operation in the list.
+    /// Waits for the latest record of an event that precedes this operation in the list.
     WaitEvent {
         /// The event.
         event: EventId,
@@ -396,7 +396,7 @@ pub enum Effect {
         /// As in [`OpKind::Wait`].
         lag: u32,
     },
-    /// Comes after all steps of these lanes of the same kernel, which stand before this one: what a kernel
+    /// Comes after all steps of these lanes of the same kernel, which precede this one: what a kernel
     /// counts within its rank.
     After(Vec<usize>),
 }

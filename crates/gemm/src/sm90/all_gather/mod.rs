@@ -1,4 +1,4 @@
-//! The kernel that gathers, bound to a problem on a device.
+//! The all-gather GEMM, bound to a problem on a device.
 
 mod parameters;
 #[cfg(test)]
@@ -20,7 +20,7 @@ use crate::cutlass::{ADDRESS_ALIGNMENT, unsupported};
 use crate::tables::{Table, Tables};
 use crate::{Error, Provider, Scaling, Tiling};
 
-/// A GEMM that gathers, ready to be launched.
+/// An all-gather GEMM, ready to be launched.
 #[derive(Debug)]
 pub struct PreparedAllGather {
     gemm: AllGatherMatmul,

@@ -29,7 +29,7 @@ pub struct Rows {
     scales: Option<Region>,
 }
 
-/// A plan under construction, with the operands of an operation that gathers A.
+/// A plan under construction, with the operands of an all-gather operation.
 pub struct Operands {
     pub builder: PlanBuilder,
     pub a: RowBuffers,
@@ -192,7 +192,7 @@ impl Operands {
         self.rows_in(rank, staging, self.rows_of(self.rank))
     }
 
-    /// The sizes of a kernel that gathers and multiplies.
+    /// The sizes of an all-gather GEMM.
     pub fn shape(&self) -> KernelShape {
         let Problem { m, n, k, dtype, .. } = self.problem;
         KernelShape { m, n, k, dtype }
@@ -267,7 +267,7 @@ impl Operands {
         }
     }
 
-    /// The scales of a kernel that gathers and multiplies.
+    /// The scales of an all-gather GEMM.
     pub fn kernel_scales(&self, staging: RowBuffers) -> Option<RowScales> {
         let (of_all, of_b) = self.scales;
         let own = KernelScales {

@@ -49,7 +49,7 @@ fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Pl
         }
         plan.gemm_staged(main, staging, rows);
     }
-    // The last arrival stands after all puts, and main after it.
+    // The last arrival comes after all puts, and main after it.
     plan.builder.signal(main, free, [left]);
     plan.builder.finish()
 }

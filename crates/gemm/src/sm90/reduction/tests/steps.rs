@@ -37,7 +37,7 @@ struct Rank {
     pulls: Vec<Pull>,
     /// Flags, by group and the rank that signals.
     ready: Vec<Vec<u32>>,
-    summed: Vec<Vec<u32>>,
+    reduced: Vec<Vec<u32>>,
     done: Vec<u32>,
     /// Blocks whose share of a part is here, by group and source.
     arrived: Vec<Vec<u32>>,
@@ -82,7 +82,7 @@ impl Rank {
             units: units(gemm, &CONFIGS[config::UNCLUSTERED[1]]).unwrap(),
             pulls,
             ready: vec![vec![START; world]; groups],
-            summed: vec![vec![START; world]; groups],
+            reduced: vec![vec![START; world]; groups],
             done: vec![START; world],
             arrived: vec![vec![0; world]; groups],
             stored: vec![vec![0; groups]; world],
@@ -167,7 +167,7 @@ fn store(ranks: &mut [Rank], me: usize, block: usize, everyone: bool) -> bool {
     if is_last && owner != me {
         ranks[owner].ready[group][me] = epoch;
     } else if is_last && everyone {
-        peers.for_each(|peer| ranks[peer].summed[group][me] = epoch);
+        peers.for_each(|peer| ranks[peer].reduced[group][me] = epoch);
     }
     true
 }
@@ -190,7 +190,7 @@ fn pull(ranks: &mut [Rank], me: usize, block: usize) -> bool {
     }) = mine.pulls.get(pull)
     {
         if turn < pieces {
-            let flags = if is_sum { &mine.summed } else { &mine.ready };
+            let flags = if is_sum { &mine.reduced } else { &mine.ready };
             if !mine.has(flags[group][peer]) {
                 return false;
             }
