@@ -198,11 +198,11 @@ impl Reader<'_> {
             Ok::<_, Error>((norm("q")?, norm("k")?))
         };
         let norm = |which: &str| self.read(&name(which), &[hidden], &Part::All);
-        let [gate, up] = ["gate", "up"].map(|which| {
+        let groups = |which: &str| {
             let name = name(&format!("mlp.{which}_proj.weight"));
             let rows = self.rows(&name, &[width, hidden], GATE_COLUMNS)?;
             Ok::<_, Error>(rows.reshape(((), GATE_COLUMNS, hidden))?)
-        });
+        };
         Ok(Layer {
             input_norm: norm("input_layernorm.weight")?,
             qkv: stack("weight", &[hidden])?,
@@ -217,7 +217,7 @@ impl Reader<'_> {
                 head,
             )?,
             mlp_norm: norm("post_attention_layernorm.weight")?,
-            gate_up: Tensor::stack(&[gate?, up?], 1)?.flatten_to(2)?,
+            gate_up: Tensor::stack(&[groups("gate")?, groups("up")?], 1)?.flatten_to(2)?,
             down: self.columns(&name("mlp.down_proj.weight"), &[hidden, width], 1)?,
         })
     }

@@ -77,13 +77,13 @@ fn a_tensor_of_another_type_or_shape_is_named() {
         torch_dtype: "float16".into(),
         ..small_llama()
     });
-    assert_eq!(name, "model.layers.0.mlp.gate_proj.weight");
+    assert_eq!(name, "model.layers.0.input_layernorm.weight");
     assert_eq!(why, "is of BF16, and the checkpoint of F16");
     let (name, why) = said(Config {
         num_hidden_layers: 5,
         ..small_llama()
     });
-    assert_eq!(name, "model.layers.4.mlp.gate_proj.weight");
+    assert_eq!(name, "model.layers.4.input_layernorm.weight");
     assert!(why.starts_with("not in the checkpoint"), "{why}");
     let (name, why) = said(Config {
         vocab_size: 384,
