@@ -186,7 +186,7 @@ __device__ __forceinline__ void eager_gemm(const EagerParams& p) {
           const uint32_t shard = tile.shard;
           load_tile<Tile>({p.a[staging][shard], p.last_a[staging][shard], p.rows[shard]}, p.b, tile, p.steps,
                           pipeline, at);
-        });
+        }, p.epilogue.may_halve<Tile>());
       },
       [&](uint32_t warp) {
         const uint32_t lane = threadIdx.x % 32;
@@ -224,7 +224,7 @@ __device__ __forceinline__ void eager_gemm(const EagerParams& p) {
               arrive(&ring.here);
             }
             ++waits;
-          });
+          }, p.epilogue.may_halve<Tile>());
         }
         // In the last block: ends the call.
         if (warp == 3) {

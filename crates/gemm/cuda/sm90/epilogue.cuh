@@ -19,6 +19,12 @@ struct Epilogue {
   // Not 0: columns alternate between eight of a gate and eight of up, and C has silu(gate) · up.
   uint32_t swiglu;
 
+  // Whether tiles may be taken in halves: two boxes of columns make one of SwiGLU.
+  template <class Tile>
+  __device__ __forceinline__ bool may_halve() const {
+    return !swiglu || Tile::kN >= 4 * kBox;
+  }
+
   // A warpgroup: adds the bias of 64 columns, from `column` on, to the accumulators of these.
   template <typename T>
   __device__ __forceinline__ void add_bias(uint32_t column, float (&box)[kBox / 2]) const {
@@ -104,16 +110,16 @@ __device__ __forceinline__ void swiglu_boxes(float (&first)[kBox / 2], const flo
   }
 }
 
-// A warpgroup: finishes the accumulators of a tile, rounds and stores them. `leader` is true in the one
-// thread that stores.
-template <class Tile, bool kSwiGlu = false>
+// A warpgroup: finishes the accumulators of `kColumns` columns of a tile, rounds and stores them. `leader` is
+// true in the one thread that stores.
+template <class Tile, bool kSwiGlu, uint32_t kColumns>
 __device__ __forceinline__ void store_tile(const TensorMap* c, const Scales& scales,
                                            const Epilogue& epilogue, Memory<Tile>& memory, TileCoord tile,
                                            uint32_t consumer, bool leader,
-                                           Accumulators<Tile>& accumulators) {
+                                           Boxes<kColumns>& accumulators) {
   // Boxes of accumulators of a box of C.
   constexpr uint32_t kOf = kSwiGlu ? 2 : 1;
-  constexpr uint32_t kBoxes = Tile::kBoxesC / kOf;
+  constexpr uint32_t kBoxes = kColumns / kBox / kOf;
   // Each tile begins with the first buffer.
   constexpr uint32_t kBuffers = kBoxes % Tile::kBuffersC == 0 ? Tile::kBuffersC : 1;
 #pragma unroll

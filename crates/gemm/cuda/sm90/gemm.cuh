@@ -86,8 +86,8 @@ __device__ __forceinline__ void multiply_partial(const Pipeline<Tile>& pipeline,
   }
 }
 
-// A consumer of a kernel that stores its tiles itself. `c(tile)` is the map of the matrix that a tile is
-// stored to; `scales(tile)` are those of its rows and columns, if its elements have some.
+// A consumer of a kernel that stores its tiles itself, in halves too. `c(tile)` is the map of the matrix that
+// a tile is stored to; `scales(tile)` are those of its rows and columns, if its elements have some.
 template <class Tile, class Schedule, class MapOf, class ScalesOf>
 __device__ __forceinline__ void multiply_and_store(const Schedule& schedule, const Pipeline<Tile>& pipeline,
                                                    uint32_t steps, const Epilogue& epilogue,
@@ -95,17 +95,26 @@ __device__ __forceinline__ void multiply_and_store(const Schedule& schedule, con
   const bool leader = threadIdx.x % kWarpgroup == 0;
   typename Pipeline<Tile>::Cursor at;
   Accumulators<Tile> accumulators;
-  schedule.template for_each_tile<Tile>([&](TileCoord tile) {
-    multiply_tile<Tile>(pipeline, at, steps, scales(tile), tile, consumer, accumulators);
+  const auto multiply_and_store = [&](TileCoord tile, auto columns) {
+    constexpr uint32_t kColumns = decltype(columns)::value;
+    auto& boxes = reinterpret_cast<Boxes<kColumns>&>(accumulators);
+    multiply_tile<Tile, kColumns>(pipeline, at, steps, scales(tile), tile, consumer, boxes);
     const auto store = [&](auto swiglu) {
-      store_tile<Tile, decltype(swiglu)::value>(&c(tile), scales(tile), epilogue, pipeline.memory, tile,
-                                                consumer, leader, accumulators);
+      store_tile<Tile, decltype(swiglu)::value, kColumns>(&c(tile), scales(tile), epilogue, pipeline.memory,
+                                                          tile, consumer, leader, boxes);
     };
-    if constexpr (Tile::kBoxesC >= 2) {
+    if constexpr (kColumns >= 2 * kBox) {
       if (epilogue.swiglu) return store(std::true_type{});
     }
     store(std::false_type{});
-  });
+  };
+  const auto visit = [&](TileCoord tile) {
+    if constexpr (Tile::kHasHalves) {
+      if (tile.is_half) return multiply_and_store(tile, std::integral_constant<uint32_t, Tile::kN / 2>{});
+    }
+    multiply_and_store(tile, std::integral_constant<uint32_t, Tile::kN>{});
+  };
+  schedule.template for_each_tile<Tile>(visit, epilogue.may_halve<Tile>());
   if (leader) bulk_wait<0>();
 }
 

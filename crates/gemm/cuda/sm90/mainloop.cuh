@@ -40,20 +40,22 @@ struct NoWait {
   __device__ __forceinline__ void operator()(uint32_t) const {}
 };
 
-// One thread: this block's loads for the tile at `row` and `column`, a stage for each step of K. Boxes of A
-// have `rows` rows.
-template <class Tile, class BeforeStep = NoWait>
+// One thread: this block's loads for the tile at `row` and `column`, or for half of its columns, a stage for
+// each step of K. Boxes of A have `rows` rows. Half a tile's B is not multicast: each block loads its own.
+template <class Tile, bool kHalf = false, class BeforeStep = NoWait>
 __device__ __forceinline__ void load_steps(const TensorMap* map_a, const TensorMap* map_b, uint32_t rows,
                                            uint32_t row, uint32_t column, uint32_t steps,
                                            const Pipeline<Tile>& pipeline,
                                            typename Pipeline<Tile>::Cursor& at,
                                            BeforeStep&& before_step = {}) {
-  constexpr bool kBothA = Tile::kMulticast == Multicast::kA, kBothB = Tile::kMulticast == Multicast::kB;
+  constexpr bool kBothA = Tile::kMulticast == Multicast::kA;
+  constexpr bool kBothB = Tile::kMulticast == Multicast::kB && !kHalf;
+  constexpr uint32_t kRowsB = kHalf ? Tile::kN / 2 : Tile::kRowsB;
   const uint32_t rank = Tile::kCluster == 1 ? 0 : cluster_rank();
-  const uint32_t bytes = rows * Tile::kClusterN * kSwizzledRow + Tile::kBytesB;
+  const uint32_t bytes = rows * Tile::kClusterN * kSwizzledRow + Tile::kBytesB / (kHalf ? 2 : 1);
   // This block's part of the multicast operand.
   const uint32_t first_a = kBothA ? rank * rows : 0;
-  const uint32_t first_b = kBothB ? rank * Tile::kRowsB : 0;
+  const uint32_t first_b = kBothB ? rank * kRowsB : 0;
   for (uint32_t step = 0; step < steps; ++step, at.advance()) {
     before_step(step);
     uint64_t* full = pipeline.acquire(at, bytes);
@@ -61,13 +63,14 @@ __device__ __forceinline__ void load_steps(const TensorMap* map_a, const TensorM
     char* b = pipeline.memory.stages[at.stage].b + first_b * kSwizzledRow;
     const uint32_t k = step * Tile::kK;
     if (rows != 0) load<kBothA>(a, map_a, k, row + first_a, full);
-    if constexpr (Tile::kMajorB == Major::kK) {
-      load<kBothB>(b, map_b, k, column + first_b, full);
-    } else {
-      // Boxes of 64 columns, each as large as 64 K-major rows.
+    // An MN-major box is as large as 64 K-major rows.
 #pragma unroll
-      for (uint32_t box = 0; box < Tile::kRowsB; box += kBox) {
-        load<kBothB>(b + box * kSwizzledRow, map_b, column + first_b + box, k, full);
+    for (uint32_t box = 0; box < kRowsB; box += Tile::kBoxB) {
+      const uint32_t at_column = column + first_b + box;
+      if constexpr (Tile::kMajorB == Major::kK) {
+        load<kBothB>(b + box * kSwizzledRow, map_b, k, at_column, full);
+      } else {
+        load<kBothB>(b + box * kSwizzledRow, map_b, at_column, k, full);
       }
     }
   }
@@ -80,20 +83,31 @@ __device__ __forceinline__ void load_tile(const OperandA& a, const TensorMap& b,
                                           typename Pipeline<Tile>::Cursor& at,
                                           BeforeStep&& before_step = {}) {
   const uint32_t left = a.rows > tile.row ? a.rows - tile.row : 0;
-  load_steps<Tile>(left < Tile::kM ? &a.last : &a.whole, &b, rows_of_box<Tile>(left), tile.row, tile.column,
-                   steps, pipeline, at, before_step);
+  const TensorMap* map_a = left < Tile::kM ? &a.last : &a.whole;
+  const uint32_t rows = rows_of_box<Tile>(left);
+  if constexpr (Tile::kHasHalves) {
+    if (tile.is_half) {
+      load_steps<Tile, true>(map_a, &b, rows, tile.row, tile.column, steps, pipeline, at, before_step);
+      return;
+    }
+  }
+  load_steps<Tile>(map_a, &b, rows, tile.row, tile.column, steps, pipeline, at, before_step);
 }
 
-// A thread's accumulators of a tile, by boxes of 64 columns.
-template <class Tile>
-using Accumulators = float[Tile::kBoxesC][kBox / 2];
+// A thread's accumulators of so many columns, by boxes of 64.
+template <uint32_t kColumns>
+using Boxes = float[kColumns / kBox][kBox / 2];
 
-// A warpgroup: multiplies 64 rows of a tile, from row 64 `consumer` on.
+// Those of a tile.
 template <class Tile>
+using Accumulators = Boxes<Tile::kN>;
+
+// A warpgroup: multiplies 64 rows of a tile, from row 64 `consumer` on, by its first `kColumns` columns.
+template <class Tile, uint32_t kColumns>
 __device__ __forceinline__ void multiply(const Pipeline<Tile>& pipeline, typename Pipeline<Tile>::Cursor& at,
-                                         uint32_t steps, uint32_t consumer, Accumulators<Tile>& boxes) {
+                                         uint32_t steps, uint32_t consumer, Boxes<kColumns>& boxes) {
   constexpr uint32_t kRowsA = 64 * kSwizzledRow;
-  auto& accumulators = reinterpret_cast<float (&)[Tile::kN / 2]>(boxes);
+  auto& accumulators = reinterpret_cast<float (&)[kColumns / 2]>(boxes);
   uint32_t previous = 0;
   for (uint32_t step = 0; step < steps; ++step, at.advance()) {
     pipeline.wait_full(at);
@@ -128,21 +142,21 @@ __device__ __forceinline__ void multiply(const Pipeline<Tile>& pipeline, typenam
 //
 // No instructions run from one iteration to the next: ptxas runs such one after the other if their registers
 // are read in between.
-template <class Tile>
+template <class Tile, uint32_t kColumns>
 __device__ __forceinline__ void multiply_promoting(const Pipeline<Tile>& pipeline,
                                                    typename Pipeline<Tile>::Cursor& at, uint32_t steps,
                                                    const Scales& scales, TileCoord tile, uint32_t consumer,
-                                                   Accumulators<Tile>& boxes) {
+                                                   Boxes<kColumns>& boxes) {
   constexpr uint32_t kRowsA = 64 * kSwizzledRow;
-  constexpr uint32_t kColumns = Tile::kN < kScaleBlock ? Tile::kN : kScaleBlock;
-  constexpr uint32_t kParts = Tile::kN / kColumns;
+  constexpr uint32_t kPart = kColumns < kScaleBlock ? kColumns : kScaleBlock;
+  constexpr uint32_t kParts = kColumns / kPart;
   constexpr uint32_t kTogether = kParts == 1 ? 2 : 1;
-  constexpr uint32_t kSums = kColumns / 2;
+  constexpr uint32_t kSums = kPart / 2;
   auto& accumulators = reinterpret_cast<float (&)[kParts][kSums]>(boxes);
 #pragma unroll
   for (uint32_t i = 0; i < kParts * kSums; ++i) accumulators[i / kSums][i % kSums] = 0;
   using Loaded =
-      std::conditional_t<Tile::kScaling == Scaling::kBlock, BlockScales<Tile>, NoScales<kTogether>>;
+      std::conditional_t<Tile::kScaling == Scaling::kBlock, BlockScales<kColumns>, NoScales<kTogether>>;
   Loaded loaded{scales, tile, consumer, steps};
 
   // Gives the instructions for a part of the columns of the step in `stage`.
@@ -150,7 +164,7 @@ __device__ __forceinline__ void multiply_promoting(const Pipeline<Tile>& pipelin
     const uint32_t address_a = shared_address(pipeline.memory.stages[stage].a) + consumer * kRowsA;
     const uint32_t address_b = shared_address(pipeline.memory.stages[stage].b);
     const uint64_t a = wgmma_descriptor<Major::kK>(address_a, 0);
-    const uint64_t b = wgmma_descriptor<Major::kK>(address_b + part * kColumns * kSwizzledRow, 0);
+    const uint64_t b = wgmma_descriptor<Major::kK>(address_b + part * kPart * kSwizzledRow, 0);
     fence_accumulators(sums);
     wgmma_fence();
 #pragma unroll
@@ -213,15 +227,15 @@ __device__ __forceinline__ void multiply_promoting(const Pipeline<Tile>& pipelin
 }
 
 // A warpgroup: one of the two, by the tile's elements. Outer scales are left to the epilogue.
-template <class Tile>
+template <class Tile, uint32_t kColumns = Tile::kN>
 __device__ __forceinline__ void multiply_tile(const Pipeline<Tile>& pipeline,
                                               typename Pipeline<Tile>::Cursor& at, uint32_t steps,
                                               const Scales& scales, TileCoord tile, uint32_t consumer,
-                                              Accumulators<Tile>& accumulators) {
+                                              Boxes<kColumns>& accumulators) {
   if constexpr (Tile::kScaling == Scaling::kNone) {
-    multiply<Tile>(pipeline, at, steps, consumer, accumulators);
+    multiply<Tile, kColumns>(pipeline, at, steps, consumer, accumulators);
   } else {
-    multiply_promoting<Tile>(pipeline, at, steps, scales, tile, consumer, accumulators);
+    multiply_promoting<Tile, kColumns>(pipeline, at, steps, scales, tile, consumer, accumulators);
   }
 }
 

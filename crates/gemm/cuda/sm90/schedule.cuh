@@ -5,11 +5,13 @@
 
 namespace warpweave {
 
-// A tile of C by its first row and column, in the shard `shard` where rows are sharded.
+// A tile of C by its first row and column, in the shard `shard` where rows are sharded. It has the columns of
+// a tile, or half as many.
 struct TileCoord {
   uint32_t row;
   uint32_t column;
   uint32_t shard;
+  bool is_half;
 };
 
 // A tile of a cluster, in tiles of a cluster.
@@ -24,7 +26,31 @@ __device__ __forceinline__ TileCoord tile_coord(ClusterTile tile, uint32_t shard
   const uint32_t rank = Tile::kCluster == 1 ? 0 : cluster_rank();
   const uint32_t row = tile.row * Tile::kClusterM + (Tile::kMulticast == Multicast::kB ? rank : 0);
   const uint32_t column = tile.column * Tile::kClusterN + (Tile::kMulticast == Multicast::kA ? rank : 0);
-  return {row * Tile::kM, column * Tile::kN, shard};
+  return {row * Tile::kM, column * Tile::kN, shard, false};
+}
+
+// A cluster's tiles of a schedule of so many: `visit(index, half)`, where `half` is 0 or 1 for one half of the
+// columns, and 2 for all of them. The last wave leaves clusters without a tile. If these are half of all or
+// more, and tiles may be halved, its tiles are taken in halves, so that it takes half as long.
+// `sm90/config.rs` counts waves alike.
+template <class Tile, class Visit>
+__device__ __forceinline__ void for_each_index(uint32_t tiles, bool may_halve, Visit&& visit) {
+  const uint32_t clusters = gridDim.x / Tile::kCluster, cluster = blockIdx.x / Tile::kCluster;
+  uint32_t whole = tiles;
+  if constexpr (Tile::kHasHalves) {
+    if (may_halve && 2 * (tiles % clusters) <= clusters) whole -= tiles % clusters;
+  }
+  for (uint32_t index = cluster; index < whole; index += clusters) visit(index, 2u);
+  if constexpr (Tile::kHasHalves) {
+    if (cluster < 2 * (tiles - whole)) visit(whole + cluster / 2, cluster % 2);
+  }
+}
+
+// One half of a tile, or all of it.
+template <class Tile>
+__device__ __forceinline__ TileCoord half_of(TileCoord tile, uint32_t half) {
+  if (Tile::kHasHalves && half < 2) tile.column += half * (Tile::kN / 2), tile.is_half = true;
+  return tile;
 }
 
 // The schedule of one matrix: groups of `swizzle` rows of tiles, each taken column after column. The part of
@@ -45,11 +71,10 @@ struct Raster {
   }
 
   template <class Tile, class Visit>
-  __device__ __forceinline__ void for_each_tile(Visit&& visit) const {
-    const uint32_t tiles = count();
-    for (uint32_t index = blockIdx.x / Tile::kCluster; index < tiles; index += gridDim.x / Tile::kCluster) {
-      visit(tile_coord<Tile>(at(index)));
-    }
+  __device__ __forceinline__ void for_each_tile(Visit&& visit, bool may_halve = false) const {
+    for_each_index<Tile>(count(), may_halve, [&](uint32_t index, uint32_t half) {
+      visit(half_of<Tile>(tile_coord<Tile>(at(index)), half));
+    });
   }
 };
 static_assert(Raster{5, 3, 2}.at(3).row == 1 && Raster{5, 3, 2}.at(3).column == 1, "down the group first");
@@ -76,15 +101,16 @@ struct TileSchedule {
   uint32_t columns;
 
   template <class Tile, class Visit>
-  __device__ __forceinline__ void for_each_tile(Visit&& visit) const {
+  __device__ __forceinline__ void for_each_tile(Visit&& visit, bool may_halve = false) const {
     const SwizzleGroup* next = groups;
-    for (uint32_t index = blockIdx.x / Tile::kCluster; index < tiles; index += gridDim.x / Tile::kCluster) {
+    for_each_index<Tile>(tiles, may_halve, [&](uint32_t index, uint32_t half) {
       // Indices only grow: the group is this one or a later one.
       uint4 group = __ldg(reinterpret_cast<const uint4*>(next));
       while (index >= group.x) group = __ldg(reinterpret_cast<const uint4*>(++next));
       const uint32_t within = index - (group.x - group.z * columns);
-      visit(tile_coord<Tile>({group.y + within % group.z, within / group.z}, group.w));
-    }
+      const ClusterTile tile{group.y + within % group.z, within / group.z};
+      visit(half_of<Tile>(tile_coord<Tile>(tile, group.w), half));
+    });
   }
 };
 

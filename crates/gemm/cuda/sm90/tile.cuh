@@ -67,11 +67,15 @@ struct Tile {
   static constexpr uint32_t kStageBytes = kBytesA + kBytesB;
   static constexpr uint32_t kStages = 4 * (kSwizzledRow * (128 + 256)) / kStageBytes;
 
-  // Rows of a box of A, except in the last tile, and of a K-major box of B: what one block loads.
+  // Rows of a box of A, except in the last tile, and rows or columns of B: what one block loads.
   static constexpr uint32_t kRowsA = kM / kClusterN;
   static constexpr uint32_t kRowsB = kN / kClusterM;
   static_assert(kRowsA <= 256 && kRowsB <= 256, "the longest side of a box");
   static_assert(kRowsB % kBox == 0, "whole MN-major boxes");
+  // Whether a tile can be taken in halves of its columns (`schedule.cuh`).
+  static constexpr bool kHasHalves = kN >= 2 * kBox;
+  // Rows of a K-major box of B, and columns of an MN-major one.
+  static constexpr uint32_t kBoxB = kMajorB == Major::kMN ? kBox : kHasHalves ? kN / 2 : kN;
 
   // An MN-major box of B: 64 columns in each of 64 steps of K.
   static constexpr uint32_t kBoxBytes = kBox * kSwizzledRow;

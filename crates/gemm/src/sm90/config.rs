@@ -134,6 +134,37 @@ pub fn serves_few_rows(problem: &GemmProblem) -> bool {
     is_plain && problem.b_layout == Layout::Transposed && problem.m <= MOST_FEW_ROWS
 }
 
+/// Whether tiles can be taken in halves of their columns: `kHasHalves` in `tile.cuh`.
+pub(super) fn has_halves(shape: &Config) -> bool {
+    shape.tile[1] as usize >= 2 * STEP
+}
+
+/// Of so many tiles those of the last wave that are taken in halves, by so many clusters or one for each tile:
+/// `for_each_index` in `schedule.cuh`, and `may_halve` in `epilogue.cuh`.
+pub(super) fn halved(shape: &Config, problem: &GemmProblem, tiles: u64, clusters: u64) -> u64 {
+    let may_halve = has_halves(shape)
+        && (problem.activation == Activation::None || shape.tile[1] as usize >= 4 * STEP);
+    let clusters = clusters.min(tiles).max(1);
+    let last = tiles % clusters;
+    if may_halve && 2 * last <= clusters {
+        last
+    } else {
+        0
+    }
+}
+
+/// Predicted time of a launch, in seconds.
+fn seconds(shape: &Config, problem: &GemmProblem, sms: u32) -> f64 {
+    let (multiply, store) = cutlass::tile_seconds(shape, problem);
+    let blocks = u64::from(blocks(shape));
+    let [tiles, slots] = [cutlass::tiles(shape, problem), cutlass::slots(shape, sms)];
+    let halves = match halved(shape, problem, tiles / blocks, slots / blocks) {
+        0 => 0.0,
+        _ => 0.5,
+    };
+    cutlass::seconds(shape, problem, sms) - halves * (multiply + store)
+}
+
 /// Whether the kernels of a shape compute `problem`: with SwiGLU two boxes of accumulators give one of C.
 fn computes(shape: &Config, problem: &GemmProblem) -> bool {
     problem.activation == Activation::None || shape.tile[1] as usize >= 2 * STEP
@@ -150,7 +181,7 @@ pub fn select(problem: &GemmProblem, sms: u32) -> Option<Tiling> {
 
 /// The same of [`CONFIGS`].
 pub(super) fn select_tile(problem: &GemmProblem, sms: u32) -> Option<Tiling> {
-    let seconds = |shape: &Config| cutlass::seconds(shape, problem, sms);
+    let seconds = |shape: &Config| seconds(shape, problem, sms);
     let (config, shape) = CONFIGS
         .iter()
         .enumerate()
@@ -419,6 +450,23 @@ mod tests {
             (Some(of(&problem)), CONFIGS[of(&gated)].tile[1]),
             (narrow, 128)
         );
+    }
+
+    #[test]
+    fn the_last_wave_is_halved_if_halves_are_one() {
+        let problem = GemmProblem::new(1024, 1024, 64, DType::Bf16);
+        let gated = problem.with_activation(Activation::SwiGlu);
+        let of = |name, problem, tiles| {
+            let shape = CONFIGS.iter().find(|config| config.name == name).unwrap();
+            halved(shape, problem, tiles, 66)
+        };
+        let counts = [66, 67, 99, 100, 131, 132, 30];
+        let wide = counts.map(|tiles| of("128x256_share_b", &problem, tiles));
+        assert_eq!(wide, [0, 1, 33, 0, 0, 0, 0]);
+        assert_eq!(counts.map(|tiles| of("128x256_alone", &gated, tiles)), wide);
+        assert_eq!(of("128x128_alone", &problem, 67), 1);
+        assert_eq!(of("128x128_alone", &gated, 67), 0);
+        assert_eq!(of("128x64_alone", &problem, 67), 0);
     }
 
     #[test]

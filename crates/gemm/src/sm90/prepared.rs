@@ -3,7 +3,7 @@
 use warpweave_symm_mem::cuda::{CudaStream, Function, Image, LaunchConfig};
 use warpweave_symm_mem::{Backend, Cuda, DevicePtr};
 
-use super::config::{self, CONFIGS, Family, PLAIN, STEP, THREADS};
+use super::config::{self, CONFIGS, Family, PLAIN, STEP, THREADS, has_halves};
 use super::tensor_map::{BOX_COLUMNS, Matrix, NoMap, TensorMap};
 use super::{Raster, check_device, check_problem};
 use crate::Tiling;
@@ -250,8 +250,19 @@ pub(super) fn maps_of_a(matrix: Matrix, config: &Config) -> Result<[TensorMap; 2
     Ok([map(whole)?, map(matrix.rows % tile)?])
 }
 
-/// A, B and C, without their addresses, and of B and C the rows of their boxes: `kRowsB` and what `tile.cuh`
-/// says of MN-major boxes and boxes of C.
+/// Rows of a K-major box of B: `kBoxB` in `tile.cuh`. That of half a tile, if it has halves; blocks along M,
+/// which share B, load that much each.
+fn rows_of_box_b(config: &Config) -> u32 {
+    let tile_n = config.tile[1];
+    if has_halves(config) {
+        tile_n / 2
+    } else {
+        tile_n
+    }
+}
+
+/// A, B and C, without their addresses, and of B and C the rows of their boxes: what `tile.cuh` says of
+/// K-major and MN-major boxes and of boxes of C.
 pub(super) fn boxes(problem: &GemmProblem, config: &Config) -> (Matrix, [(Matrix, u32); 2]) {
     let matrix = |(rows, columns), ld| Matrix {
         address: DevicePtr::NULL,
@@ -261,11 +272,9 @@ pub(super) fn boxes(problem: &GemmProblem, config: &Config) -> (Matrix, [(Matrix
         ld,
     };
     let GemmProblem { m, n, k, .. } = *problem;
-    let (tile_n, along_m) = (config.tile[1], config.cluster[0]);
-    // The blocks along N share A, those along M share B: each loads its part of the rows.
     let box_b = match problem.b_layout {
         Layout::RowMajor => STEP as u32,
-        Layout::Transposed => tile_n / along_m,
+        Layout::Transposed => rows_of_box_b(config),
     };
     let b = matrix(problem.b_layout.stored(k, n), problem.ldb);
     let c = Matrix {
@@ -299,12 +308,15 @@ mod tests {
                 let [tile_m, tile_n, _] = config.tile;
                 let [along_m, along_n] = config.cluster;
                 let (_, [(_, b), (_, c)]) = boxes(&problem, &config);
+                let columns = match layout {
+                    Layout::RowMajor => BOX_COLUMNS,
+                    Layout::Transposed => b,
+                };
+                let loads_b = tile_n / along_m / columns;
+                // Half a tile has half of the boxes, each block its own.
+                assert!(!has_halves(&config) || (tile_n / 2).is_multiple_of(columns));
                 let rows = [rows_of_box(&config, tile_m as usize), b, c];
                 let [a, b, c] = rows.map(|rows| rows * BOX_COLUMNS * 2);
-                let loads_b = match layout {
-                    Layout::RowMajor => tile_n / along_m / BOX_COLUMNS,
-                    Layout::Transposed => 1,
-                };
                 let stage = a * along_n + b * loads_b * along_m;
                 assert_eq!(stage, (tile_m + tile_n) * STEP as u32 * 2, "{config:?}");
                 assert_eq!(c, 64 * 128, "64 rows of 128 bytes");
