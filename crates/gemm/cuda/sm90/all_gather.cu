@@ -261,12 +261,12 @@ __device__ __forceinline__ void all_gather_gemm(const AllGatherParams& p) {
       [&] {
         typename Pipeline<Tile>::Cursor at;
         RowWaits<Tile> waits(p);
-        p.schedule.for_each_tile<Tile>([&](TileCoord tile) {
+        p.schedule.for_each_part<Tile>([&](TileCoord tile) {
           waits.begin_tile(tile);
           const uint32_t shard = tile.shard;
           load_tile<Tile>({p.a[shard], p.last_a[shard], p.rows[shard]}, p.b, tile, p.steps, pipeline, at,
                           [&](uint32_t step) { waits.before_step(step); });
-        }, p.epilogue.may_halve<Tile>());
+        });
       },
       [&](uint32_t warp) {
         // A lane for each peer.

@@ -177,7 +177,7 @@ __device__ __forceinline__ void eager_gemm(const EagerParams& p) {
         typename Pipeline<Tile>::Cursor at;
         ChunkNeed need;
         uint32_t waits = 0;
-        p.schedule.for_each_tile<Tile>([&](TileCoord tile) {
+        p.schedule.for_each_part<Tile>([&](TileCoord tile) {
           if (needs_new(need, tile)) {
             wait_phase(&ring.here, waits++ % 2);
             arrive(&ring.noticed);
@@ -186,7 +186,7 @@ __device__ __forceinline__ void eager_gemm(const EagerParams& p) {
           const uint32_t shard = tile.shard;
           load_tile<Tile>({p.a[staging][shard], p.last_a[staging][shard], p.rows[shard]}, p.b, tile, p.steps,
                           pipeline, at);
-        }, p.epilogue.may_halve<Tile>());
+        });
       },
       [&](uint32_t warp) {
         const uint32_t lane = threadIdx.x % 32;
@@ -211,7 +211,7 @@ __device__ __forceinline__ void eager_gemm(const EagerParams& p) {
         if (warp == 2) {
           ChunkNeed need;
           uint32_t waits = 0;
-          p.schedule.for_each_tile<Tile>([&](TileCoord tile) {
+          p.schedule.for_each_part<Tile>([&](TileCoord tile) {
             if (!needs_new(need, tile)) return;
             for (uint32_t chunk = need.first + lane; chunk <= need.last; chunk += 32) {
               wait_epoch(pad, p.slot + chunk, need.shard, call);
@@ -224,7 +224,7 @@ __device__ __forceinline__ void eager_gemm(const EagerParams& p) {
               arrive(&ring.here);
             }
             ++waits;
-          }, p.epilogue.may_halve<Tile>());
+          });
         }
         // In the last block: ends the call.
         if (warp == 3) {

@@ -19,12 +19,6 @@ struct Epilogue {
   // Not 0: columns alternate between eight of a gate and eight of up, and C has silu(gate) · up.
   uint32_t swiglu;
 
-  // Whether tiles may be taken in halves: two boxes of columns make one of SwiGLU.
-  template <class Tile>
-  __device__ __forceinline__ bool may_halve() const {
-    return !swiglu || Tile::kN >= 4 * kBox;
-  }
-
   // A warpgroup: adds the bias of 64 columns, from `column` on, to the accumulators of these.
   template <typename T>
   __device__ __forceinline__ void add_bias(uint32_t column, float (&box)[kBox / 2]) const {

@@ -108,13 +108,12 @@ __device__ __forceinline__ void multiply_and_store(const Schedule& schedule, con
     }
     store(std::false_type{});
   };
-  const auto visit = [&](TileCoord tile) {
+  schedule.template for_each_part<Tile>([&](TileCoord tile) {
     if constexpr (Tile::kHasHalves) {
       if (tile.is_half) return multiply_and_store(tile, std::integral_constant<uint32_t, Tile::kN / 2>{});
     }
     multiply_and_store(tile, std::integral_constant<uint32_t, Tile::kN>{});
-  };
-  schedule.template for_each_tile<Tile>(visit, epilogue.may_halve<Tile>());
+  });
   if (leader) bulk_wait<0>();
 }
 

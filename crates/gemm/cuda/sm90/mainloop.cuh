@@ -142,21 +142,21 @@ __device__ __forceinline__ void multiply(const Pipeline<Tile>& pipeline, typenam
 //
 // No instructions run from one iteration to the next: ptxas runs such one after the other if their registers
 // are read in between.
-template <class Tile, uint32_t kColumns>
+template <class Tile>
 __device__ __forceinline__ void multiply_promoting(const Pipeline<Tile>& pipeline,
                                                    typename Pipeline<Tile>::Cursor& at, uint32_t steps,
                                                    const Scales& scales, TileCoord tile, uint32_t consumer,
-                                                   Boxes<kColumns>& boxes) {
+                                                   Accumulators<Tile>& boxes) {
   constexpr uint32_t kRowsA = 64 * kSwizzledRow;
-  constexpr uint32_t kPart = kColumns < kScaleBlock ? kColumns : kScaleBlock;
-  constexpr uint32_t kParts = kColumns / kPart;
+  constexpr uint32_t kColumns = Tile::kN < kScaleBlock ? Tile::kN : kScaleBlock;
+  constexpr uint32_t kParts = Tile::kN / kColumns;
   constexpr uint32_t kTogether = kParts == 1 ? 2 : 1;
-  constexpr uint32_t kSums = kPart / 2;
+  constexpr uint32_t kSums = kColumns / 2;
   auto& accumulators = reinterpret_cast<float (&)[kParts][kSums]>(boxes);
 #pragma unroll
   for (uint32_t i = 0; i < kParts * kSums; ++i) accumulators[i / kSums][i % kSums] = 0;
   using Loaded =
-      std::conditional_t<Tile::kScaling == Scaling::kBlock, BlockScales<kColumns>, NoScales<kTogether>>;
+      std::conditional_t<Tile::kScaling == Scaling::kBlock, BlockScales<Tile>, NoScales<kTogether>>;
   Loaded loaded{scales, tile, consumer, steps};
 
   // Gives the instructions for a part of the columns of the step in `stage`.
@@ -164,7 +164,7 @@ __device__ __forceinline__ void multiply_promoting(const Pipeline<Tile>& pipelin
     const uint32_t address_a = shared_address(pipeline.memory.stages[stage].a) + consumer * kRowsA;
     const uint32_t address_b = shared_address(pipeline.memory.stages[stage].b);
     const uint64_t a = wgmma_descriptor<Major::kK>(address_a, 0);
-    const uint64_t b = wgmma_descriptor<Major::kK>(address_b + part * kPart * kSwizzledRow, 0);
+    const uint64_t b = wgmma_descriptor<Major::kK>(address_b + part * kColumns * kSwizzledRow, 0);
     fence_accumulators(sums);
     wgmma_fence();
 #pragma unroll
@@ -226,7 +226,8 @@ __device__ __forceinline__ void multiply_promoting(const Pipeline<Tile>& pipelin
   }
 }
 
-// A warpgroup: one of the two, by the tile's elements. Outer scales are left to the epilogue.
+// A warpgroup: one of the two, by the tile's elements, for its first `kColumns` columns. Outer scales are left
+// to the epilogue.
 template <class Tile, uint32_t kColumns = Tile::kN>
 __device__ __forceinline__ void multiply_tile(const Pipeline<Tile>& pipeline,
                                               typename Pipeline<Tile>::Cursor& at, uint32_t steps,
@@ -235,7 +236,7 @@ __device__ __forceinline__ void multiply_tile(const Pipeline<Tile>& pipeline,
   if constexpr (Tile::kScaling == Scaling::kNone) {
     multiply<Tile, kColumns>(pipeline, at, steps, consumer, accumulators);
   } else {
-    multiply_promoting<Tile, kColumns>(pipeline, at, steps, scales, tile, consumer, accumulators);
+    multiply_promoting<Tile>(pipeline, at, steps, scales, tile, consumer, accumulators);
   }
 }
 

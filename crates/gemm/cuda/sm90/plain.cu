@@ -34,9 +34,9 @@ __device__ __forceinline__ void plain_gemm(const PlainParams& p) {
       // Load warp.
       [&] {
         typename Pipeline<Tile>::Cursor at;
-        p.raster.for_each_tile<Tile>([&](TileCoord tile) {
+        p.raster.for_each_part<Tile>([&](TileCoord tile) {
           load_tile<Tile>({p.a, p.last_a, p.rows}, p.b, tile, p.steps, pipeline, at);
-        }, p.epilogue.may_halve<Tile>());
+        });
         admit_dependents();
       },
       // Auxiliary warps: nothing.

@@ -63,10 +63,10 @@ struct GatheredScales {
 static_assert(sizeof(GatheredScales) == 144, "as in Rust");
 
 // A consumer's scales of the steps of K that come next: of the two rows of A that this thread has sums of,
-// and of each 128 of `kColumns` columns of its tile. They are loaded `kAhead` steps before they are needed.
-template <uint32_t kColumns>
+// and of each 128 columns of its tile. They are loaded `kAhead` steps before they are needed.
+template <class Tile>
 class BlockScales {
-  static constexpr uint32_t kBlocks = (kColumns + kScaleBlock - 1) / kScaleBlock;
+  static constexpr uint32_t kBlocks = (Tile::kN + kScaleBlock - 1) / kScaleBlock;
 
  public:
   // A wide tile leaves few registers, and its steps take longer.

@@ -31,14 +31,13 @@ __device__ __forceinline__ TileCoord tile_coord(ClusterTile tile, uint32_t shard
 
 // A cluster's tiles of a schedule of so many: `visit(index, half)`, where `half` is 0 or 1 for one half of the
 // columns, and 2 for all of them. The last wave leaves clusters without a tile. If these are half of all or
-// more, and tiles may be halved, its tiles are taken in halves, so that it takes half as long.
-// `sm90/config.rs` counts waves alike.
+// more, its tiles are taken in halves, so that it takes half as long. `sm90/config.rs` counts waves alike.
 template <class Tile, class Visit>
-__device__ __forceinline__ void for_each_index(uint32_t tiles, bool may_halve, Visit&& visit) {
+__device__ __forceinline__ void for_each_index(uint32_t tiles, Visit&& visit) {
   const uint32_t clusters = gridDim.x / Tile::kCluster, cluster = blockIdx.x / Tile::kCluster;
   uint32_t whole = tiles;
   if constexpr (Tile::kHasHalves) {
-    if (may_halve && 2 * (tiles % clusters) <= clusters) whole -= tiles % clusters;
+    if (2 * (tiles % clusters) <= clusters) whole -= tiles % clusters;
   }
   for (uint32_t index = cluster; index < whole; index += clusters) visit(index, 2u);
   if constexpr (Tile::kHasHalves) {
@@ -70,9 +69,19 @@ struct Raster {
     return {first + within % height, within / height};
   }
 
+  // Whole tiles.
   template <class Tile, class Visit>
-  __device__ __forceinline__ void for_each_tile(Visit&& visit, bool may_halve = false) const {
-    for_each_index<Tile>(count(), may_halve, [&](uint32_t index, uint32_t half) {
+  __device__ __forceinline__ void for_each_tile(Visit&& visit) const {
+    const uint32_t tiles = count();
+    for (uint32_t index = blockIdx.x / Tile::kCluster; index < tiles; index += gridDim.x / Tile::kCluster) {
+      visit(tile_coord<Tile>(at(index)));
+    }
+  }
+
+  // Tiles, and halves of the last.
+  template <class Tile, class Visit>
+  __device__ __forceinline__ void for_each_part(Visit&& visit) const {
+    for_each_index<Tile>(count(), [&](uint32_t index, uint32_t half) {
       visit(half_of<Tile>(tile_coord<Tile>(at(index)), half));
     });
   }
@@ -100,10 +109,11 @@ struct TileSchedule {
   uint32_t tiles;
   uint32_t columns;
 
+  // Tiles, and halves of the last.
   template <class Tile, class Visit>
-  __device__ __forceinline__ void for_each_tile(Visit&& visit, bool may_halve = false) const {
+  __device__ __forceinline__ void for_each_part(Visit&& visit) const {
     const SwizzleGroup* next = groups;
-    for_each_index<Tile>(tiles, may_halve, [&](uint32_t index, uint32_t half) {
+    for_each_index<Tile>(tiles, [&](uint32_t index, uint32_t half) {
       // Indices only grow: the group is this one or a later one.
       uint4 group = __ldg(reinterpret_cast<const uint4*>(next));
       while (index >= group.x) group = __ldg(reinterpret_cast<const uint4*>(++next));

@@ -72,10 +72,11 @@ struct Tile {
   static constexpr uint32_t kRowsB = kN / kClusterM;
   static_assert(kRowsA <= 256 && kRowsB <= 256, "the longest side of a box");
   static_assert(kRowsB % kBox == 0, "whole MN-major boxes");
-  // Whether a tile can be taken in halves of its columns (`schedule.cuh`).
-  static constexpr bool kHasHalves = kN >= 2 * kBox;
+  // Whether a tile can be taken in halves of its columns (`schedule.cuh`). Halves of narrower tiles load as
+  // much of A for half of the multiplications, and L2 does not give that.
+  static constexpr bool kHasHalves = kN >= 4 * kBox && kScaling == Scaling::kNone;
   // Rows of a K-major box of B, and columns of an MN-major one.
-  static constexpr uint32_t kBoxB = kMajorB == Major::kMN ? kBox : kHasHalves ? kN / 2 : kN;
+  static constexpr uint32_t kBoxB = kMajorB == Major::kMN ? kBox : kHasHalves ? kN / 2 : kRowsB;
 
   // An MN-major box of B: 64 columns in each of 64 steps of K.
   static constexpr uint32_t kBoxBytes = kBox * kSwizzledRow;

@@ -135,18 +135,16 @@ pub fn serves_few_rows(problem: &GemmProblem) -> bool {
 }
 
 /// Whether tiles can be taken in halves of their columns: `kHasHalves` in `tile.cuh`.
-pub(super) fn has_halves(shape: &Config) -> bool {
-    shape.tile[1] as usize >= 2 * STEP
+pub(super) fn has_halves(shape: &Config, problem: &GemmProblem) -> bool {
+    shape.tile[1] as usize >= 4 * STEP && problem.scaling == Scaling::None
 }
 
 /// Of so many tiles those of the last wave that are taken in halves, by so many clusters or one for each tile:
-/// `for_each_index` in `schedule.cuh`, and `may_halve` in `epilogue.cuh`.
+/// `for_each_index` in `schedule.cuh`.
 pub(super) fn halved(shape: &Config, problem: &GemmProblem, tiles: u64, clusters: u64) -> u64 {
-    let may_halve = has_halves(shape)
-        && (problem.activation == Activation::None || shape.tile[1] as usize >= 4 * STEP);
     let clusters = clusters.min(tiles).max(1);
     let last = tiles % clusters;
-    if may_halve && 2 * last <= clusters {
+    if has_halves(shape, problem) && 2 * last <= clusters {
         last
     } else {
         0
@@ -455,7 +453,7 @@ mod tests {
     #[test]
     fn the_last_wave_is_halved_if_halves_are_one() {
         let problem = GemmProblem::new(1024, 1024, 64, DType::Bf16);
-        let gated = problem.with_activation(Activation::SwiGlu);
+        let narrow = GemmProblem::e4m3(1024, 1024, 64, Scaling::Row, DType::Bf16);
         let of = |name, problem, tiles| {
             let shape = CONFIGS.iter().find(|config| config.name == name).unwrap();
             halved(shape, problem, tiles, 66)
@@ -463,10 +461,8 @@ mod tests {
         let counts = [66, 67, 99, 100, 131, 132, 30];
         let wide = counts.map(|tiles| of("128x256_share_b", &problem, tiles));
         assert_eq!(wide, [0, 1, 33, 0, 0, 0, 0]);
-        assert_eq!(counts.map(|tiles| of("128x256_alone", &gated, tiles)), wide);
-        assert_eq!(of("128x128_alone", &problem, 67), 1);
-        assert_eq!(of("128x128_alone", &gated, 67), 0);
-        assert_eq!(of("128x64_alone", &problem, 67), 0);
+        assert_eq!(of("128x256_alone", &narrow, 67), 0);
+        assert_eq!(of("128x128_alone", &problem, 67), 0);
     }
 
     #[test]

@@ -250,14 +250,12 @@ pub(super) fn maps_of_a(matrix: Matrix, config: &Config) -> Result<[TensorMap; 2
     Ok([map(whole)?, map(matrix.rows % tile)?])
 }
 
-/// Rows of a K-major box of B: `kBoxB` in `tile.cuh`. That of half a tile, if it has halves; blocks along M,
-/// which share B, load that much each.
-fn rows_of_box_b(config: &Config) -> u32 {
-    let tile_n = config.tile[1];
-    if has_halves(config) {
-        tile_n / 2
-    } else {
-        tile_n
+/// Rows of a K-major box of B: `kBoxB` in `tile.cuh`. Blocks along M share B: each loads its part of the rows.
+fn rows_of_box_b(config: &Config, problem: &GemmProblem) -> u32 {
+    let (tile_n, along_m) = (config.tile[1], config.cluster[0]);
+    match has_halves(config, problem) {
+        true => tile_n / 2,
+        false => tile_n / along_m,
     }
 }
 
@@ -274,7 +272,7 @@ pub(super) fn boxes(problem: &GemmProblem, config: &Config) -> (Matrix, [(Matrix
     let GemmProblem { m, n, k, .. } = *problem;
     let box_b = match problem.b_layout {
         Layout::RowMajor => STEP as u32,
-        Layout::Transposed => rows_of_box_b(config),
+        Layout::Transposed => rows_of_box_b(config, problem),
     };
     let b = matrix(problem.b_layout.stored(k, n), problem.ldb);
     let c = Matrix {
@@ -314,7 +312,7 @@ mod tests {
                 };
                 let loads_b = tile_n / along_m / columns;
                 // Half a tile has half of the boxes, each block its own.
-                assert!(!has_halves(&config) || (tile_n / 2).is_multiple_of(columns));
+                assert!(!has_halves(&config, &problem) || (tile_n / 2).is_multiple_of(columns));
                 let rows = [rows_of_box(&config, tile_m as usize), b, c];
                 let [a, b, c] = rows.map(|rows| rows * BOX_COLUMNS * 2);
                 let stage = a * along_n + b * loads_b * along_m;

@@ -285,7 +285,11 @@ impl<B: Kernels> Rank<B> {
                     }
                 }
                 let chunk_rows = (family == Family::Pulled).then_some(chunk_rows);
-                let gemm = self.gather(problem, shards, chunk_rows, tiling);
+                let mut gemm = self.gather(problem, shards, chunk_rows, tiling);
+                // Few blocks have several waves of tiles, and take the last in halves.
+                let few = 2 + random.usize(..12) as u32;
+                let is_few = random.bool();
+                gemm.max_blocks = is_few.then_some(few).or(gemm.max_blocks);
                 let operands = self.gathers(&gemm, shard.map(|shard| self.on_all(shard)));
                 let prepared = self.backend.prepare_all_gather(&self.handle, &gemm);
                 let prepared = prepared.unwrap_or_else(|error| panic!("{what}: {error}"));
