@@ -212,13 +212,15 @@ impl Kernel for AllGatherMatmul {
 
     fn cost(&self, costs: &Costs<'_>, rest: &[Effect]) -> Option<Cost> {
         let own = costs.plan.rank;
-        match rest.first()? {
+        let (effect, later) = rest.split_first()?;
+        match effect {
             // Scales are few.
             Effect::Read(region) | Effect::Write(region) if self.is_row_scales(region.buffer) => {
                 Some(Cost::default())
             }
             Effect::Read(region) if region.rank != own => Some(self.first_chunk(costs, region)),
-            Effect::Write(region) if region.rank == own => {
+            Effect::Write(region) if region.rank != own => Some(costs.push(region, later, FELT)),
+            Effect::Write(region) => {
                 match costs.is_own(region, self.c) && !region.rows.is_empty() {
                     true => Some(self.gemm_cost(costs, region)),
                     // What is written to staging is not worth a figure.
@@ -516,9 +518,10 @@ impl AllGatherMatmul {
     }
 
     /// The GEMM on one rank's rows, which takes its part of the whole: no measurement shows that pulling
-    /// slows it. Rows of others, but what is pushed of each shard, end no earlier than a wave after the last
-    /// of them. Of those that are pulled, one chunk is there at the begin; the others share a link, and each
-    /// is counted before the next is loaded.
+    /// slows it. Rows of others, but what is pushed of each shard, end no earlier than the tiles of the last
+    /// chunks, which come from all peers at about the same time and take a wave or more. Of those that are
+    /// pulled, one chunk is there at the begin; the others share a link, and each is counted before the next
+    /// is loaded.
     fn gemm_cost(&self, costs: &Costs<'_>, result: &Region) -> Cost {
         let (own, world) = (costs.plan.rank, costs.plan.world);
         let KernelShape { m, k, dtype, .. } = self.shape;
@@ -545,7 +548,12 @@ impl AllGatherMatmul {
             }
         };
         let others = (world - 1) as f64 * time;
-        let latency = arrival.map_or(0.0, |arrival| (waves.wave_us + arrival - others).max(0.0));
+        let last_rows = match self.counts_calls() {
+            true => 0,
+            false => self.chunk_rows.min(rows) * (world - 1),
+        };
+        let last = (last_rows as f64 / m as f64 * waves.tiles).max(1.0) * waves.wave_us;
+        let latency = arrival.map_or(0.0, |arrival| (last + arrival - others).max(0.0));
         Cost {
             latency,
             ..costs.gemm(time, 1.0)

@@ -132,8 +132,8 @@ impl Kernel for OneShotMatmul {
             // This rank's partials in its own staging, and the reductions: a tile is reduced while the link
             // brings the next.
             Effect::Write(region) if region.rank == own => Some(Cost::default()),
-            // Tiles are stored while others are multiplied, which hides a part of the links' start. Fitted.
-            Effect::Write(region) => Some(costs.push(region, later, 0.5)),
+            // Tiles are stored while others are multiplied, which hides most of the links' start. Fitted.
+            Effect::Write(region) => Some(costs.push(region, later, 0.2)),
             _ => None,
         }
     }

@@ -231,10 +231,11 @@ impl Costs<'_> {
                     1 => link.pulls_gbs,
                     _ => link.pulls_streams_gbs,
                 };
-                let mut cost = self.transfer(src.rank, &[dst.rank], self.bytes(dst), rate);
+                let mut cost = self.moved_to(src.rank, &[dst.rank], self.bytes(dst), rate);
                 cost.latency += match self.follows_copy(op) {
                     true => t.next_copy_us,
-                    false => t.copy_us,
+                    false if src.rank == own => t.copy_us,
+                    false => t.copy_us + t.pull_us,
                 };
                 let peer = if src.rank == own { dst.rank } else { src.rank };
                 cost.engine = Some(peer);
@@ -245,7 +246,9 @@ impl Costs<'_> {
                 cost
             }
             OpKind::MulticastCopy { src, dst } => {
-                let mut cost = self.multicast(dst, src.rank, link.copy_engine_gbs);
+                let all: Vec<usize> = (0..self.plan.world).collect();
+                let bytes = self.bytes(&dst.on(src.rank));
+                let mut cost = self.moved_to(src.rank, &all, bytes, link.copy_engine_gbs);
                 cost.latency += t.copy_us;
                 cost.engine = Some(self.plan.rank);
                 cost
@@ -439,8 +442,8 @@ impl Costs<'_> {
         }
     }
 
-    /// What a transfer takes from GEMMs, by its share of the links: one half each for out of a GPU and into
-    /// it.
+    /// What a transfer by SMs takes from GEMMs, and GEMMs from it, by its share of the links: one half each
+    /// for out of a GPU and into it.
     fn add_power(&self, loads: &mut Loads) {
         let taken = (1.0 / self.machine.gemm.during_transfers - 1.0) / 2.0;
         let ends: Loads = loads
@@ -577,8 +580,15 @@ impl Costs<'_> {
         cost
     }
 
-    /// Bytes from one rank to others at once, at `rate` within a node.
+    /// Bytes from one rank to others at once, at `rate` within a node, by SMs.
     pub fn transfer(&self, from: usize, to: &[usize], bytes: f64, rate: f64) -> Cost {
+        let mut cost = self.moved_to(from, to, bytes, rate);
+        self.add_power(&mut cost.loads);
+        cost
+    }
+
+    /// The same by whoever, with what it takes of links and memory alone.
+    fn moved_to(&self, from: usize, to: &[usize], bytes: f64, rate: f64) -> Cost {
         let peers: Vec<usize> = to.iter().copied().filter(|&p| p != from).collect();
         if peers.is_empty() {
             return self.local(bytes);
@@ -610,7 +620,6 @@ impl Costs<'_> {
                 (Resource::LinkIn(p), link)
             }
         }));
-        self.add_power(&mut loads);
         Cost {
             latency: if crosses {
                 machine.network.latency_us

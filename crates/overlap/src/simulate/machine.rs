@@ -4,6 +4,7 @@ use super::collectives::Collectives;
 use super::cost::{LastWave, micros};
 use super::error::SimulateError;
 use crate::plan::output_of;
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use warpweave_comm::measured::{Figures, Measured};
 use warpweave_symm_mem::DType;
@@ -194,6 +195,9 @@ pub struct Latency {
     pub launch_us: f64,
     /// A copy by copy engine.
     pub copy_us: f64,
+    /// What one that reads from a peer takes more: what it asks for crosses the link twice.
+    #[serde(default)]
+    pub pull_us: f64,
     /// One between GPUs that follows another on its stream: it starts up while the other moves bytes.
     #[serde(default)]
     pub next_copy_us: f64,
@@ -210,9 +214,12 @@ pub struct Latency {
     /// What a signal or a wait that is an operation of a stream costs more while GEMMs run on its GPU.
     #[serde(alias = "beside_products_us")]
     pub during_gemm_us: f64,
-    /// And while their tiles fill it, so many waves of them.
+    /// Within so many µs of the launch of a GEMM that fills the GPU, such a kernel and it overtake each other.
     #[serde(default)]
-    pub during_gemm_waves: f64,
+    pub overtaken_us: f64,
+    /// In files of the release before. It is not used any more.
+    #[serde(default, skip_serializing)]
+    pub during_gemm_waves: IgnoredAny,
 }
 
 /// Links of a GPU to other nodes.
@@ -386,12 +393,13 @@ impl Machine {
             ("link.sm_start_us", l.sm_start_us),
             ("latency.launch_us", t.launch_us),
             ("latency.copy_us", t.copy_us),
+            ("latency.pull_us", t.pull_us),
             ("latency.next_copy_us", t.next_copy_us),
             ("latency.signal_us", t.signal_us),
             ("latency.wait_us", t.wait_us),
             ("latency.event_us", t.event_us),
             ("latency.during_gemm_us", t.during_gemm_us),
-            ("latency.during_gemm_waves", t.during_gemm_waves),
+            ("latency.overtaken_us", t.overtaken_us),
             ("gemm.scalar_loads", p.scalar_loads),
             ("network.latency_us", self.network.latency_us),
         ];

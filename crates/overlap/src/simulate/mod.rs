@@ -19,14 +19,16 @@
 //! what it needs gains nothing from them. So GEMMs in chunks fill each other's last waves on several streams,
 //! and not on one; and reductions and collectives that take SMs wait for the GEMM that stands before them.
 //! Next to collectives a GEMM's tiles come in whole waves over the SMs that are left. Signals and waits begin
-//! late during GEMMs, the later the longer a tile takes. One that comes after a GEMM whose tiles fill the SMs
-//! finds a place in its last wave, unless it is more urgent.
+//! late during GEMMs. One that comes after a GEMM whose tiles fill the SMs finds a place in its last wave,
+//! unless it is more urgent. One that is launched at the same moment as such a GEMM finds none before in some
+//! calls, urgent or not: it begins later by what that makes on average, of the slowest rank.
 //!
 //! Of links and memory all have a fair share. Beyond that, what was measured to suffer does: copies of one
-//! GPU to several peers, pulls of all GPUs at once, copy engines and SMs on one link, GEMMs during transfers.
-//! What copy engines pull from several peers comes from one after the other. GEMMs slow down once a GPU has
-//! used up its reserve of energy: power sustains a part of their rate, which those whose waves leave SMs idle
-//! do not exceed, and in idle times the reserve fills again.
+//! GPU to several peers, pulls of all GPUs at once, copy engines and SMs on one link, GEMMs during transfers,
+//! and transfers by SMs, not those by copy engines, during GEMMs. What copy engines pull from several peers
+//! comes from one after the other. GEMMs slow down once a GPU has used up its reserve of energy: power, which
+//! falls faster than the clock does, sustains a part of their rate. Waves that leave SMs idle draw less, and in
+//! idle times the reserve fills again.
 //!
 //! Each of these has one figure in the [`Machine`] at most, and the machine's file says what it was measured
 //! by, or that it was fitted. The README of this crate has the errors against what was recorded, in the
@@ -34,9 +36,9 @@
 //!
 //! # What it leaves out
 //!
-//! Calls that took one of two times, as reductions in one chunk on one stream did at 8192³: it has the
-//! shorter, in which urgent waits find a place. Ranks that drift apart, so that what they push to different
-//! peers meets on a link, as in the results of all-reduces on four GPUs. Which of several GEMM kernels the
+//! Ranks that drift apart, so that what they push to different peers meets on a link, as in the results of
+//! all-reduces on four GPUs: once a signal of one rank was late, two ranks pushed to one for 100 µs. GEMMs of
+//! several streams that take longer together than their tiles do, as those of K = 16384. Which of several GEMM kernels the
 //! library takes, beyond its tile and its cuts of K. Gathers of a megabyte by the threads of one kernel from
 //! several peers, which reach less of the link than larger ones. What pulls suffer among more or fewer GPUs
 //! than were measured, and latencies of collectives that grow with the ranks. All ranks begin at the same

@@ -126,14 +126,10 @@ fn hold(evaluations: &[Evaluation], beyond: &[(&str, f64)]) {
 fn on_two_and_four_gpus_what_is_chosen_unseen_is_within_the_goal() {
     let evaluations = evaluated(&last_runs());
     assert_eq!(evaluations.len(), 41);
-    // Four configurations alone were measured again there. By the model alone the choice is right.
-    hold(
-        &evaluations,
-        &[("all-gather-matmul 4 32768x8192x16384", 1.051)],
-    );
+    hold(&evaluations, &[]);
     let regrets = evaluations.iter().map(Evaluation::regret);
     let mean = regrets.sum::<f64>() / evaluations.len() as f64;
-    assert!(mean <= 1.0104, "{mean}");
+    assert!(mean <= 1.0076, "{mean}");
 }
 
 #[test]
@@ -150,7 +146,7 @@ fn in_the_first_run_on_two_gpus_too_but_for_what_is_named() {
 
 /// Each problem of four GPUs with all of two: four GPUs were never seen.
 #[test]
-fn what_two_gpus_say_holds_for_four_but_for_what_is_named() {
+fn what_two_gpus_say_holds_for_four() {
     let four = four();
     let mut problems: Vec<_> = four.iter().map(choice_of).collect();
     problems.dedup();
@@ -162,13 +158,5 @@ fn what_two_gpus_say_holds_for_four_but_for_what_is_named() {
     });
     let evaluations: Vec<Evaluation> = of_four.collect();
     assert_eq!(evaluations.len(), 21);
-    // Chunks and ways of moving rows are within a few percent of each other there, on two GPUs in another
-    // order.
-    hold(
-        &evaluations,
-        &[
-            ("all-gather-matmul 4 8192x1792x4096", 1.061),
-            ("all-gather-matmul 4 16384x1792x4096", 1.065),
-        ],
-    );
+    hold(&evaluations, &[]);
 }

@@ -136,7 +136,8 @@ fn a_copy_during_a_gemm_takes_as_long_as_the_longer() {
         }
     });
     // While the copy moves its bytes, it takes a little of what the GEMM lives on.
-    let taken = (1.0 / 0.95 - 1.0) / 2.0 * 388.0 / 450.0;
+    // While the copy moves its bytes, which is as fast as alone, the GEMM has less of its power and memory.
+    let taken = (1.0 - 0.95) / 2.0 * 388.0 / 450.0;
     let moving = copy_us() - COPY;
     near(run(&plans).total(), gemm_us() + moving * taken + EVENT);
 }
@@ -375,6 +376,5 @@ fn a_signal_during_a_gemm_takes_longer() {
         signal.end - signal.start
     };
     near(time(false), 1.5);
-    // And a quarter of a wave, which is when the next tile ends.
-    near(time(true), 1.5 + 5.0 + 0.25 * waves_us() / 8.0);
+    near(time(true), 1.5 + 5.0);
 }

@@ -14,7 +14,7 @@ use crate::simulate::error::SimulateError;
 use crate::simulate::machine::Machine;
 use crate::simulate::sharing::{InTurn, Loads, speeds_in_turn};
 use crate::timeline::{Cause, Timeline};
-use power::most_reserve;
+use power::{most_reserve, sustained};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What happens within a picosecond happens at once, µs.
@@ -58,6 +58,14 @@ impl Steps {
 
     fn ids(&self) -> impl Iterator<Item = NodeId> {
         self.iter().map(|(id, _)| id)
+    }
+
+    /// The time of one of them is not before `until`.
+    fn put_off(&mut self, id: NodeId, until: f64) {
+        let of_id = self.0.iter_mut().find(|step| step.0 == id);
+        of_id
+            .into_iter()
+            .for_each(|step| step.1 = step.1.max(until));
     }
 
     /// Takes those out whose time is over.
@@ -194,6 +202,9 @@ impl<'a, 'p> Engine<'a, 'p> {
         if self.unmet[id] == 0 {
             self.release(id);
         }
+        if self.costs[id].gemm {
+            self.overtake(id);
+        }
     }
 
     /// Nothing is missing any more: its fixed part begins, or its place in the queue for an engine.
@@ -225,7 +236,7 @@ impl<'a, 'p> Engine<'a, 'p> {
             self.shares = shares;
         }
         let (speeds, power) = (&self.shares.speeds, &self.shares.power);
-        let sustained = self.machine.gemm.throttled;
+        let sustained = sustained(self.machine);
         let ends = self.running.iter().zip(speeds);
         let next = ends
             .map(|((id, left), speed)| self.now + self.until_change(id, left) / speed)
