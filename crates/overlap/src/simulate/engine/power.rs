@@ -5,8 +5,8 @@ use crate::check::program::NodeId;
 use crate::simulate::machine::Machine;
 use crate::simulate::sharing::{InTurn, Resource};
 
-/// The power that a GEMM draws, by its rate: a clock that is lower by a part needs a lower voltage too.
-/// Dynamic power goes with the clock and the square of the voltage, which falls less than the clock does.
+/// The power of its rate that the power which a GEMM draws goes with: that of a circuit goes with the clock
+/// and the square of the voltage, which falls with the clock, but less.
 const POWER_OF_RATE: f64 = 2.5;
 
 /// The speed above which most blocks of a step have their places, which they keep.
@@ -24,9 +24,9 @@ pub(super) fn sustained(machine: &Machine) -> f64 {
 }
 
 impl Engine<'_, '_> {
-    /// Slows GEMMs, whose tiles come in whole waves over the SMs that others leave them, and of which copy
-    /// engines take power and memory; and throttles those of GPUs without a reserve to what power sustains. Returns the power that each GPU draws, 1 where all
-    /// SMs multiply.
+    /// Slows GEMMs, whose tiles come in whole waves over the SMs that others leave them, and from which copy
+    /// engines take power and memory; and throttles those of GPUs without a reserve to what power sustains.
+    /// Returns the power that each GPU draws, 1 where all SMs multiply.
     pub(super) fn draw(&self, jobs: &[InTurn<'_>], speeds: &mut [f64]) -> Vec<f64> {
         let sustained = sustained(self.machine);
         let steps: Vec<(NodeId, usize)> = self
