@@ -1,4 +1,4 @@
-//! What running side by side costs beyond a fair share: the capacities of what is shared.
+//! What concurrent work costs beyond a fair share: the capacities of what is shared.
 
 use super::cost::Cost;
 use super::machine::Machine;

@@ -3,7 +3,7 @@
 //! [`simulate`] runs the plans of all ranks on a [`Machine`], which is nothing but figures, and gives the
 //! [`Timeline`] that they predict. It steps through the same unrolled program that
 //! [`check`](mod@crate::check) proves: streams in order, events, flags that only grow, collectives that meet,
-//! lanes side by side. So plans that *check* passes end here too; what would not end is
+//! lanes concurrently. So plans that *check* passes end here too; what would not end is
 //! [`SimulateError::Deadlock`].
 //!
 //! A step first takes a fixed time (launch, start-up of a copy, a signal's one-way latency), then it runs.
@@ -11,13 +11,13 @@
 //! max-min fair and are made anew whenever something begins or ends. Nothing is random: the same plans on the
 //! same machine give the same timeline.
 //!
-//! # What runs side by side
+//! # What runs concurrently
 //!
 //! A GEMM takes whole waves of tiles, one tile on each SM, or as long as memory needs. In its last wave the
 //! SMs without a tile are free. What holds most of the SMs that it needs keeps them. Of those that are free,
 //! what began first gets them first, urgent streams before others. A GEMM that finds fewer than a quarter of
 //! what it needs gains nothing from them. So GEMMs in chunks fill each other's last waves on several streams,
-//! and not on one; and reductions and collectives that take SMs wait for the GEMM that stands before them.
+//! and not on one; and reductions and collectives that take SMs wait for the preceding GEMM.
 //! Next to collectives a GEMM's tiles come in whole waves over the SMs that are left. Signals and waits begin
 //! late during GEMMs. One that comes after a GEMM whose tiles fill the SMs finds a place in its last wave,
 //! unless it is more urgent. One that is launched at the same moment as such a GEMM finds none before in some

@@ -152,8 +152,9 @@ impl<'a> Outline<'a> {
     /// That ranks of other nodes are only met in collectives, which are the same after a move by a node.
     fn require_closed(&self, size: usize, world: usize) -> Result<(), String> {
         let inside = |rank: usize| rank < size;
-        let hears = |node: &Node<'_>| node.wait.is_none_or(|w| w.from.iter().all(|r| inside(*r)));
-        let tells = |node: &Node<'_>| {
+        let waits_inside =
+            |node: &Node<'_>| node.wait.is_none_or(|w| w.from.iter().all(|r| inside(*r)));
+        let signals_inside = |node: &Node<'_>| {
             node.signal
                 .is_none_or(|(_, to)| to.iter().all(|r| inside(*r)))
         };
@@ -166,7 +167,7 @@ impl<'a> Outline<'a> {
             .program
             .nodes
             .iter()
-            .all(|node| hears(node) && tells(node))
+            .all(|node| waits_inside(node) && signals_inside(node))
         {
             return Err(format!("signals of rank {rank} cross nodes"));
         }
