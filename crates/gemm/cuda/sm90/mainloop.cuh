@@ -226,8 +226,8 @@ __device__ __forceinline__ void multiply_promoting(const Pipeline<Tile>& pipelin
   }
 }
 
-// A warpgroup: one of the two, by the tile's elements, for its first `kColumns` columns. Outer scales are left
-// to the epilogue.
+// A warpgroup: one of the two, by the tile's elements, for its first `kColumns` columns. Outer scales are
+// left to the epilogue.
 template <class Tile, uint32_t kColumns = Tile::kN>
 __device__ __forceinline__ void multiply_tile(const Pipeline<Tile>& pipeline,
                                               typename Pipeline<Tile>::Cursor& at, uint32_t steps,

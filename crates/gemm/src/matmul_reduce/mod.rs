@@ -10,12 +10,13 @@
 //! # Protocol
 //!
 //! A *group* is [`group_rows`](MatmulReduce::group_rows) rows of a shard. Its partials share a flag, in slot
-//! `ready` + group, and so do its results, in slot `reduced` + group. [`order()`] is the order in which a rank
-//! takes the groups. In a call rank r
+//! `ready` + group, and so do its results, in slot `reduced` + group. [`order()`] is the order in which a
+//! rank takes the groups. In a call rank r
 //! - for each group of another rank: stores its partial into its staging and signals `ready` to the owner;
 //! - for each group of its own: waits for `ready` of all others, pulls their partials, adds them and its own
 //!   in the order of ranks, stores the result and, where everyone gets it, signals `reduced` to all others;
-//! - where everyone gets the result: waits for `reduced` of each group of each other rank, and pulls its rows;
+//! - where everyone gets the result: waits for `reduced` of each group of each other rank, and pulls its
+//!   rows;
 //! - once it has pulled everything: signals `done` to all others, and ends after their `done`.
 //!
 //! A rank writes only its own memory: data is pulled, not pushed (`docs/fused-kernel.md` says why). So a call

@@ -139,8 +139,8 @@ pub(super) fn has_halves(shape: &Config, problem: &GemmProblem) -> bool {
     shape.tile[1] as usize >= 4 * STEP && problem.scaling == Scaling::None
 }
 
-/// Of so many tiles those of the last wave that are taken in halves, by so many clusters or one for each tile:
-/// `for_each_index` in `schedule.cuh`.
+/// Of so many tiles those of the last wave that are taken in halves, by so many clusters or one for each
+/// tile: `for_each_index` in `schedule.cuh`.
 pub(super) fn halved(shape: &Config, problem: &GemmProblem, tiles: u64, clusters: u64) -> u64 {
     let clusters = clusters.min(tiles).max(1);
     let last = tiles % clusters;

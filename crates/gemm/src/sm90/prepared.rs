@@ -250,7 +250,8 @@ pub(super) fn maps_of_a(matrix: Matrix, config: &Config) -> Result<[TensorMap; 2
     Ok([map(whole)?, map(matrix.rows % tile)?])
 }
 
-/// Rows of a K-major box of B: `kBoxB` in `tile.cuh`. Blocks along M share B: each loads its part of the rows.
+/// Rows of a K-major box of B: `kBoxB` in `tile.cuh`. Blocks along M share B: each loads its part of the
+/// rows.
 fn rows_of_box_b(config: &Config, problem: &GemmProblem) -> u32 {
     let (tile_n, along_m) = (config.tile[1], config.cluster[0]);
     match has_halves(config, problem) {

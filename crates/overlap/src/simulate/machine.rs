@@ -214,7 +214,8 @@ pub struct Latency {
     /// What a signal or a wait that is an operation of a stream costs more while GEMMs run on its GPU.
     #[serde(alias = "beside_products_us")]
     pub during_gemm_us: f64,
-    /// Within so many µs of the launch of a GEMM that fills the GPU, such a kernel and it overtake each other.
+    /// Within so many µs of the launch of a GEMM that fills the GPU, such a kernel and it overtake each
+    /// other.
     #[serde(default)]
     pub overtaken_us: f64,
     /// In files of the release before. It is not used any more.
