@@ -100,7 +100,7 @@ fn settings(args: &BenchArgs) -> Result<Settings> {
         ("--peers", !has_peers && peers),
     ] {
         if is_foreign {
-            let why = format!("{option} says nothing to the suite {}", suite.name);
+            let why = format!("{option} does not apply to the suite {}", suite.name);
             return Err(BenchError::Usage(why));
         }
     }

@@ -135,7 +135,7 @@ fn check_all(
 fn of(args: &ProblemArgs) -> Result<Problem> {
     let (shape, dtype) = (args.shape, args.dtype);
     if args.scales.is_some() && dtype != DType::E4m3 {
-        let why = format!("--scales says nothing to operands of {dtype}");
+        let why = format!("--scales does not apply to operands of {dtype}");
         return Err(BenchError::Usage(why));
     }
     let problem = Problem::new(shape.m, shape.n, shape.k, dtype);

@@ -252,13 +252,13 @@ fn wrong_options_are_refused_with_what_there_is() {
         ),
         ("collectives --sizes 4X", "4K"),
         ("collectives --impl fastest", "sentinel"),
-        ("collectives --shape 1x2x3", "--shape says nothing"),
+        ("collectives --shape 1x2x3", "--shape does not apply"),
         ("collectives --peers none.json", "--peers none.json"),
         ("collectives --plot no/such.svg", "--plot no/such.svg"),
-        ("gemm --sizes 4K", "--sizes says nothing to the suite gemm"),
+        ("gemm --sizes 4K", "--sizes does not apply to the suite gemm"),
         (
             "gemm --scales row",
-            "--scales says nothing to the suite gemm",
+            "--scales does not apply to the suite gemm",
         ),
         (
             "gemm --dtype e4m3 --scales col",
@@ -272,7 +272,7 @@ fn wrong_options_are_refused_with_what_there_is() {
             "overlap-allgather --dtype e4m3 --scales block",
             "takes no operands of e4m3 with scales by block",
         ),
-        ("gemm --peers x", "--peers says nothing to the suite gemm"),
+        ("gemm --peers x", "--peers does not apply to the suite gemm"),
     ] {
         let Said { code, err, .. } = job::say(&format!("bench --suite {line} --list"));
         assert_eq!(code, Some(2), "{line}: {err}");
