@@ -255,7 +255,10 @@ fn wrong_options_are_refused_with_what_there_is() {
         ("collectives --shape 1x2x3", "--shape does not apply"),
         ("collectives --peers none.json", "--peers none.json"),
         ("collectives --plot no/such.svg", "--plot no/such.svg"),
-        ("gemm --sizes 4K", "--sizes does not apply to the suite gemm"),
+        (
+            "gemm --sizes 4K",
+            "--sizes does not apply to the suite gemm",
+        ),
         (
             "gemm --scales row",
             "--scales does not apply to the suite gemm",

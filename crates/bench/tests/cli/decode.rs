@@ -32,9 +32,9 @@ fn calls_between_layers_are_measured_and_right() {
     }
     for (line, part) in [
         ("--impl push", "sentinel"),
-        ("--op all-gather", "--op says nothing"),
-        ("--costs costs.tsv", "--costs says nothing"),
-        ("--shape 1x2x3", "--shape says nothing"),
+        ("--op all-gather", "--op does not apply"),
+        ("--costs costs.tsv", "--costs does not apply"),
+        ("--shape 1x2x3", "--shape does not apply"),
     ] {
         let Said { code, err, .. } = job::say(&format!("bench --suite decode {line} --list"));
         assert_eq!(code, Some(2), "{line}: {err}");

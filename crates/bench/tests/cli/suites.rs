@@ -332,5 +332,5 @@ fn peers_are_asked_for_the_problems_of_the_run() {
     assert_eq!(told, "collectives 4K float32\ncollectives 1M float32\n");
     let Said { code, out, err } = asked("--suite gemm");
     assert_eq!((code, out.as_str()), (Some(2), ""), "{err}");
-    has(&err, &["--peers says nothing"]);
+    has(&err, &["--peers does not apply"]);
 }
