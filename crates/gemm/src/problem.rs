@@ -113,7 +113,7 @@ impl Scaling {
 pub const SCALE_BLOCK: usize = 128;
 
 /// What is stored of a GEMM's results.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Activation {
     /// The results themselves.
     #[default]
@@ -139,6 +139,14 @@ impl Activation {
         match self {
             Activation::None => columns,
             Activation::SwiGlu => 2 * columns,
+        }
+    }
+
+    /// Columns of B that belong together: n is a multiple of so many.
+    pub const fn group(self) -> usize {
+        match self {
+            Activation::None => 1,
+            Activation::SwiGlu => 2 * GATE_COLUMNS,
         }
     }
 
@@ -449,8 +457,8 @@ impl GemmProblem {
                 ));
             }
         }
-        if self.activation == Activation::SwiGlu && !self.n.is_multiple_of(2 * GATE_COLUMNS) {
-            let (n, group) = (self.n, 2 * GATE_COLUMNS);
+        let (n, group) = (self.n, self.activation.group());
+        if !n.is_multiple_of(group) {
             return invalid(format!(
                 "n = {n} must be a multiple of {group}, {GATE_COLUMNS} columns of the gate and of up each"
             ));

@@ -95,7 +95,7 @@ __device__ __forceinline__ void multiply_and_store(const Schedule& schedule, con
   const bool leader = threadIdx.x % kWarpgroup == 0;
   typename Pipeline<Tile>::Cursor at;
   Accumulators<Tile> accumulators;
-  const auto multiply_and_store = [&](TileCoord tile, auto columns) {
+  const auto compute = [&](TileCoord tile, auto columns) {
     constexpr uint32_t kColumns = decltype(columns)::value;
     auto& boxes = reinterpret_cast<Boxes<kColumns>&>(accumulators);
     multiply_tile<Tile, kColumns>(pipeline, at, steps, scales(tile), tile, consumer, boxes);
@@ -110,9 +110,9 @@ __device__ __forceinline__ void multiply_and_store(const Schedule& schedule, con
   };
   schedule.template for_each_part<Tile>([&](TileCoord tile) {
     if constexpr (Tile::kHasHalves) {
-      if (tile.is_half) return multiply_and_store(tile, std::integral_constant<uint32_t, Tile::kN / 2>{});
+      if (tile.is_half) return compute(tile, std::integral_constant<uint32_t, Tile::kN / 2>{});
     }
-    multiply_and_store(tile, std::integral_constant<uint32_t, Tile::kN>{});
+    compute(tile, std::integral_constant<uint32_t, Tile::kN>{});
   });
   if (leader) bulk_wait<0>();
 }

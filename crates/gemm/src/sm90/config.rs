@@ -139,16 +139,12 @@ pub(super) fn has_halves(shape: &Config, problem: &GemmProblem) -> bool {
     shape.tile[1] as usize >= 4 * STEP && problem.scaling == Scaling::None
 }
 
-/// Of so many tiles those of the last wave that are taken in halves, by so many clusters or one for each
-/// tile: `for_each_index` in `schedule.cuh`.
-pub(super) fn halved(shape: &Config, problem: &GemmProblem, tiles: u64, clusters: u64) -> u64 {
+/// Whether so many tiles have a last wave that is taken in halves, by so many clusters or one for each tile:
+/// `for_each_index` in `schedule.cuh`.
+fn halves_last_wave(shape: &Config, problem: &GemmProblem, tiles: u64, clusters: u64) -> bool {
     let clusters = clusters.min(tiles).max(1);
     let last = tiles % clusters;
-    if has_halves(shape, problem) && 2 * last <= clusters {
-        last
-    } else {
-        0
-    }
+    has_halves(shape, problem) && last > 0 && 2 * last <= clusters
 }
 
 /// Predicted time of a launch, in seconds.
@@ -156,11 +152,11 @@ fn seconds(shape: &Config, problem: &GemmProblem, sms: u32) -> f64 {
     let (multiply, store) = cutlass::tile_seconds(shape, problem);
     let blocks = u64::from(blocks(shape));
     let [tiles, slots] = [cutlass::tiles(shape, problem), cutlass::slots(shape, sms)];
-    let halves = match halved(shape, problem, tiles / blocks, slots / blocks) {
-        0 => 0.0,
-        _ => 0.5,
+    let saved = match halves_last_wave(shape, problem, tiles / blocks, slots / blocks) {
+        true => 0.5 * (multiply + store),
+        false => 0.0,
     };
-    cutlass::seconds(shape, problem, sms) - halves * (multiply + store)
+    cutlass::seconds(shape, problem, sms) - saved
 }
 
 /// Whether the kernels of a shape compute `problem`: with SwiGLU two boxes of accumulators give one of C.
@@ -456,13 +452,13 @@ mod tests {
         let narrow = GemmProblem::e4m3(1024, 1024, 64, Scaling::Row, DType::Bf16);
         let of = |name, problem, tiles| {
             let shape = CONFIGS.iter().find(|config| config.name == name).unwrap();
-            halved(shape, problem, tiles, 66)
+            halves_last_wave(shape, problem, tiles, 66)
         };
         let counts = [66, 67, 99, 100, 131, 132, 30];
         let wide = counts.map(|tiles| of("128x256_share_b", &problem, tiles));
-        assert_eq!(wide, [0, 1, 33, 0, 0, 0, 0]);
-        assert_eq!(of("128x256_alone", &narrow, 67), 0);
-        assert_eq!(of("128x128_alone", &problem, 67), 0);
+        assert_eq!(wide, [false, true, true, false, false, false, false]);
+        assert!(!of("128x256_alone", &narrow, 67));
+        assert!(!of("128x128_alone", &problem, 67));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::tensor_map::{Matrix, TensorMap};
 use super::{check_device, check_problem, config};
 use crate::cutlass::{ADDRESS_ALIGNMENT, unsupported};
 use crate::launches::Launches;
-use crate::{Activation, Error, GATE_COLUMNS, GemmOperands, GemmProblem, Provider};
+use crate::{Error, GemmOperands, GemmProblem, Provider};
 
 static FEW_ROWS: Image = warpweave_symm_mem::device_image!("few_rows", sm_90a);
 
@@ -70,11 +70,8 @@ impl Division {
     fn new(problem: &GemmProblem, sms: u32) -> Self {
         let blocks = |width| problem.n.div_ceil(width) as u32;
         let widest = WIDTHS[WIDTHS.len() - 1];
-        let is_whole = |width: usize| match problem.activation {
-            Activation::None => true,
-            Activation::SwiGlu => width.is_multiple_of(2 * GATE_COLUMNS),
-        };
-        let fits = |width| blocks(width) <= sms && is_whole(width);
+        let group = problem.activation.group();
+        let fits = |width: usize| blocks(width) <= sms && width.is_multiple_of(group);
         let fitting = WIDTHS.into_iter().find(|&(width, _)| fits(width));
         let (width, boxes) = fitting.unwrap_or(widest);
         let steps = config::steps(problem).div_ceil(boxes as u32);
@@ -210,7 +207,7 @@ fn name(dtype: DType, width: usize) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Layout, Scaling};
+    use crate::{Activation, Layout, Scaling};
 
     const SMS: u32 = 132;
 

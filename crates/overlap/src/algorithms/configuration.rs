@@ -135,9 +135,7 @@ impl Configuration {
     }
 
     fn has_activation(&self, problem: &Problem) -> bool {
-        problem.activation == Activation::None
-            || self.operation() == Operation::ColumnParallelLinear
-                && self.options.choice("gemms") != "batched"
+        problem.activation == Activation::None || (self.algorithm.has_activation)(&self.options)
     }
 
     fn takes_operands(&self, problem: &Problem) -> bool {

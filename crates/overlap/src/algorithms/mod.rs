@@ -96,6 +96,8 @@ pub struct Algorithm {
     pub batch_invariant: fn(&Options) -> bool,
     /// With which scales it takes operands of e4m3 with these options; with none, it does not take them.
     pub scalings: fn(&Options) -> &'static [Scaling],
+    /// Whether it has the [activation](Problem::activation) of a problem with these options.
+    pub has_activation: fn(&Options) -> bool,
 }
 
 impl Algorithm {
@@ -118,6 +120,7 @@ impl Algorithm {
             redundant: None,
             batch_invariant: |_| false,
             scalings: |_| &[],
+            has_activation: |_| false,
         }
     }
 
@@ -131,6 +134,15 @@ impl Algorithm {
     #[must_use]
     pub const fn takes_scales(self, scalings: fn(&Options) -> &'static [Scaling]) -> Self {
         Algorithm { scalings, ..self }
+    }
+
+    /// With options for which it has the activation of a problem.
+    #[must_use]
+    pub const fn has_activation(self, has_activation: fn(&Options) -> bool) -> Self {
+        Algorithm {
+            has_activation,
+            ..self
+        }
     }
 
     /// With this need on a GPU.

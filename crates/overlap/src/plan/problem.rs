@@ -4,7 +4,7 @@ use super::op::{ActivationName, ScalingName, is_none};
 use crate::error::PlanError;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
-use warpweave_gemm::{Activation, GATE_COLUMNS, Scaling};
+use warpweave_gemm::{Activation, Scaling};
 use warpweave_symm_mem::DType;
 
 /// An all-gather and a GEMM: C\[M,N\] = A\[M,K\] · B\[K,N\].
@@ -129,8 +129,8 @@ impl Problem {
             }
             at_most(size, value, Self::MOST_SIZE)?;
         }
-        let group = self.activation.sums(GATE_COLUMNS);
-        if self.activation != Activation::None && !self.n.is_multiple_of(group) {
+        let group = self.activation.group();
+        if !self.n.is_multiple_of(group) {
             return Err(PlanError::PartOfAGate { n: self.n, group });
         }
         at_most("the number of ranks", world, Self::MOST_RANKS)

@@ -60,8 +60,7 @@ struct Columns {
     out: usize,
     from: usize,
     bias: bool,
-    /// Whether columns are a gate's and up's, of which the layer makes half as many.
-    swiglu: bool,
+    activation: Activation,
 }
 
 impl Columns {
@@ -70,7 +69,7 @@ impl Columns {
             out,
             from,
             bias: false,
-            swiglu: false,
+            activation: Activation::None,
         }
     }
 
@@ -79,16 +78,9 @@ impl Columns {
         Ok(Self::plain(out, from))
     }
 
-    fn activation(self) -> Activation {
-        match self.swiglu {
-            true => Activation::SwiGlu,
-            false => Activation::None,
-        }
-    }
-
     /// Columns of its result.
     fn results(self) -> usize {
-        self.activation().columns(self.out)
+        self.activation.columns(self.out)
     }
 }
 
@@ -156,7 +148,7 @@ impl<B: ExecuteBackend + CollectiveKernels> Warpweave<B> {
             ..plain(heads, hidden)
         };
         let gate_up = Columns {
-            swiglu: true,
+            activation: Activation::SwiGlu,
             ..plain(2 * width, hidden)
         };
         for (shape, is_after_norm) in [
@@ -167,7 +159,7 @@ impl<B: ExecuteBackend + CollectiveKernels> Warpweave<B> {
             (plain(config.vocab_size / world, hidden), false),
         ] {
             let problem = Problem::new(batches.rows, shape.out, shape.from, dtype)
-                .with_activation(shape.activation());
+                .with_activation(shape.activation);
             let options = if shape.bias {
                 reproducible.clone().with_bias()
             } else {
@@ -406,7 +398,7 @@ impl<B: ExecuteBackend + CollectiveKernels> Parallel for Warpweave<B> {
 
     fn swiglu(&self, x: &Tensor, gate_up: &Tensor, rows: usize) -> Result<Tensor> {
         let shape = Columns {
-            swiglu: true,
+            activation: Activation::SwiGlu,
             ..Columns::of(gate_up)?
         };
         self.columns_of(shape, &[x, gate_up], rows)

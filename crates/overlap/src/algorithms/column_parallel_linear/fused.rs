@@ -13,5 +13,6 @@ pub const ALGORITHM: Algorithm = Algorithm {
         fused::build(&ALGORITHM, options, (rank, world), problem)
     },
     batch_invariant: |_| true,
+    has_activation: |_| true,
     ..fused::ALGORITHM
 };

@@ -13,5 +13,6 @@ pub const ALGORITHM: Algorithm = Algorithm {
         hierarchical::over_nodes(operation, ALGORITHM.name, options, (rank, world), problem)
     },
     batch_invariant: |_| true,
+    has_activation: |_| true,
     ..hierarchical::ALGORITHM
 };

@@ -68,7 +68,8 @@ pub const ALGORITHM: Algorithm = Algorithm::new(
 .rows(rows)
 .redundant(redundant)
 .batch_invariant(|_| true)
-.takes_scales(scalings);
+.takes_scales(scalings)
+.has_activation(|options| options.choice("gemms") != "batched");
 
 fn build(
     options: &Options,
