@@ -123,20 +123,11 @@ pub struct Function {
     limits: Arc<Mutex<Limits>>,
 }
 
-/// The current limits in the function's attributes.
-#[derive(Debug)]
+/// What has been raised in the function's attributes.
+#[derive(Debug, Default)]
 struct Limits {
     shared_bytes: u32,
     any_cluster: bool,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Limits {
-            shared_bytes: 48 << 10,
-            any_cluster: false,
-        }
-    }
 }
 
 // SAFETY: functions may be used from any thread with their context current, which every use ensures.
@@ -374,7 +365,7 @@ impl Function {
         Ok(clusters.max(0) as u32 * x * y * z)
     }
 
-    /// Raises the limit on dynamic shared memory if a block needs more than the default 48 KiB.
+    /// Raises the limit on dynamic shared memory. By default it is 48 KiB less what is static.
     fn allow_shared(&self, bytes: u32) -> Result<()> {
         // Locked through the call, and never lowered, because launches of other threads rely on it.
         let mut limits = self.limits.lock();
