@@ -24,7 +24,7 @@ fn main() {
             device.cubin(format!("cuda/{source}.cu"), "sm_90a")?;
             device.ptx(format!("cuda/{source}.cu"), "compute_80")?;
         }
-        for source in ["bulk", "bulk_copy", "multimem"] {
+        for source in ["bulk", "bulk_copy", "multimem", "norm_stream"] {
             device.cubin(format!("cuda/{source}.cu"), "sm_90a")?;
         }
         Ok(())

@@ -50,7 +50,7 @@ struct RowNorm {
   float share;  // 1 / hidden
   float epsilon;
   uint32_t alignment;  // by which the host has chosen the kernel
-  uint32_t reserved;
+  uint32_t stages;     // of a block of `stream_add_rms_norm_*`
 };
 static_assert(sizeof(RowNorm) == 80, "as in Rust");
 

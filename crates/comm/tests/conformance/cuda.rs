@@ -102,7 +102,7 @@ fn every_variant_of_more_than_eight_ranks() {
         on(world, sizes(world), TIMEOUT, |rank| {
             rank.play(&suite::few(&rank.limits()), world as u64)?;
             calls::uneven(rank)?;
-            norm::every_case(rank, &[100, 1000], &[1, 5])
+            norm::every_case(rank, &norm::WAYS, &[100, 1000], &[1, 5])
         });
     }
 }
@@ -302,7 +302,10 @@ fn a_few_norms_for_compute_sanitizer() {
         world,
         sizes_of_norms(world),
         Duration::from_secs(200),
-        |rank| norm::every_case(rank, &[100, 4096, 8192], &[1, 5]),
+        |rank| {
+            norm::every_case(rank, &norm::WAYS, &[100, 4096, 8192], &[1, 5])?;
+            norm::every_case(rank, &[norm::Way::Sharded], &[1000], &[1060])
+        },
     );
 }
 
@@ -314,10 +317,21 @@ fn rows_are_added_and_normalized_in_every_variant() {
     let hiddens = [1, 12, 24, 100, 768, 1000, 4096, 7168, 8192, 20_008, 49_152];
     for world in worlds() {
         on(world, sizes_of_norms(world), TIMEOUT, |rank| {
-            norm::every_case(rank, &hiddens, &[0, 1, 2, 5, 40])?;
+            norm::every_case(rank, &norm::WAYS, &hiddens, &[0, 1, 2, 5, 40])?;
             norm::bad_calls_are_refused(rank)
         });
     }
+}
+
+#[test]
+#[ignore = "needs GPUs"]
+fn many_rows_are_added_and_normalized() {
+    // More rows than resident blocks, of which some stream through shared memory: in two blocks for each SM,
+    // in one, and with more units than threads.
+    on(1, sizes_of_norms(1), TIMEOUT, |rank| {
+        norm::every_case(rank, &[norm::Way::Sharded], &[8, 1000], &[1057, 3001])?;
+        norm::every_case(rank, &[norm::Way::Sharded], &[4096, 8192, 12_288], &[1060])
+    });
 }
 
 #[test]

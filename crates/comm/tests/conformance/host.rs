@@ -305,7 +305,7 @@ fn rows_are_added_and_normalized_in_every_variant() {
     let worlds = [1, 2, 3, 4, 8].map(|world| (world, &hiddens[..]));
     for (world, hiddens) in worlds.into_iter().chain([(12, &[24, 1000][..])]) {
         on_threads(world, TIMEOUT, |rank| {
-            norm::every_case(rank, hiddens, &[0, 1, 2, 5])
+            norm::every_case(rank, &norm::WAYS, hiddens, &[0, 1, 2, 5])
         })
         .unwrap_or_else(|why| panic!("{why}"));
     }

@@ -1,4 +1,4 @@
-//! Residual addition and RMSNorm: the launches of `norm.cu` and `sentinel_norm.cu`.
+//! Residual addition and RMSNorm: the launches of `norm.cu`, `norm_stream.cu` and `sentinel_norm.cu`.
 
 use warpweave_symm_mem::cuda::{CudaStream, Image, LaunchConfig};
 use warpweave_symm_mem::{Cuda, DType, Result, device_image, kernel_name};
@@ -9,6 +9,7 @@ use crate::collective::norm::launch::{
 };
 
 static NORM: Image = device_image!("norm", sm_90a, compute_80);
+static NORM_STREAM: Image = device_image!("norm_stream", sm_90a);
 static SENTINEL_NORM: Image = device_image!("sentinel_norm", sm_90a, compute_80);
 
 /// The largest cluster that every device can launch.
@@ -25,12 +26,23 @@ const MOST_IN_CLUSTERS: u32 = 64;
 /// than are resident.
 const BLOCKS_PER_SM: u32 = 8;
 
+/// Shared memory of an SM for the stages of blocks that stream rows.
+const STREAM_BYTES: usize = 208 << 10;
+/// Most threads of such a block: `kStreamThreads`.
+const STREAM_THREADS: usize = 384;
+/// Stages of such a block: at least, and at most, which is `kMostStages`.
+const STAGES: [usize; 2] = [3, 6];
+
 /// `vectors`: for rows of whole vectors.
 fn local_kernel(dtype: DType, vectors: bool) -> &'static str {
     match vectors {
         true => kernel_name!(dtype, "add_rms_norm", ""),
         false => kernel_name!(dtype, "add_rms_norm_elements", ""),
     }
+}
+
+fn stream_kernel(dtype: DType) -> &'static str {
+    kernel_name!(dtype, "stream_add_rms_norm", "")
 }
 
 /// `words`: for rows of whole words.
@@ -60,7 +72,10 @@ pub(super) fn all() -> impl Iterator<Item = (&'static Image, &'static str)> {
         kernels.into_iter().flatten()
     });
     let names = names.into_iter().map(|name| (&NORM, name));
-    names.chain(by_sentinels.map(|name| (&SENTINEL_NORM, name)))
+    let streams = DTYPES.map(|dtype| (&NORM_STREAM, stream_kernel(dtype)));
+    names
+        .chain(by_sentinels.map(|name| (&SENTINEL_NORM, name)))
+        .chain(streams)
 }
 
 /// A cluster of blocks for each row, as large as the grid allows: one block stores less to the links than
@@ -95,6 +110,34 @@ fn grid(
     }
 }
 
+/// The launch that streams rows through shared memory, if there are more of them than resident blocks, and
+/// they are of whole vectors and not too long: two blocks for each SM, or one with longer rows.
+fn streamed(cuda: &Cuda, dtype: DType, norm: &RowNorm) -> Option<(LaunchConfig, RowNorm)> {
+    let is_many = norm.rows > cuda.sms() * BLOCKS_PER_SM;
+    if !is_hopper(cuda) || norm.alignment < 16 || !is_many {
+        return None;
+    }
+    let bytes = norm.row_bytes(dtype.size());
+    let [least, most] = STAGES;
+    let stages = |per_sm| STREAM_BYTES / per_sm / (2 * bytes);
+    let per_sm = [2, 1].into_iter().find(|&per_sm| stages(per_sm) >= least)?;
+    let stages = stages(per_sm).min(most);
+    let threads = bytes
+        .div_ceil(UNIT)
+        .next_multiple_of(WARP)
+        .min(STREAM_THREADS);
+    let config = LaunchConfig {
+        shared_bytes: (stages * 2 * bytes) as u32,
+        programmatic: true,
+        ..LaunchConfig::linear(cuda.sms() * per_sm as u32, threads as u32)
+    };
+    let norm = RowNorm {
+        stages: stages as u32,
+        ..*norm
+    };
+    Some((config, norm))
+}
+
 /// # Safety
 /// As for [`CollectiveKernels::launch_collective`](crate::CollectiveKernels::launch_collective).
 pub(super) unsafe fn add_rms_norm(
@@ -103,9 +146,14 @@ pub(super) unsafe fn add_rms_norm(
     dtype: DType,
     norm: &RowNorm,
 ) -> Result<()> {
+    if let Some((config, norm)) = streamed(cuda, dtype, norm) {
+        let name = stream_kernel(dtype);
+        // SAFETY: the kernel takes the structure by value; the rest is the caller's obligation.
+        return unsafe { launch_shared(cuda, stream, &NORM_STREAM, name, config, norm) };
+    }
     let most = (cuda.sms() * BLOCKS_PER_SM, LOCAL_THREADS);
-    let name = local_kernel(dtype, norm.alignment >= 16);
     let units = norm.row_bytes(dtype.size()).div_ceil(UNIT);
+    let name = local_kernel(dtype, norm.alignment >= 16);
     let config = grid((norm.rows, units), most, is_hopper(cuda));
     // SAFETY: the kernel takes the structure by value; the rest is the caller's obligation.
     unsafe { launch_shared(cuda, stream, &NORM, name, config, *norm) }

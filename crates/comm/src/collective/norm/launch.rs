@@ -26,7 +26,8 @@ pub(crate) const fn norm_threads(world: usize) -> usize {
 /// The same of a block that computes without packets: `kLocalThreads`.
 pub(crate) const LOCAL_THREADS: usize = 512;
 
-/// Parameter of `add_rms_norm_*`: rows that are contiguous. Addresses of what is not wanted are null.
+/// Parameter of `add_rms_norm_*` and `stream_add_rms_norm_*`: rows that are contiguous. Addresses of what is
+/// not wanted are null.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct RowNorm {
@@ -54,8 +55,8 @@ pub struct RowNorm {
     pub epsilon: f32,
     /// Rows and addresses are multiples of so many bytes: 16, 4 or 2.
     pub alignment: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// Stages of a block that streams rows through shared memory, which its launch chooses; else zero.
+    pub stages: u32,
 }
 
 /// Parameter of `packet_norm_*`.

@@ -281,7 +281,7 @@ impl<B: CollectiveKernels> Collectives<B> {
             share: 0.0,
             epsilon: norm.epsilon,
             alignment: 0,
-            reserved: 0,
+            stages: 0,
         };
         Ok(rows.completed(norm.dtype))
     }

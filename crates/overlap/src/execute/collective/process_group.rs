@@ -108,7 +108,7 @@ impl Norm {
             share: 0.0,
             epsilon: self.epsilon,
             alignment: 0,
-            reserved: 0,
+            stages: 0,
         }
         .completed(self.dtype)
     }
