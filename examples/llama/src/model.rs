@@ -113,14 +113,15 @@ impl<'a> Model<'a> {
             .flat_map(|s| s.past as u32..(s.past + s.rows) as u32);
         let positions = Tensor::new(positions.collect::<Vec<_>>(), self.device())?;
         let tokens = Tensor::new(batch.tokens.as_slice(), self.device())?;
-        let mut x = self.transform(&tokens, &positions, &Ragged { cache, segments })?;
-        if rows == Rows::Last {
-            let last: Vec<_> = segments
-                .iter()
-                .map(|s| (s.start + s.rows - 1) as u32)
-                .collect();
-            x = x.index_select(&Tensor::new(last, self.device())?, 0)?;
-        }
+        let count = batch.tokens.len();
+        let x = self.own_rows(&tokens, &positions, &Ragged { cache, segments })?;
+        let x = match rows {
+            Rows::All => self.parallel.all_rows(&x, count)?,
+            Rows::Last => {
+                let last = segments.iter().map(|s| (s.start + s.rows - 1) as u32);
+                self.parallel.select(&x, count, &last.collect::<Vec<_>>())?
+            }
+        };
         let logits = self.logits(&x)?;
         self.parallel.finish()?;
         Ok(logits)
@@ -131,6 +132,17 @@ impl<'a> Model<'a> {
     /// # Errors
     /// As [`Model::forward`], as far as is known then.
     pub fn transform(
+        &self,
+        tokens: &Tensor,
+        positions: &Tensor,
+        attention: &dyn Attend,
+    ) -> Result<Tensor> {
+        let x = self.own_rows(tokens, positions, attention)?;
+        self.parallel.all_rows(&x, tokens.dim(0)?)
+    }
+
+    /// The same, of all rows or of this rank's shard.
+    fn own_rows(
         &self,
         tokens: &Tensor,
         positions: &Tensor,
@@ -155,7 +167,7 @@ impl<'a> Model<'a> {
                 .parallel
                 .row_add_norm(&inner, &layer.down, &residual, &norm)?;
         }
-        self.parallel.all_rows(&x, rows)
+        Ok(x)
     }
 
     /// Logits, f32, `[rows, vocabulary]`, of what [`Model::transform`] gives.

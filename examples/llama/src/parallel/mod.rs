@@ -71,6 +71,12 @@ pub trait Parallel: std::fmt::Debug {
         Ok(x.clone())
     }
 
+    /// The rows `wanted` of x, by their numbers; of its `rows` this rank has all or its shard.
+    fn select(&self, x: &Tensor, rows: usize, wanted: &[u32]) -> Result<Tensor> {
+        debug_assert_eq!(x.dims().first(), Some(&rows));
+        Ok(x.index_select(&Tensor::new(wanted, x.device())?, 0)?)
+    }
+
     /// All columns, of which each rank has its part, by rank.
     fn all_gather(&self, columns: &Tensor) -> Result<Tensor>;
 

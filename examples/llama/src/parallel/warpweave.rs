@@ -8,6 +8,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use candle_core::{Device, Shape, Tensor};
@@ -454,6 +455,27 @@ impl<B: ExecuteBackend + CollectiveKernels> Parallel for Warpweave<B> {
             })
             .collect::<candle_core::Result<Vec<_>>>()?;
         Ok(Tensor::cat(&shards, 0)?)
+    }
+
+    fn select(&self, x: &Tensor, rows: usize, wanted: &[u32]) -> Result<Tensor> {
+        let shards: Vec<_> = (0..self.world)
+            .map(|rank| shard(rows, rank, self.world))
+            .collect();
+        let at = |x: &Tensor, rows: Vec<u32>| x.index_select(&Tensor::new(rows, x.device())?, 0);
+        if x.dim(0)? == rows || rows < self.world {
+            return Ok(at(&self.all_rows(x, rows)?, wanted.to_vec())?);
+        }
+        // A rank that does not have a row sends another one.
+        let own = &shards[self.rank];
+        let last = own.len() as u32 - 1;
+        let sent = |&row: &u32| row.saturating_sub(own.start as u32).min(last);
+        let by_rank = self.by_rank(&at(x, wanted.iter().map(sent).collect())?)?;
+        let received = wanted.iter().enumerate().map(|(index, &row)| {
+            let is_owner = |shard: &Range<usize>| shard.contains(&(row as usize));
+            let owner = shards.iter().position(is_owner).unwrap_or_default();
+            (owner * wanted.len() + index) as u32
+        });
+        Ok(at(&by_rank.flatten_to(1)?, received.collect())?)
     }
 
     fn all_gather(&self, columns: &Tensor) -> Result<Tensor> {

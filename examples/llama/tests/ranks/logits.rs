@@ -172,6 +172,43 @@ fn a_lost_partial_exceeds_the_bound() {
 
 /// A step of slots, as graphs capture it, against the ragged batch, after prompts of other lengths.
 #[test]
+fn the_last_rows_are_among_all() {
+    let config = small_llama();
+    let folder = written(&config);
+    for (world, lengths) in [
+        (2, vec![9, 40, 1]),
+        (4, vec![9, 40, 1]),
+        // Shards differ by a row, and some are empty.
+        (4, vec![7, 2]),
+        (4, vec![1, 2]),
+    ] {
+        on_ranks(world, folder.path(), DType::F32, |model| {
+            let mut batch = Batch::default();
+            for (request, &rows) in lengths.iter().enumerate() {
+                let start = batch.tokens.len();
+                batch.segments.push(Segment {
+                    request,
+                    start,
+                    rows,
+                    past: 0,
+                });
+                let token = |at: usize| ((at * 37 + request * 11) % 320) as u32;
+                batch.tokens.extend((0..rows).map(token));
+            }
+            let logits = |rows| {
+                let mut cache = model.cache(&lengths).unwrap();
+                let logits = model.forward(&batch, &mut cache, rows).unwrap();
+                logits.to_vec2::<f32>().unwrap()
+            };
+            let all = logits(Rows::All);
+            let ends = batch.segments.iter().map(|s| s.start + s.rows - 1);
+            let wanted: Vec<_> = ends.map(|row| all[row].clone()).collect();
+            assert_eq!(logits(Rows::Last), wanted);
+        });
+    }
+}
+
+#[test]
 fn slots_decode_as_a_ragged_batch_does() {
     let config = small_llama();
     let folder = written(&config);
