@@ -104,8 +104,8 @@ __device__ __forceinline__ void swiglu_boxes(float (&first)[kBox / 2], const flo
   }
 }
 
-// A warpgroup: finishes the accumulators of `kColumns` columns of a tile, rounds and stores them. `leader` is
-// true in the one thread that stores.
+// A warpgroup: finishes the accumulators of `kColumns` columns of a tile, or the first half of them, rounds
+// and stores them. `leader` is true in the one thread that stores.
 template <class Tile, bool kSwiGlu, uint32_t kColumns>
 __device__ __forceinline__ void store_tile(const TensorMap* c, const Scales& scales,
                                            const Epilogue& epilogue, Memory<Tile>& memory, TileCoord tile,
@@ -116,8 +116,10 @@ __device__ __forceinline__ void store_tile(const TensorMap* c, const Scales& sca
   constexpr uint32_t kBoxes = kColumns / kBox / kOf;
   // Each tile begins with the first buffer.
   constexpr uint32_t kBuffers = kBoxes % Tile::kBuffersC == 0 ? Tile::kBuffersC : 1;
+  const uint32_t boxes = Tile::kSkipsHalf && tile.is_half ? kBoxes / 2 : kBoxes;
 #pragma unroll
   for (uint32_t box = 0; box < kBoxes; ++box) {
+    if (box >= boxes) break;
     float (&of_box)[kBox / 2] = accumulators[kOf * box];
 #pragma unroll
     for (uint32_t i = kOf * box; i < kOf * (box + 1); ++i) {

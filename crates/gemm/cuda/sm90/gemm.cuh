@@ -109,7 +109,7 @@ __device__ __forceinline__ void multiply_and_store(const Schedule& schedule, con
     store(std::false_type{});
   };
   schedule.template for_each_part<Tile>([&](TileCoord tile) {
-    if constexpr (Tile::kHasHalves) {
+    if constexpr (Tile::kHasHalves && !Tile::kSkipsHalf) {
       if (tile.is_half) return compute(tile, std::integral_constant<uint32_t, Tile::kN / 2>{});
     }
     compute(tile, std::integral_constant<uint32_t, Tile::kN>{});

@@ -138,7 +138,8 @@ __device__ __forceinline__ void multiply(const Pipeline<Tile>& pipeline, typenam
 // A warpgroup, for operands of e4m3: as `multiply`, but the tensor cores add up one step of K at a time, in
 // accumulators whose sums keep about 14 bits; these are added in f32, while the tensor cores multiply for the
 // other warpgroup. A tile of 128 columns leaves registers for the sums of two steps, and the tensor cores
-// take the second one while the first is added; a wider tile has them for 128 columns at a time.
+// take the second one while the first is added; a wider tile has them for 128 columns at a time, and of half
+// a tile only the first are computed.
 //
 // No instructions run from one iteration to the next: ptxas runs such one after the other if their registers
 // are read in between.
@@ -152,6 +153,7 @@ __device__ __forceinline__ void multiply_promoting(const Pipeline<Tile>& pipelin
   constexpr uint32_t kParts = Tile::kN / kColumns;
   constexpr uint32_t kTogether = kParts == 1 ? 2 : 1;
   constexpr uint32_t kSums = kColumns / 2;
+  const uint32_t parts = Tile::kSkipsHalf && tile.is_half ? kParts / 2 : kParts;
   auto& accumulators = reinterpret_cast<float (&)[kParts][kSums]>(boxes);
 #pragma unroll
   for (uint32_t i = 0; i < kParts * kSums; ++i) accumulators[i / kSums][i % kSums] = 0;
@@ -179,11 +181,12 @@ __device__ __forceinline__ void multiply_promoting(const Pipeline<Tile>& pipelin
     pipeline.wait_full(at);
 #pragma unroll
     for (uint32_t part = 0; part < kParts; ++part) {
+      if (part >= parts) break;
       float sums[kSums];
       issue(sums, at.stage, part);
       wgmma_wait<0>();
       fence_accumulators(sums);
-      if (part + 1 == kParts) pipeline.release(at.stage);
+      if (part + 1 == parts) pipeline.release(at.stage);
       loaded.add(accumulators[part], sums, place, part);
     }
     loaded.load(place);

@@ -74,7 +74,9 @@ struct Tile {
   static_assert(kRowsB % kBox == 0, "whole MN-major boxes");
   // Whether a tile can be taken in halves of its columns (`schedule.cuh`). Halves of narrower tiles load as
   // much of A for half of the multiplications, and L2 does not give that.
-  static constexpr bool kHasHalves = kN >= 4 * kBox && kScaling == Scaling::kNone;
+  static constexpr bool kHasHalves = kN >= 4 * kBox;
+  // Whether the code of whole tiles computes halves too: its instructions are those of half a tile.
+  static constexpr bool kSkipsHalf = kHasHalves && kScaling != Scaling::kNone;
   // Rows of a K-major box of B, and columns of an MN-major one.
   static constexpr uint32_t kBoxB = kMajorB == Major::kMN ? kBox : kHasHalves ? kN / 2 : kRowsB;
 

@@ -135,16 +135,16 @@ pub fn serves_few_rows(problem: &GemmProblem) -> bool {
 }
 
 /// Whether tiles can be taken in halves of their columns: `kHasHalves` in `tile.cuh`.
-pub(super) fn has_halves(shape: &Config, problem: &GemmProblem) -> bool {
-    shape.tile[1] as usize >= 4 * STEP && problem.scaling == Scaling::None
+pub(super) fn has_halves(shape: &Config) -> bool {
+    shape.tile[1] as usize >= 4 * STEP
 }
 
 /// Whether so many tiles have a last wave that is taken in halves, by so many clusters or one for each tile:
 /// `for_each_index` in `schedule.cuh`.
-fn halves_last_wave(shape: &Config, problem: &GemmProblem, tiles: u64, clusters: u64) -> bool {
+fn halves_last_wave(shape: &Config, tiles: u64, clusters: u64) -> bool {
     let clusters = clusters.min(tiles).max(1);
     let last = tiles % clusters;
-    has_halves(shape, problem) && last > 0 && 2 * last <= clusters
+    has_halves(shape) && last > 0 && 2 * last <= clusters
 }
 
 /// Predicted time of a launch, in seconds.
@@ -152,7 +152,7 @@ fn seconds(shape: &Config, problem: &GemmProblem, sms: u32) -> f64 {
     let (multiply, store) = cutlass::tile_seconds(shape, problem);
     let blocks = u64::from(blocks(shape));
     let [tiles, slots] = [cutlass::tiles(shape, problem), cutlass::slots(shape, sms)];
-    let saved = match halves_last_wave(shape, problem, tiles / blocks, slots / blocks) {
+    let saved = match halves_last_wave(shape, tiles / blocks, slots / blocks) {
         true => 0.5 * (multiply + store),
         false => 0.0,
     };
@@ -448,17 +448,13 @@ mod tests {
 
     #[test]
     fn the_last_wave_is_halved_if_halves_are_one() {
-        let problem = GemmProblem::new(1024, 1024, 64, DType::Bf16);
-        let narrow = GemmProblem::e4m3(1024, 1024, 64, Scaling::Row, DType::Bf16);
-        let of = |name, problem, tiles| {
+        let of = |name, tiles| {
             let shape = CONFIGS.iter().find(|config| config.name == name).unwrap();
-            halves_last_wave(shape, problem, tiles, 66)
+            halves_last_wave(shape, tiles, 66)
         };
-        let counts = [66, 67, 99, 100, 131, 132, 30];
-        let wide = counts.map(|tiles| of("128x256_share_b", &problem, tiles));
+        let wide = [66, 67, 99, 100, 131, 132, 30].map(|tiles| of("128x256_share_b", tiles));
         assert_eq!(wide, [false, true, true, false, false, false, false]);
-        assert!(!of("128x256_alone", &narrow, 67));
-        assert!(!of("128x128_alone", &problem, 67));
+        assert!(!of("128x128_alone", 67));
     }
 
     #[test]

@@ -254,7 +254,7 @@ pub(super) fn maps_of_a(matrix: Matrix, config: &Config) -> Result<[TensorMap; 2
 /// rows.
 fn rows_of_box_b(config: &Config, problem: &GemmProblem) -> u32 {
     let (tile_n, along_m) = (config.tile[1], config.cluster[0]);
-    match has_halves(config, problem) {
+    match has_halves(config) {
         true => tile_n / 2,
         false => tile_n / along_m,
     }
@@ -313,7 +313,7 @@ mod tests {
                 };
                 let loads_b = tile_n / along_m / columns;
                 // Half a tile has half of the boxes, each block its own.
-                assert!(!has_halves(&config, &problem) || (tile_n / 2).is_multiple_of(columns));
+                assert!(!has_halves(&config) || (tile_n / 2).is_multiple_of(columns));
                 let rows = [rows_of_box(&config, tile_m as usize), b, c];
                 let [a, b, c] = rows.map(|rows| rows * BOX_COLUMNS * 2);
                 let stage = a * along_n + b * loads_b * along_m;
