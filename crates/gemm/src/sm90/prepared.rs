@@ -252,7 +252,7 @@ pub(super) fn maps_of_a(matrix: Matrix, config: &Config) -> Result<[TensorMap; 2
 
 /// Rows of a K-major box of B: `kBoxB` in `tile.cuh`. Blocks along M share B: each loads its part of the
 /// rows.
-fn rows_of_box_b(config: &Config, problem: &GemmProblem) -> u32 {
+fn rows_of_box_b(config: &Config) -> u32 {
     let (tile_n, along_m) = (config.tile[1], config.cluster[0]);
     match has_halves(config) {
         true => tile_n / 2,
@@ -273,7 +273,7 @@ pub(super) fn boxes(problem: &GemmProblem, config: &Config) -> (Matrix, [(Matrix
     let GemmProblem { m, n, k, .. } = *problem;
     let box_b = match problem.b_layout {
         Layout::RowMajor => STEP as u32,
-        Layout::Transposed => rows_of_box_b(config, problem),
+        Layout::Transposed => rows_of_box_b(config),
     };
     let b = matrix(problem.b_layout.stored(k, n), problem.ldb);
     let c = Matrix {
