@@ -57,6 +57,7 @@ fn shape(cuda: &Cuda, exchange: &Arc<dyn Exchange>, [m, n, k]: Shape) -> Result<
     let handle = cuda.gemm_handle()?;
     let gathered = AllGatherOperands {
         a: a.addresses().into(),
+        local_a: DevicePtr::NULL,
         staging: staging.addresses().into(),
         staging_stride: a_bytes,
         b: b.address(),

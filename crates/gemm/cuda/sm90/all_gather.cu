@@ -5,7 +5,7 @@
 //               tile needs
 //   warp 1      waits for the peers' `ready`, a lane for each; one thread then pulls the block's share into
 //               staging
-//   warp 2      in the first block signals `ready`, unless chunks are pushed
+//   warp 2      in the first block signals `ready`, unless chunks are pushed or rows are copied
 //   warp 3      of e4m3 with scales by row: waits as warp 1 and pulls the block's share of these
 //   consumers   as in `gemm.cuh`
 //
@@ -13,6 +13,10 @@
 // the others from staging; no tile has rows of two shards. One schedule holds the tiles of all shards: this
 // rank's first, then chunk after chunk in the order of arrival. A chunk arrives in slices of K, so that its
 // tiles multiply what is here while the rest is in flight.
+//
+// Where this rank's rows are in memory that peers do not reach, warp 1 first *copies* the block's share of
+// them to where the peers pull them, and that of the last block signals `ready`. This rank's tiles do not
+// wait for that: they read the rows where they are.
 //
 // The first chunks of each shard may be *pushed*: the owner's copy engines write them to its peers' staging.
 // Their tiles follow this rank's shard, peer after peer; the pulled chunks come after them.
@@ -28,7 +32,9 @@
 //   calls     calls that have ended
 //
 // Memory model, in the terms of `warpweave/signal.cuh`: from a row of A on rank s to the tile on rank r
-//   1. The row was written before the launch on s. A thread of s signals `ready` (release, system).
+//   1. The row was written before the launch on s. A thread of s signals `ready` (release, system). Or: it
+//      is copied; bulk copies, complete (`bulk_wait`) → ticket (release, GPU) → last ticket (acquire, GPU) →
+//      `ready` (release, system).
 //   2. In each block of r a lane of the pull warp acquires the flag (system), and the warp synchronises. One
 //      thread fences the async proxy and loads by bulk copies. It stores to staging, waits until the stores
 //      are complete (`bulk_wait`, not `_read`), and counts its block (release, GPU).
@@ -91,6 +97,8 @@ struct alignas(128) AllGatherParams {
   uint32_t done;
   // Chunks of each shard that are pushed, from its first.
   uint32_t pushed;
+  // Where peers pull this rank's rows, if these are to be copied there from `from`; else null.
+  char* copied;
   Epilogue epilogue;
   // Of operands of e4m3. `peers` are those of shards.
   GatheredScales scales;
@@ -200,16 +208,28 @@ __device__ __forceinline__ void pull_piece(const AllGatherParams& p, Puller& pul
   puller.pull(p.to[peer] + offset, p.from[peer] + offset, p.piece_bytes(slice, height, piece), arrived);
 }
 
+// One thread: copies this block's share of this rank's rows to where peers pull them.
+__device__ __forceinline__ void copy_share(const AllGatherParams& p, Puller& puller) {
+  const uint32_t own = p.pad.rank;
+  const bool contiguous = p.row_bytes == p.row_stride;
+  const StridedRows rows = contiguous ? StridedRows{1, uint64_t(p.rows[own]) * p.row_bytes, 0}
+                                      : StridedRows{p.rows[own], p.row_bytes, p.row_stride};
+  const uint32_t pieces = rows.pieces();
+  for (uint32_t i = blockIdx.x; i < pieces; i += gridDim.x) {
+    const StridedRows::Piece piece = rows.piece(i);
+    puller.pull(p.copied + piece.offset, p.from[own] + piece.offset, piece.bytes, nullptr);
+  }
+  puller.drain();
+}
+
 // One thread: pulls this block's pieces of each chunk of each peer. Slice after slice, and within a slice a
 // piece of each peer, so that every rank reads from all others at once and all its links are equally
 // busy. Nothing is pulled from peers that are `absent`, a bit each.
-template <class Tile>
-__device__ __forceinline__ void pull_share(const AllGatherParams& p, uint32_t absent) {
+__device__ __forceinline__ void pull_share(const AllGatherParams& p, uint32_t absent, Puller& puller) {
   const PadView& pad = p.pad;
   const uint32_t peers = pad.world - 1;
   if (peers == 0) return;
   fence_async();
-  Puller puller(recv_ring_of_block<Tile>());
   const uint32_t most = p.pieces(p.chunk_rows);
   const uint32_t pitch = p.contiguous() ? kPieceBytes : p.row_stride;
   // This block's first piece of the next slice.
@@ -273,6 +293,20 @@ __device__ __forceinline__ void all_gather_gemm(const AllGatherParams& p) {
         const uint32_t peer = threadIdx.x % 32;
         const bool theirs = is_peer(pad, peer);
         const bool pulls_scales = p.pulls_scales<Tile>();
+        // The first lane of warp 1 copies and pulls.
+        const bool leads = threadIdx.x % 32 == 0;
+        Puller puller(recv_ring_of_block<Tile>());
+        if (warp == 1 && leads) puller.begin();
+        if (warp == 1 && p.copied != nullptr) {
+          bool last = false;
+          if (leads) {
+            copy_share(p, puller);
+            last = take_last_ticket(pad, p.ready, (pad.rank + 1) % pad.world, gridDim.x);
+          }
+          last = __any_sync(0xffffffff, last);
+          __syncwarp();
+          if (last && theirs) signal_peer(pad, p.ready, peer);
+        }
         // Pull warps: wait for `ready`, pull, signal `done`.
         if (warp == 1 || (warp == 3 && pulls_scales)) {
           const bool opened = !theirs || !p.signals_ready(peer) || wait_ready(p, peer);
@@ -280,9 +314,9 @@ __device__ __forceinline__ void all_gather_gemm(const AllGatherParams& p) {
           __syncwarp();
           if (warp == 3) pull_scales(p, absent);
           bool last = false;
-          if (elected()) {
+          if (leads) {
             if (warp == 1) {
-              pull_share<Tile>(p, absent);
+              pull_share(p, absent, puller);
             } else {
               add_release_gpu(p.scaled(), 1);
             }
@@ -295,7 +329,9 @@ __device__ __forceinline__ void all_gather_gemm(const AllGatherParams& p) {
           if (last && theirs) signal_peer(pad, p.done, peer);
         }
         // Signals `ready`.
-        if (warp == 2 && blockIdx.x == 0 && theirs && p.pushed == 0) signal_peer(pad, p.ready, peer);
+        if (warp == 2 && blockIdx.x == 0 && theirs && p.pushed == 0 && p.copied == nullptr) {
+          signal_peer(pad, p.ready, peer);
+        }
       },
       // Consumers.
       [&](uint32_t consumer) {

@@ -91,7 +91,10 @@ struct StridedRows {
 // The one thread of a block that pulls.
 class Puller {
  public:
-  __device__ __forceinline__ explicit Puller(RecvRing& ring) : ring_(ring) {
+  __device__ __forceinline__ explicit Puller(RecvRing& ring) : ring_(ring) {}
+
+  // Once, before the first piece.
+  __device__ __forceinline__ void begin() const {
     for (uint64_t& full : ring_.full) init_barrier(&full, 1);
     publish_barriers();
   }

@@ -205,7 +205,9 @@ __device__ __forceinline__ void signal_group(const ReductionParams& p, const Gro
 class SharePuller {
  public:
   __device__ __forceinline__ SharePuller(const ReductionParams& p, RecvRing& ring, uint32_t epoch)
-      : p_(p), puller_(ring), epoch_(epoch) {}
+      : p_(p), puller_(ring), epoch_(epoch) {
+    puller_.begin();
+  }
 
   // False if something did not arrive.
   __device__ __forceinline__ bool pull_all() {

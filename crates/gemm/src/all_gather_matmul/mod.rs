@@ -43,7 +43,7 @@ use std::ops::Range;
 use warpweave_symm_mem::{DType, DevicePtr, PadView};
 
 use crate::launches;
-use crate::{Error, GemmBatch, GemmOperands, GemmProblem, Layout, Peers, Scaling, Tiling};
+use crate::{Error, GemmBatch, GemmOperands, GemmProblem, Layout, Peers, Scaling, Tiling, sm90};
 
 pub use backend::AllGatherGemmBackend;
 pub(crate) use table::groups;
@@ -88,6 +88,10 @@ pub struct AllGatherOperands {
     /// Address of the first row of each rank's shard, as mapped here. Symmetric, because peers read it; with
     /// the eager protocol only this rank's is read, and it may be local.
     pub a: Peers,
+    /// Where this rank's shard lies, if that is not in `a`: memory that peers do not reach. The launch
+    /// multiplies it there, and copies it to `a` before `ready`. NULL otherwise, with pushes and with the
+    /// eager protocol too.
+    pub local_a: DevicePtr,
     /// Address of row 0 of A in each rank's staging, as mapped here; the rows of a rank's own shard are
     /// neither read nor written there. Symmetric where peers write: with pushes and with the eager protocol.
     /// Otherwise any device memory of this rank, and the others' are ignored.
@@ -216,6 +220,14 @@ impl AllGatherMatmul {
             Protocol::Rendezvous { .. } => self.pushed_chunks(),
             Protocol::Eager => self.chunks(),
         }
+    }
+
+    /// Whether on a GPU this rank's GEMM waits for the rows of others, by the rates of four H200s. Then peers
+    /// should have local rows as early as can be: a copy by the whole device is faster than that of the
+    /// launch ([`AllGatherOperands::local_a`]).
+    pub fn is_late(&self) -> bool {
+        let own = self.shards[self.rank].len();
+        sm90::is_late(&self.problem, (self.problem.m - own) * self.row_bytes())
     }
 
     /// The rows of chunk `index` of the shard of `rank`; none after its last chunk.
@@ -359,12 +371,29 @@ impl Launch<'_> {
         self.operands.staging[rank].add(row * self.row_bytes() + second)
     }
 
-    /// Where a row of A lies: this rank's in `a`, the others in staging, of two in the one of `parity`.
+    /// Where a row of A is read: this rank's where it lies, the others in staging, of two in the one of `parity`.
     pub fn row(&self, row: usize, parity: usize) -> DevicePtr {
         let own = &self.shards[self.rank];
         match own.contains(&row) {
-            true => self.operands.a[self.rank].add((row - own.start) * self.row_bytes()),
+            true => self.own_a().add((row - own.start) * self.row_bytes()),
             false => self.staged(self.rank, row, parity),
+        }
+    }
+
+    /// Where this rank's shard is read by itself.
+    pub fn own_a(&self) -> DevicePtr {
+        match self.operands.local_a {
+            DevicePtr::NULL => self.operands.a[self.rank],
+            local => local,
+        }
+    }
+
+    /// Where this rank's shard is copied to for its peers, if it is local.
+    pub fn copied_a(&self) -> DevicePtr {
+        match self.operands.local_a {
+            DevicePtr::NULL => DevicePtr::NULL,
+            _ if self.world == 1 => DevicePtr::NULL,
+            _ => self.operands.a[self.rank],
         }
     }
 
@@ -397,6 +426,7 @@ impl Launch<'_> {
         };
         let AllGatherOperands {
             a,
+            local_a,
             staging,
             staging_stride,
             b,
@@ -428,6 +458,9 @@ impl Launch<'_> {
                 ));
             }
             _ => {}
+        }
+        if *local_a != DevicePtr::NULL && self.protocol != Protocol::PULL {
+            return refuse("rows that are in local memory must be pulled".into());
         }
         let [of_a, staged] = match self.problem.scaling {
             Scaling::None => [0, 0],
@@ -468,7 +501,7 @@ impl Launch<'_> {
         let first = |all: &[DevicePtr]| all.first().copied().unwrap_or(DevicePtr::NULL);
         let is_staged = world > 1;
         let stagings = self.touched(staging).iter().filter(|_| is_staged);
-        for &a in a.iter().chain(stagings) {
+        for &a in a.iter().chain([&self.own_a()]).chain(stagings) {
             check(a, first(&scales.a))?;
         }
         let stagings = match staged > 0 && is_staged {

@@ -3,8 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use warpweave_symm_mem::Host;
 use warpweave_symm_mem::host::{expect_signal, is_faulted, next_epoch, record, send_signal};
+use warpweave_symm_mem::{DevicePtr, Host};
 
 use super::{enqueue, panels};
 use crate::all_gather_matmul::{AllGatherOperands, Launch};
@@ -59,6 +59,11 @@ unsafe fn pull_and_multiply(gemm: Launch<'_>) -> Result<(), Error> {
     // epoch. Rows are read after their owner's flag, and before the flag that gives them back.
     unsafe {
         let pushed = gemm.pushed_chunks();
+        let copied = gemm.copied_a();
+        if copied != DevicePtr::NULL {
+            let bytes = gemm.shards[rank].len() * gemm.row_bytes();
+            record::copy(gemm.own_a().as_host::<u8>(), copied.as_host(), bytes);
+        }
         for peer in peers().filter(|_| pushed == 0) {
             send_signal(pad, gemm.ready, peer);
         }

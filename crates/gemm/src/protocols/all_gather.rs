@@ -9,6 +9,8 @@ pub(super) struct Gathering<'a> {
     pub chunks: &'a [usize],
     /// How many of these are pushed, from the first.
     pub pushed: usize,
+    /// Whether the launch copies its rank's rows to where the others read them.
+    pub copies: bool,
     /// Of each rank's grid.
     pub blocks: &'a [usize],
     pub calls: u32,
@@ -88,16 +90,47 @@ impl Gathering<'_> {
                 thread.write(shard(chunk, rank), call);
             }
             thread.arrive(begin(rank, call));
-            for peer in peers(rank, self.chunks.len()).filter(|_| self.pushed == 0) {
-                thread.signal(ready(rank, peer), sent(ready(rank, peer)));
-                thread.advance(sent(ready(rank, peer)));
+            if self.pushed == 0 && !self.copies {
+                self.open(thread, rank);
             }
         }
         thread.barrier_wait(begin(rank, call), 1);
     }
 
-    /// A block's pull warp: waits for `ready`, pulls (`pull_share`), signals `done`.
+    fn open(&self, thread: &mut Thread<'_>, rank: usize) {
+        for peer in peers(rank, self.chunks.len()) {
+            thread.signal(ready(rank, peer), sent(ready(rank, peer)));
+            thread.advance(sent(ready(rank, peer)));
+        }
+    }
+
+    /// What others read of a chunk.
+    fn opened(&self, chunk: usize, rank: usize) -> Vec<String> {
+        match self.copies {
+            true => (0..self.blocks[rank])
+                .map(|block| copied(chunk, rank, block))
+                .collect(),
+            false => vec![shard(chunk, rank)],
+        }
+    }
+
+    /// A block's pull warp: copies its share of the rank's rows (`copy_share`), waits for `ready`, pulls
+    /// (`pull_share`), signals `done`.
     fn pull(&self, thread: &mut Thread<'_>, rank: usize, block: usize, call: u32) {
+        if self.copies {
+            thread.part(
+                (format!("of the copies of {rank}"), self.blocks[rank]),
+                Published::Copy,
+                (self.planted, block),
+                |thread| {
+                    for chunk in 0..self.chunks[rank] {
+                        thread.read(shard(chunk, rank), call);
+                        thread.write(copied(chunk, rank, block), call);
+                    }
+                },
+                |last| self.open(last, rank),
+            );
+        }
         // Those without rows give their flags too. Loom is spared them, since it prunes a branch where a poll
         // fails.
         for peer in peers(rank, self.chunks.len()) {
@@ -112,7 +145,9 @@ impl Gathering<'_> {
                 if early {
                     count(thread);
                 }
-                thread.read(shard(chunk, peer), call);
+                for opened in self.opened(chunk, peer) {
+                    thread.read(opened, call);
+                }
                 thread.write(piece(chunk, peer, rank, block), call);
                 if !early {
                     count(thread);
@@ -212,6 +247,11 @@ fn pushed_chunk(chunk: usize, from: usize, to: usize) -> String {
     format!("chunk {chunk} pushed from {from} to {to}")
 }
 
+/// What a block copies of a chunk of its rank, for the others.
+fn copied(chunk: usize, rank: usize, block: usize) -> String {
+    format!("copy of chunk {chunk} of {rank} by {block}")
+}
+
 /// What a block pulls of a chunk, in the staging of `to`.
 fn piece(chunk: usize, from: usize, to: usize, block: usize) -> String {
     format!("chunk {chunk} from {from} to {to} by {block}")
@@ -242,26 +282,57 @@ mod tests {
         (&[2, 0], &[2, 2], 2),
     ];
 
-    fn model(case: Case, planted: Option<Planted>) -> Model {
-        pushing(0, case, planted)
-    }
-
-    fn pushing(pushed: usize, (chunks, blocks, calls): Case, planted: Option<Planted>) -> Model {
-        let gathering = Gathering {
+    fn gathering((chunks, blocks, calls): Case, planted: Option<Planted>) -> Gathering<'static> {
+        Gathering {
             chunks,
-            pushed,
+            pushed: 0,
+            copies: false,
             blocks,
             calls,
             overlapped: true,
             planted,
+        }
+    }
+
+    fn model(case: Case, planted: Option<Planted>) -> Model {
+        gathering(case, planted).model()
+    }
+
+    fn pushing(pushed: usize, case: Case, planted: Option<Planted>) -> Model {
+        let pushing = Gathering {
+            pushed,
+            ..gathering(case, planted)
         };
-        gathering.model()
+        pushing.model()
+    }
+
+    fn copying(case: Case, planted: Option<Planted>) -> Model {
+        let copying = Gathering {
+            copies: true,
+            ..gathering(case, planted)
+        };
+        copying.model()
     }
 
     #[test]
     fn rows_are_read_between_the_flags() {
         for case in CASES {
             explore(&model(case, None), Orders::ALL).unwrap();
+        }
+    }
+
+    #[test]
+    fn rows_that_are_copied_are_read_between_the_flags() {
+        for case in CASES {
+            explore(&copying(case, None), Orders::ALL).unwrap();
+        }
+        for planted in [
+            Planted::NoDone,
+            Planted::BeforeArrival(Published::Copy),
+            Planted::BeforeLastTicket(Published::Copy),
+        ] {
+            let found = explore(&copying(CASES[0], Some(planted)), Orders::ALL);
+            assert!(found.is_err_and(|why| is_wrong_data(&why)), "{planted:?}");
         }
     }
 

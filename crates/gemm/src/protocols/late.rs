@@ -20,6 +20,7 @@ fn gathering(chunks: &[usize], pushed: usize, blocks: &[usize]) -> Model {
     let gathering = Gathering {
         chunks,
         pushed,
+        copies: false,
         blocks,
         calls: 2,
         overlapped: true,

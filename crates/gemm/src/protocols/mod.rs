@@ -311,6 +311,8 @@ enum Published {
     Sums,
     /// That a rank has pulled everything.
     Done,
+    /// A copy of a rank's rows.
+    Copy,
 }
 
 /// An error that a checker must find.

@@ -138,6 +138,7 @@ fn gathering(overlapped: bool, planted: Option<Planted>) -> Model {
     let gathering = Gathering {
         chunks: &[1, 0],
         pushed: 0,
+        copies: false,
         blocks: if overlapped { &[1, 1] } else { &[1, 2] },
         calls: 2,
         overlapped,

@@ -195,7 +195,7 @@ const GEMM_RATE: f64 = 700e12;
 /// Whether pulling so many bytes during `problem` takes three quarters as long as multiplying, or longer.
 /// Small tiles are worth more then than what large ones save: what is pulled last waits for a tile, or a tile
 /// for it.
-pub(super) fn is_late(problem: &GemmProblem, bytes: usize) -> bool {
+pub(crate) fn is_late(problem: &GemmProblem, bytes: usize) -> bool {
     let multiplying = problem.flops() / (GEMM_RATE * cutlass::speed(problem.dtype));
     bytes as f64 / LINK_RATE > 0.75 * multiplying
 }

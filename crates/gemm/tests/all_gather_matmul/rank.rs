@@ -242,6 +242,7 @@ impl<B: AllGatherGemmBackend> Rank<B> {
         };
         let operands = AllGatherOperands {
             a: a.addresses().into(),
+            local_a: DevicePtr::NULL,
             staging: staging.addresses().into(),
             staging_stride,
             b,
@@ -346,6 +347,21 @@ impl<B: AllGatherGemmBackend> Rank<B> {
         }
     }
 
+    /// The same, but this rank's rows stay in local memory, where the call is to find them.
+    fn feed_locally(&self, input: usize) -> DevicePtr {
+        self.feed(input);
+        let rows = self
+            .case
+            .bytes(self.gemm.shards[self.me()].len() * self.case.problem.lda);
+        // SAFETY: as above.
+        unsafe {
+            self.backend
+                .fill(&self.stream, self.a.local(), 0xff, rows)
+                .unwrap();
+        }
+        self.memory.address().add(input * self.shard)
+    }
+
     /// Enqueues the copies of what is pushed, and the flag after each.
     fn push(&self) -> warpweave_symm_mem::Result<()> {
         let own = &self.gemm.shards[self.me()];
@@ -377,12 +393,19 @@ impl<B: AllGatherGemmBackend> Rank<B> {
     /// Enqueues the GEMM into a C that is wrong everywhere, and the copy that keeps C. Every second call has
     /// its C where it is kept: operands are a launch's own.
     pub fn gemm(&self, call: usize) -> warpweave_symm_mem::Result<()> {
+        self.gemm_of(call, DevicePtr::NULL)
+    }
+
+    fn gemm_of(&self, call: usize, local_a: DevicePtr) -> warpweave_symm_mem::Result<()> {
         let bytes = 2 * self.case.problem.m * self.case.problem.ldc;
         let to = self.results.add(call * self.result_bytes());
         self.push()?;
         // SAFETY: all ranges lie in this rank's memory; the ranks launch the same GEMM equally often.
         unsafe {
-            let mut operands = self.operands;
+            let mut operands = AllGatherOperands {
+                local_a,
+                ..self.operands
+            };
             if call % 2 == 1 {
                 operands.c = to;
             }
@@ -401,11 +424,20 @@ impl<B: AllGatherGemmBackend> Rank<B> {
     /// Calls back to back with nothing between them that waits on the host, some of them late on some ranks.
     pub fn calls(&self, late: Duration) {
         for call in 0..self.case.calls {
-            self.feed(call % INPUTS);
+            // In some calls the rows of some ranks are local.
+            let is_local =
+                self.case.protocol == Protocol::PULL && mixed(call, 9 + self.me()) % 2 == 1;
+            let local_a = match is_local {
+                true => self.feed_locally(call % INPUTS),
+                false => {
+                    self.feed(call % INPUTS);
+                    DevicePtr::NULL
+                }
+            };
             if !late.is_zero() && mixed(call, self.me()).is_multiple_of(3) {
                 self.backend.delay(&self.stream, late).unwrap();
             }
-            self.gemm(call).unwrap();
+            self.gemm_of(call, local_a).unwrap();
         }
         self.check_calls(|call| call % INPUTS);
     }

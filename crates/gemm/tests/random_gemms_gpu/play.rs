@@ -179,6 +179,7 @@ impl<B: Kernels> Rank<B> {
                     };
                     let operands = AllGatherOperands {
                         a: on_all(at.shared).into(),
+                        local_a: DevicePtr::NULL,
                         staging: on_all(staging).into(),
                         staging_stride: 2 * gemm.problem.m * gemm.problem.lda,
                         b,

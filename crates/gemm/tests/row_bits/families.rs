@@ -111,6 +111,7 @@ impl<B: Kernels> Rank<B> {
         let protocol = gemm.protocol;
         AllGatherOperands {
             a,
+            local_a: DevicePtr::NULL,
             staging: self.on_all(match protocol {
                 Protocol::Eager => self.within.eager,
                 Protocol::Rendezvous { .. } => self.within.staging,
@@ -273,7 +274,10 @@ impl<B: Kernels> Rank<B> {
                 let shard = [self.within.shard, self.within.shard_scales];
                 let row_bytes = problem.lda * problem.dtype.size();
                 let copies = [(from.elements, row_bytes), (from.scales, DType::F32.size())];
-                for (to, (from, bytes)) in shard.into_iter().zip(copies) {
+                // The launch copies local rows itself.
+                let is_local = family == Family::Pulled && random.bool();
+                let copied = shard.into_iter().zip(copies).skip(is_local.into());
+                for (to, (from, bytes)) in copied {
                     let to = self.shared.local().add(to);
                     if !own.is_empty() {
                         // SAFETY: places of this rank's memory; no rank has work under way.
@@ -290,7 +294,10 @@ impl<B: Kernels> Rank<B> {
                 let few = 2 + random.usize(..12) as u32;
                 let is_few = random.bool();
                 gemm.max_blocks = is_few.then_some(few).or(gemm.max_blocks);
-                let operands = self.gathers(&gemm, shard.map(|shard| self.on_all(shard)));
+                let mut operands = self.gathers(&gemm, shard.map(|shard| self.on_all(shard)));
+                if is_local {
+                    operands.local_a = from.elements;
+                }
                 let prepared = self.backend.prepare_all_gather(&self.handle, &gemm);
                 let prepared = prepared.unwrap_or_else(|error| panic!("{what}: {error}"));
                 self.synchronize();

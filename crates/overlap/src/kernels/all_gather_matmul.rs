@@ -6,11 +6,12 @@ use serde::{Deserialize, Serialize};
 use warpweave_gemm as gemm;
 use warpweave_gemm::all_gather_matmul::AllGatherOperands;
 use warpweave_gemm::{Activation, GatheredScales, GemmProblem, Layout, Peers, Protocol};
-use warpweave_symm_mem::{DType, DevicePtr};
+use warpweave_symm_mem::{BackendKind, DType, DevicePtr};
 
 use super::owner_lane::OwnerLane;
 use super::{
-    Kernel, KernelBuffer, KernelScales, KernelShape, on_both_backends, scales, slots_from,
+    AnyKernel, Kernel, KernelBuffer, KernelScales, KernelShape, on_both_backends, scales,
+    slots_from,
 };
 use crate::execute::{Addresses, Binding, BoxedLaunch, ExecuteBackend, Launch, Result};
 use crate::plan::{
@@ -30,6 +31,10 @@ pub struct AllGatherMatmul {
     pub shape: KernelShape,
     /// Symmetric where peers pull, else local.
     pub a: BufferId,
+    /// Where this rank's shard is, if it is not in `a` yet: the launch reads it here, and copies it to `a`
+    /// before the first signal. Only where everything is pulled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub local_a: Option<BufferId>,
     /// Local.
     pub b: BufferId,
     /// Whether `b` is stored n × k.
@@ -124,6 +129,8 @@ impl Kernel for AllGatherMatmul {
         let bias = self
             .bias
             .map(|bias| KernelBuffer::new(bias, 1, n).of(output));
+        let own = shard(m, rank, world).len();
+        let local = self.local_a.map(|local| KernelBuffer::new(local, own, k));
         let scales = self.scales.iter().flat_map(|scales| {
             let [of_a, of_b] = scales.own.operands(m, n);
             let of_rows = scales.staging.map(|staging| rows(of_a.id, staging, 1));
@@ -139,6 +146,7 @@ impl Kernel for AllGatherMatmul {
                 staging,
             ])
             .chain(scales)
+            .chain(local)
             .collect()
     }
 
@@ -178,6 +186,15 @@ impl Kernel for AllGatherMatmul {
         }
     }
 
+    fn copying(&self, staged: BufferId, local: BufferId) -> Option<AnyKernel> {
+        let pulls = matches!(self.protocol, GatherProtocol::Rendezvous { pushed: 0, .. });
+        let kernel = AllGatherMatmul {
+            local_a: Some(local),
+            ..*self
+        };
+        (pulls && staged == self.a).then(|| kernel.into())
+    }
+
     fn lanes(&self, rank: usize, world: usize) -> Vec<Vec<Effect>> {
         let lanes = OwnerLane::all(self.shape, (rank, world));
         match self.protocol {
@@ -186,7 +203,12 @@ impl Kernel for AllGatherMatmul {
                 self.eager_lanes((rank, world), &[peers(rank, world).collect()], all)
             }
             GatherProtocol::Rendezvous { done, pushed: 0 } => {
-                lanes.map(|lane| self.pulling_lane(&lane, done)).collect()
+                let (mut all, copied) = self.copy_lane((rank, world));
+                all.extend(lanes.map(|lane| match lane.is_own() {
+                    true => self.own_lane(&lane),
+                    false => [copied.clone(), self.pulling_lane(&lane, done)].concat(),
+                }));
+                all
             }
             GatherProtocol::Rendezvous { done, pushed } => {
                 let (own, others): (Vec<_>, _) = lanes.partition(OwnerLane::is_own);
@@ -260,7 +282,11 @@ impl AllGatherMatmul {
     fn scales_of(&self, rows: &Region) -> Option<Region> {
         let [own, staging] = self.row_scales()?;
         Some(Region {
-            buffer: if rows.buffer == self.a { own } else { staging },
+            buffer: if rows.buffer == self.staging {
+                staging
+            } else {
+                own
+            },
             cols: 0..1,
             ..rows.clone()
         })
@@ -301,7 +327,21 @@ impl AllGatherMatmul {
 
     /// This rank's rows are read where they lie.
     fn own_lane(&self, lane: &OwnerLane) -> Vec<Effect> {
-        self.multiply(lane, lane.shard_rows(self.a, lane.rows()), lane.rows())
+        let a = self.local_a.unwrap_or(self.a);
+        self.multiply(lane, lane.shard_rows(a, lane.rows()), lane.rows())
+    }
+
+    /// Where this rank's rows are copied first: the lane that does, and what comes before a signal in others.
+    fn copy_lane(&self, (rank, world): (usize, usize)) -> (Vec<Vec<Effect>>, Vec<Effect>) {
+        let own = OwnerLane::all(self.shape, (rank, world)).nth(rank);
+        match (self.local_a, own) {
+            (Some(local), Some(lane)) if !lane.rows().is_empty() => {
+                let rows = |buffer| lane.shard_rows(buffer, lane.rows());
+                let copy = vec![Effect::Read(rows(local)), Effect::Write(rows(self.a))];
+                (vec![copy], vec![Effect::After(vec![0])])
+            }
+            _ => Default::default(),
+        }
     }
 
     /// Pulls an owner's rows and their scales, and gives them back.
@@ -324,9 +364,6 @@ impl AllGatherMatmul {
     /// The GEMM comes last here. In truth it begins with the first chunk, as [`Self::chunked_lanes`] has it.
     /// Nothing outside can tell: what follows the last signal is seen by this rank alone.
     fn pulling_lane(&self, lane: &OwnerLane, done: SlotId) -> Vec<Effect> {
-        if lane.is_own() {
-            return self.own_lane(lane);
-        }
         let mut effects = self.pull(lane, done);
         effects.extend(self.multiply_staged(lane, lane.rows()));
         effects.push(lane.wait(done));
@@ -337,10 +374,10 @@ impl AllGatherMatmul {
     fn chunked_lanes(&self, (rank, world): (usize, usize), done: SlotId) -> Vec<Vec<Effect>> {
         let all = OwnerLane::all(self.shape, (rank, world));
         let (own, others): (Vec<_>, Vec<_>) = all.partition(OwnerLane::is_own);
-        let mut lanes = Vec::new();
+        let (mut lanes, copied) = self.copy_lane((rank, world));
         for lane in others {
             let after_pull = Effect::After(vec![lanes.len()]);
-            let mut pull = self.pull(&lane, done);
+            let mut pull = [copied.clone(), self.pull(&lane, done)].concat();
             let signal = pull.pop();
             let mut multiply = vec![after_pull.clone()];
             multiply.extend(self.multiply_staged(&lane, lane.rows()));
@@ -594,6 +631,7 @@ impl AllGatherMatmul {
         };
         Ok(Box::new(Prepared::<B> {
             kernel: *self,
+            copies_first: B::KIND == BackendKind::Cuda && descriptor.is_late(),
             gemm: with
                 .backend()
                 .prepare_all_gather(with.gemm(), &descriptor)?,
@@ -604,14 +642,27 @@ impl AllGatherMatmul {
 #[derive(Debug)]
 struct Prepared<B: ExecuteBackend> {
     kernel: AllGatherMatmul,
+    /// Whether rows in `local_a` are copied by the device before the launch.
+    copies_first: bool,
     gemm: B::PreparedAllGather,
 }
 
 impl<B: ExecuteBackend> Launch<B> for Prepared<B> {
     unsafe fn enqueue(&self, backend: &B, stream: &B::Stream, at: &Addresses<'_>) -> Result<()> {
         let kernel = &self.kernel;
+        let mut local_a = kernel.local_a.map(|local| at.own(local));
+        if self.copies_first
+            && let Some(from) = local_a.take()
+        {
+            let KernelShape { m, k, dtype, .. } = kernel.shape;
+            let pad = at.pad()?;
+            let rows = shard(m, pad.rank as usize, pad.world as usize).len();
+            // SAFETY: the caller's obligation.
+            unsafe { backend.copy(stream, at.own(kernel.a), from, rows * k * dtype.size())? };
+        }
         let operands = AllGatherOperands {
             a: at.copies(kernel.a).collect(),
+            local_a: local_a.unwrap_or(DevicePtr::NULL),
             staging: at.copies(kernel.staging).collect(),
             staging_stride: at.alternate(kernel.staging),
             b: at.own(kernel.b),

@@ -154,6 +154,12 @@ pub trait Kernel: fmt::Debug + Send + Sync {
     /// The slots it signals or waits on, each once; at most 65536 of them.
     fn slots(&self) -> Vec<SlotId>;
 
+    /// The same kernel with this rank's part of its operand `staged` in the local buffer `local`, from where
+    /// it copies it itself; `None` if it does not.
+    fn copying(&self, _staged: BufferId, _local: BufferId) -> Option<AnyKernel> {
+        None
+    }
+
     /// What it does on `rank` of `world`: lanes that run concurrently, each a list of effects in order.
     /// Effects that touch nothing, on empty shards or without peers, may be among them: [`AnyKernel::lanes`]
     /// drops them.

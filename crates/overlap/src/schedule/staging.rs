@@ -9,7 +9,7 @@ use crate::plan::{Buffer, BufferId, Op, OpKind, Placement, Plan, Region, Role, S
 ///
 /// The algorithm's buffer becomes staging under the name `NAME.staged`; a new local operand takes its name
 /// and role. An input is copied in at the start, an output out at the end, both on stream 0, as many rows as
-/// the rank holds.
+/// the rank holds. A kernel that is all that uses an input may copy it itself.
 pub(super) fn stage(
     plan: &mut Plan,
     operands: &[Operand],
@@ -49,6 +49,9 @@ pub(super) fn stage(
             dtype: plan.buffers[id].dtype,
         };
         plan.buffers.push(local);
+        if role == Role::Input && by_kernel(plan, BufferId(id), BufferId(plan.buffers.len() - 1)) {
+            continue;
+        }
         let part = |buffer| Region {
             rank: plan.rank,
             buffer: BufferId(buffer),
@@ -75,4 +78,29 @@ pub(super) fn stage(
         }
     }
     Ok(copies)
+}
+
+/// Has the kernel that alone uses `staged` copy `local` there, if it does that.
+fn by_kernel(plan: &mut Plan, staged: BufferId, local: BufferId) -> bool {
+    let (rank, world) = (plan.rank, plan.world);
+    let uses = |op: &&mut Op| match &op.kind {
+        OpKind::Kernel { kernel, .. } => kernel.buffers().contains(&staged),
+        kind => {
+            let regions = kind.reads().into_iter().chain(kind.writes(world));
+            regions.into_iter().any(|region| region.buffer == staged)
+        }
+    };
+    let mut users = plan.ops.iter_mut().filter(uses);
+    let (Some(user), None) = (users.next(), users.next()) else {
+        return false;
+    };
+    let OpKind::Kernel { kernel, lanes } = &mut user.kind else {
+        return false;
+    };
+    let Some(copying) = kernel.copying(staged, local) else {
+        return false;
+    };
+    *lanes = copying.lanes(rank, world);
+    *kernel = copying;
+    true
 }

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use warpweave_overlap::algorithms;
+use warpweave_overlap::algorithms::{self, Configuration};
 use warpweave_overlap::kernels::AnyKernel;
 use warpweave_overlap::kernels::twin::{departures, untouched};
 use warpweave_overlap::plan::{Effect, Op, OpKind, Plan, Problem, Region, Scaling};
+use warpweave_overlap::schedule::Schedule;
 use warpweave_symm_mem::DType;
 
 use crate::fixtures::on_ranks;
@@ -43,6 +44,23 @@ fn has_kernel(plan: &Plan) -> bool {
     plan.ops.iter().any(is_kernel)
 }
 
+/// Before the name of a configuration: its operands are in local memory, which a kernel may copy.
+const LOCAL: &str = "local ";
+
+fn find(name: &str) -> Configuration {
+    algorithms::find(name.trim_start_matches(LOCAL)).unwrap()
+}
+
+fn plan(name: &str, (rank, world): (usize, usize), problem: &Problem) -> Plan {
+    match name.starts_with(LOCAL) {
+        false => find(name).plan(rank, world, problem).unwrap(),
+        true => {
+            let schedule = Schedule::new(find(name), world, *problem).unwrap();
+            schedule.plans(problem.m).unwrap().swap_remove(rank)
+        }
+    }
+}
+
 /// Every configuration whose plan has a kernel, and those that give a kernel several pieces. Even and ragged
 /// shards.
 fn cases() -> Vec<(String, [Shape; 2])> {
@@ -57,6 +75,7 @@ fn cases() -> Vec<(String, [Shape; 2])> {
             "fusedAllGather:chunks=2:pulled=3",
             [(768, 3, 2), (700, 2, 3)],
         ),
+        ("local fusedAllGather", small),
         ("fusedReduceScatter:rows=2", small),
         ("fusedAllReduce:rows=2", small),
         ("fusedAllReduce:rows=2:reduce=multimem", small),
@@ -66,7 +85,7 @@ fn cases() -> Vec<(String, [Shape; 2])> {
     let in_pieces = in_pieces.map(|(name, shapes)| (name.to_owned(), shapes));
     let all = of_kernels.map(|configuration| (configuration.name(), small));
     let cases = all.chain(in_pieces).flat_map(|(name, shapes)| {
-        let configuration = algorithms::find(&name).unwrap();
+        let configuration = find(&name);
         let scalings = [Scaling::None, Scaling::Row, Scaling::Tensor].into_iter();
         let scalings = scalings.filter(move |&s| configuration.takes(&problem((shapes[0], s))));
         scalings.map(move |scaling| (name.clone(), shapes.map(|shape| (shape, scaling))))
@@ -85,12 +104,9 @@ fn problem(((m, n, k), scaling): Shape) -> Problem {
 /// The kernels of a plan in its first two calls, on all ranks.
 fn launches(name: &str, world: usize, shape: Shape) -> [Vec<Launch>; 2] {
     let problem = problem(shape);
-    let algorithm = algorithms::find(name).unwrap();
     let ranks = on_ranks(world, host, |rank| {
         let (me, world) = rank.place();
-        let bound = rank
-            .bind(algorithm.plan(me, world, &problem).unwrap())
-            .unwrap();
+        let bound = rank.bind(plan(name, (me, world), &problem)).unwrap();
         let traces = [0, 1].map(|_| bound.run_recorded().unwrap());
         rank.exchange.barrier("end").unwrap();
         traces.map(|traces| {

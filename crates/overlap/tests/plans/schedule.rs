@@ -184,6 +184,20 @@ fn what_peers_reach_is_staged_unless_the_caller_has_it_in_symmetric_memory() {
             }
         }
     }
+    // A kernel that alone uses an input copies it itself.
+    let local = named("fusedAllGather", 3, 20);
+    for m in [1, 2, 20] {
+        for plan in local.checked(m).unwrap().plans() {
+            let copying = plan.ops.iter().any(|op| match &op.kind {
+                OpKind::Kernel { kernel, .. } => {
+                    let has = |name| kernel.buffers().contains(&plan.buffer_named(name).unwrap());
+                    has("a") && has("a.staged")
+                }
+                _ => false,
+            });
+            assert!(copying && copies(plan) == 0);
+        }
+    }
     // What no peer reaches is the same.
     let local = named("ringPut", 3, 20);
     let symmetric = local.clone().symmetric("a").unwrap();

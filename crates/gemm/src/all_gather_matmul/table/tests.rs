@@ -35,6 +35,7 @@ fn operands(gemm: &AllGatherMatmul) -> AllGatherOperands {
     let on_all: Peers = std::iter::repeat_n(DevicePtr(16), gemm.world).collect();
     AllGatherOperands {
         a: on_all,
+        local_a: DevicePtr::NULL,
         staging: on_all,
         staging_stride: gemm.problem.m * gemm.row_bytes(),
         b: DevicePtr(16),

@@ -5,7 +5,7 @@ mod parameters;
 mod tests;
 
 use warpweave_symm_mem::cuda::CudaStream;
-use warpweave_symm_mem::{Backend, Cuda, DevicePtr};
+use warpweave_symm_mem::{Backend, Cuda};
 
 use self::parameters::{Eager, Gathering, Maps, TileSchedule, slices};
 use super::RANKS;
@@ -109,23 +109,7 @@ impl PreparedAllGather {
             operands,
         };
         gemm.check(|_| ADDRESS_ALIGNMENT)?;
-        let addresses = Addresses {
-            peers: [operands.a, operands.staging],
-            staging_stride: match self.gemm.protocol {
-                Protocol::Rendezvous { .. } => 0,
-                Protocol::Eager => operands.staging_stride,
-            },
-            scales: match self.gemm.problem.scaling {
-                Scaling::None => GatheredScales::default(),
-                _ => operands.scales,
-            },
-            matrices: [
-                operands.b,
-                operands.c,
-                used_bias(&self.gemm.problem, operands.bias),
-                DevicePtr::NULL,
-            ],
-        };
+        let addresses = addresses(&gemm);
         let call = (&addresses, operands.pad);
         let maps = || Maps::encode(&gemm, self.kernel.config);
         let [tiles, columns] = self.tiles;
@@ -149,16 +133,35 @@ impl PreparedAllGather {
     }
 }
 
+/// All addresses that the parameter of a launch has.
+fn addresses(gemm: &Launch<'_>) -> Addresses {
+    let operands = gemm.operands;
+    Addresses {
+        peers: [operands.a, operands.staging],
+        staging_stride: match gemm.protocol {
+            Protocol::Rendezvous { .. } => 0,
+            Protocol::Eager => operands.staging_stride,
+        },
+        scales: match gemm.problem.scaling {
+            Scaling::None => GatheredScales::default(),
+            _ => operands.scales,
+        },
+        matrices: [
+            operands.b,
+            operands.c,
+            used_bias(&gemm.problem, operands.bias),
+            operands.local_a,
+        ],
+    }
+}
+
 /// The default choice. A GEMM ends one tile after the last rows arrive.
 fn favourite(gemm: &AllGatherMatmul, blocks: u32) -> Option<Tiling> {
     let problem = &gemm.problem;
     let own = gemm.shards[gemm.rank].len();
     match gemm.protocol {
         Protocol::Rendezvous { .. } => {
-            let bytes = (problem.m - own) * gemm.row_bytes();
-            match config::is_late(problem, bytes)
-                || bytes > 0 && config::is_one_wave(problem, blocks)
-            {
+            match gemm.is_late() || own < problem.m && config::is_one_wave(problem, blocks) {
                 true => config::small(problem, &gemm.shards, blocks, gemm.chunk_rows),
                 false => config::select_tile(problem, blocks),
             }

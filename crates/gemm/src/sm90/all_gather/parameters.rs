@@ -149,11 +149,12 @@ pub(super) struct Gathering {
     ready: u32,
     done: u32,
     pushed: u32,
+    copied: u64,
     epilogue: Epilogue,
     scales: Scales,
 }
 const _: () =
-    assert!(size_of::<Gathering>() == 3712 && std::mem::offset_of!(Gathering, scales) == 3520);
+    assert!(size_of::<Gathering>() == 3712 && std::mem::offset_of!(Gathering, scales) == 3528);
 
 // SAFETY: the structure above is that of the device code.
 unsafe impl Parameter for Gathering {
@@ -174,7 +175,10 @@ impl Gathering {
             c: maps.c,
             b: maps.b,
             pad: operands.pad,
-            from: of_ranks(operands.a.iter().map(|a| a.0)),
+            from: of_ranks((0..gemm.world).map(|rank| match rank == own {
+                true => gemm.own_a().0,
+                false => operands.a[rank].0,
+            })),
             to: of_ranks(starts.map(|row| gemm.staged(own, row, 0).0)),
             schedule,
             arrived: arrived.0,
@@ -189,6 +193,7 @@ impl Gathering {
             ready: gemm.ready as u32,
             done: gemm.done as u32,
             pushed: gemm.pushed_chunks() as u32,
+            copied: gemm.copied_a().0,
             epilogue: Epilogue::new(problem, operands.bias),
             scales: Scales::new(gemm, |rank| operands.scales.a[rank]),
         }

@@ -38,6 +38,7 @@ fn operands(gemm: &AllGatherMatmul) -> AllGatherOperands {
     let on_all: Peers = std::iter::repeat_n(DevicePtr(16), gemm.world).collect();
     AllGatherOperands {
         a: on_all,
+        local_a: DevicePtr::NULL,
         staging: on_all,
         staging_stride: (gemm.problem.m * gemm.row_bytes()).next_multiple_of(16),
         b: DevicePtr(16),
@@ -56,6 +57,63 @@ fn operands(gemm: &AllGatherMatmul) -> AllGatherOperands {
 fn refusal(gemm: &AllGatherMatmul) -> String {
     let checked = gemm.validate().and_then(|()| check(gemm));
     checked.unwrap_err().to_string()
+}
+
+/// Parameters are kept by these addresses: two launches with the same have the same parameter.
+#[test]
+fn every_address_of_a_launch_tells_its_parameter_from_others() {
+    let problem = GemmProblem {
+        bias: true,
+        ..GemmProblem::e4m3(64, 16, 16, Scaling::Row, DType::Bf16)
+    };
+    let gemm = AllGatherMatmul {
+        problem,
+        ..gemm([64, 16, 16], (1, 2), 8, Protocol::PULL)
+    };
+    let first = operands(&gemm);
+    let (other, others) = (
+        DevicePtr(32),
+        Peers::from(vec![DevicePtr(16), DevicePtr(32)]),
+    );
+    let of = |scales| AllGatherOperands { scales, ..first };
+    let changed = [
+        AllGatherOperands { a: others, ..first },
+        AllGatherOperands {
+            local_a: other,
+            ..first
+        },
+        AllGatherOperands {
+            staging: others,
+            ..first
+        },
+        AllGatherOperands { b: other, ..first },
+        AllGatherOperands { c: other, ..first },
+        AllGatherOperands {
+            bias: other,
+            ..first
+        },
+        of(GatheredScales {
+            a: others,
+            ..first.scales
+        }),
+        of(GatheredScales {
+            staging: others,
+            ..first.scales
+        }),
+        of(GatheredScales {
+            b: other,
+            ..first.scales
+        }),
+    ];
+    let key = |operands| {
+        addresses(&Launch {
+            gemm: &gemm,
+            operands,
+        })
+    };
+    for operands in &changed {
+        assert_ne!(key(operands), key(&first), "{operands:?}");
+    }
 }
 
 #[test]

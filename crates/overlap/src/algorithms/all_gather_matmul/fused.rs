@@ -118,6 +118,7 @@ pub(in crate::algorithms) fn build(
     let kernel = AllGatherMatmul {
         shape: plan.shape(),
         a: plan.a.elements,
+        local_a: None,
         b: plan.b,
         b_transposed: plan.b_transposed(),
         bias: plan.bias,
