@@ -75,7 +75,7 @@ pub struct AllGatherMatmul {
     /// How rows come from their owners.
     pub protocol: Protocol,
     /// On a GPU: the tile, the cluster and the swizzle width; `None` for the model's choice.
-    /// [`sm90::tilings`](crate::sm90::tilings) lists those worth timing.
+    /// [`sm90::tilings`] lists those worth timing.
     pub tiling: Option<Tiling>,
     /// On a GPU: the most blocks of the launch, all of which must be resident at once. `None` takes every SM;
     /// ranks that share a device divide it.
@@ -371,7 +371,8 @@ impl Launch<'_> {
         self.operands.staging[rank].add(row * self.row_bytes() + second)
     }
 
-    /// Where a row of A is read: this rank's where it lies, the others in staging, of two in the one of `parity`.
+    /// Where a row of A is read: this rank's where it lies, the others in staging, of two in the one of
+    /// `parity`.
     pub fn row(&self, row: usize, parity: usize) -> DevicePtr {
         let own = &self.shards[self.rank];
         match own.contains(&row) {
