@@ -242,13 +242,14 @@ impl Kernel for AllGatherMatmul {
             }
             Effect::Read(region) if region.rank != own => Some(self.first_chunk(costs, region)),
             Effect::Write(region) if region.rank != own => Some(costs.push(region, later, FELT)),
-            Effect::Write(region) => {
-                match costs.is_own(region, self.c) && !region.rows.is_empty() {
-                    true => Some(self.gemm_cost(costs, region)),
-                    // What is written to staging is not worth a figure.
-                    false => Some(Cost::default()),
-                }
+            Effect::Write(region) if costs.is_own(region, self.c) && !region.rows.is_empty() => {
+                Some(self.gemm_cost(costs, region))
             }
+            Effect::Write(region) if costs.is_own(region, self.a) => {
+                Some(costs.local(costs.bytes(region)))
+            }
+            // What is written to staging is not worth a figure.
+            Effect::Write(_) => Some(Cost::default()),
             _ => None,
         }
     }

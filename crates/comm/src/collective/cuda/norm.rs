@@ -112,9 +112,8 @@ fn grid(
 
 /// The launch that streams rows through shared memory, if there are more of them than resident blocks, and
 /// they are of whole vectors and not too long: two blocks for each SM, or one with longer rows.
-fn streamed(cuda: &Cuda, dtype: DType, norm: &RowNorm) -> Option<(LaunchConfig, RowNorm)> {
-    let is_many = norm.rows > cuda.sms() * BLOCKS_PER_SM;
-    if !is_hopper(cuda) || norm.alignment < 16 || !is_many {
+fn streamed(sms: u32, dtype: DType, norm: &RowNorm) -> Option<(LaunchConfig, RowNorm)> {
+    if norm.alignment < 16 || norm.rows <= sms * BLOCKS_PER_SM {
         return None;
     }
     let bytes = norm.row_bytes(dtype.size());
@@ -129,7 +128,7 @@ fn streamed(cuda: &Cuda, dtype: DType, norm: &RowNorm) -> Option<(LaunchConfig, 
     let config = LaunchConfig {
         shared_bytes: (stages * 2 * bytes) as u32,
         programmatic: true,
-        ..LaunchConfig::linear(cuda.sms() * per_sm as u32, threads as u32)
+        ..LaunchConfig::linear(sms * per_sm as u32, threads as u32)
     };
     let norm = RowNorm {
         stages: stages as u32,
@@ -146,7 +145,9 @@ pub(super) unsafe fn add_rms_norm(
     dtype: DType,
     norm: &RowNorm,
 ) -> Result<()> {
-    if let Some((config, norm)) = streamed(cuda, dtype, norm) {
+    if is_hopper(cuda)
+        && let Some((config, norm)) = streamed(cuda.sms(), dtype, norm)
+    {
         let name = stream_kernel(dtype);
         // SAFETY: the kernel takes the structure by value; the rest is the caller's obligation.
         return unsafe { launch_shared(cuda, stream, &NORM_STREAM, name, config, norm) };
@@ -198,4 +199,48 @@ pub(super) unsafe fn sentinel_norm(
 /// Whether the machine code for clusters runs; PTX for other devices has one block for a row.
 fn is_hopper(cuda: &Cuda) -> bool {
     cuda.compute_capability() == (9, 0)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use warpweave_symm_mem::DevicePtr;
+
+    use super::*;
+
+    #[test]
+    fn many_rows_of_vectors_are_streamed_as_long_as_stages_fit() {
+        let rows = |rows, hidden| RowNorm {
+            input: DevicePtr(16),
+            residual: DevicePtr(32),
+            weight: DevicePtr(48),
+            residual_out: DevicePtr(32),
+            normalized: DevicePtr(16),
+            quantized: DevicePtr::NULL,
+            scales: DevicePtr::NULL,
+            rows,
+            hidden,
+            share: 0.0,
+            epsilon: 0.0,
+            alignment: 0,
+            stages: 0,
+        };
+        // Blocks of an SM, threads and stages.
+        let of = |count, hidden| {
+            let norm = rows(count, hidden).completed(DType::Bf16);
+            let (config, norm) = streamed(132, DType::Bf16, &norm)?;
+            let stage = 2 * norm.row_bytes(2) as u32;
+            let per_sm = config.grid.0 / 132;
+            assert!(per_sm * config.shared_bytes <= STREAM_BYTES as u32);
+            assert_eq!(config.shared_bytes, norm.stages * stage);
+            Some((per_sm, config.block.0, norm.stages))
+        };
+        assert_eq!(of(1056, 4096), None);
+        assert_eq!(of(1057, 4096), Some((2, 192, 6)));
+        assert_eq!(of(1057, 8), Some((2, 32, 6)));
+        assert_eq!(of(1057, 8192), Some((2, 352, 3)));
+        assert_eq!(of(1057, 16_384), Some((1, 384, 3)));
+        assert_eq!(of(1057, 20_480), None);
+        // Not whole vectors.
+        assert_eq!(of(1057, 4100), None);
+    }
 }
