@@ -16,11 +16,12 @@ const RULE: Late = Late {
     checks: true,
 };
 
-fn gathering(chunks: &[usize], pushed: usize, blocks: &[usize]) -> Model {
+/// `copies`: whether rows are copied before others read them.
+fn gathering(chunks: &[usize], (pushed, copies): (usize, bool), blocks: &[usize]) -> Model {
     let gathering = Gathering {
         chunks,
         pushed,
-        copies: false,
+        copies,
         blocks,
         calls: 2,
         overlapped: true,
@@ -43,10 +44,22 @@ fn reducing(groups: &[usize], everyone: bool) -> Model {
 
 /// Those that pull, whose calls end with a wait.
 fn that_pull() -> Vec<(&'static str, Model)> {
+    let [plain, pushed, copied] = [(0, false), (1, false), (0, true)];
     vec![
-        ("gathering", gathering(&[1, 1], 0, &[1, 1])),
-        ("gathering by two blocks", gathering(&[1, 0], 0, &[2, 1])),
-        ("gathering of pushed rows", gathering(&[2, 0], 1, &[1, 1])),
+        ("gathering", gathering(&[1, 1], plain, &[1, 1])),
+        (
+            "gathering by two blocks",
+            gathering(&[1, 0], plain, &[2, 1]),
+        ),
+        (
+            "gathering of pushed rows",
+            gathering(&[2, 0], pushed, &[1, 1]),
+        ),
+        ("gathering of copies", gathering(&[1, 1], copied, &[1, 1])),
+        (
+            "gathering of copies by two",
+            gathering(&[1, 0], copied, &[2, 1]),
+        ),
         ("reducing", reducing(&[1, 1], false)),
         ("reducing for everyone", reducing(&[1, 0], true)),
         ("reducing by multimem", by_multimem(&[1, 0])),
