@@ -20,7 +20,7 @@ using warpweave::Units;
 
 // Threads of a block, at most: `STREAM_THREADS` in `cuda/norm.rs`.
 constexpr uint32_t kStreamThreads = 384;
-// Stages of a block, at most: `MOST_STAGES` in `cuda/norm.rs`.
+// Stages of a block, at most: of `STAGES` in `cuda/norm.rs`.
 constexpr uint32_t kMostStages = 6;
 
 // A stage has a row of x, then one of the residual.

@@ -283,10 +283,9 @@ impl AllGatherMatmul {
     fn scales_of(&self, rows: &Region) -> Option<Region> {
         let [own, staging] = self.row_scales()?;
         Some(Region {
-            buffer: if rows.buffer == self.staging {
-                staging
-            } else {
-                own
+            buffer: match rows.buffer == self.staging {
+                true => staging,
+                false => own,
             },
             cols: 0..1,
             ..rows.clone()

@@ -153,8 +153,8 @@ pub(super) unsafe fn add_rms_norm(
         return unsafe { launch_shared(cuda, stream, &NORM_STREAM, name, config, norm) };
     }
     let most = (cuda.sms() * BLOCKS_PER_SM, LOCAL_THREADS);
-    let units = norm.row_bytes(dtype.size()).div_ceil(UNIT);
     let name = local_kernel(dtype, norm.alignment >= 16);
+    let units = norm.row_bytes(dtype.size()).div_ceil(UNIT);
     let config = grid((norm.rows, units), most, is_hopper(cuda));
     // SAFETY: the kernel takes the structure by value; the rest is the caller's obligation.
     unsafe { launch_shared(cuda, stream, &NORM, name, config, *norm) }
