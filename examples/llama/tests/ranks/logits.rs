@@ -34,29 +34,33 @@ pub fn bound(config: &Config, dtype: DType, condition: f64) -> f64 {
     condition * (2.0 * roundings(config) as f64).sqrt() * (unit + k.sqrt() * single)
 }
 
+/// A batch with so many tokens of each request after so many others: `(past, rows)`.
+fn batch(parts: impl IntoIterator<Item = (usize, usize)>) -> Batch {
+    let mut batch = Batch::default();
+    for (request, (past, rows)) in parts.into_iter().enumerate() {
+        let start = batch.tokens.len();
+        batch.segments.push(Segment {
+            request,
+            start,
+            rows,
+            past,
+        });
+        let token = |at: usize| ((at * 37 + request * 11) % 320) as u32;
+        batch.tokens.extend((past..past + rows).map(token));
+    }
+    batch
+}
+
 /// Three sequences of other lengths, then two more tokens of each.
 pub fn all_logits(model: &Model<'_>) -> Vec<Vec<f32>> {
     let lengths = [9, 40, 1];
     let mut cache = model.cache(&lengths.map(|length| length + 2)).unwrap();
     let mut rows = Vec::new();
     for (step, count) in [0, 1, 2].into_iter().zip([None, Some(1), Some(1)]) {
-        let mut batch = Batch::default();
-        for (request, length) in lengths.into_iter().enumerate() {
-            let (past, count) = match count {
-                None => (0, length),
-                Some(count) => (length + step - 1, count),
-            };
-            let start = batch.tokens.len();
-            batch.segments.push(Segment {
-                request,
-                start,
-                rows: count,
-                past,
-            });
-            batch
-                .tokens
-                .extend((past..past + count).map(|at| ((at * 37 + request * 11) % 320) as u32));
-        }
+        let batch = batch(lengths.map(|length| match count {
+            None => (0, length),
+            Some(count) => (length + step - 1, count),
+        }));
         let logits = model.forward(&batch, &mut cache, Rows::All).unwrap();
         rows.extend(logits.to_vec2::<f32>().unwrap());
     }
@@ -170,7 +174,7 @@ fn a_lost_partial_exceeds_the_bound() {
     assert!(distance > bound);
 }
 
-/// A step of slots, as graphs capture it, against the ragged batch, after prompts of other lengths.
+/// Where rows are sharded, too.
 #[test]
 fn the_last_rows_are_among_all() {
     let config = small_llama();
@@ -183,18 +187,7 @@ fn the_last_rows_are_among_all() {
         (4, vec![1, 2]),
     ] {
         on_ranks(world, folder.path(), DType::F32, |model| {
-            let mut batch = Batch::default();
-            for (request, &rows) in lengths.iter().enumerate() {
-                let start = batch.tokens.len();
-                batch.segments.push(Segment {
-                    request,
-                    start,
-                    rows,
-                    past: 0,
-                });
-                let token = |at: usize| ((at * 37 + request * 11) % 320) as u32;
-                batch.tokens.extend((0..rows).map(token));
-            }
+            let batch = batch(lengths.iter().map(|&length| (0, length)));
             let logits = |rows| {
                 let mut cache = model.cache(&lengths).unwrap();
                 let logits = model.forward(&batch, &mut cache, rows).unwrap();
@@ -208,6 +201,7 @@ fn the_last_rows_are_among_all() {
     }
 }
 
+/// A step of slots, as graphs capture it, against the ragged batch, after prompts of other lengths.
 #[test]
 fn slots_decode_as_a_ragged_batch_does() {
     let config = small_llama();
@@ -215,20 +209,8 @@ fn slots_decode_as_a_ragged_batch_does() {
     let lengths = [9, 40, 1];
     let distances = on_ranks(2, folder.path(), DType::F32, |model| {
         let mut cache = model.cache(&lengths.map(|length| length + 3)).unwrap();
-        let mut batch = Batch::default();
-        for (request, rows) in lengths.into_iter().enumerate() {
-            let start = batch.tokens.len();
-            batch.segments.push(Segment {
-                request,
-                start,
-                rows,
-                past: 0,
-            });
-            batch
-                .tokens
-                .extend((0..rows).map(|at| ((at * 37 + request * 11) % 320) as u32));
-        }
-        model.forward(&batch, &mut cache, Rows::Last).unwrap();
+        let prompts = batch(lengths.map(|length| (0, length)));
+        model.forward(&prompts, &mut cache, Rows::Last).unwrap();
         let slots = model.slots(lengths.len(), 64).unwrap();
         for (slot, rows) in lengths.into_iter().enumerate() {
             slots.load(slot, &cache, slot, rows).unwrap();
