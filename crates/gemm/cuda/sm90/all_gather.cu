@@ -211,9 +211,7 @@ __device__ __forceinline__ void pull_piece(const AllGatherParams& p, Puller& pul
 // One thread: copies this block's share of this rank's rows to where peers pull them.
 __device__ __forceinline__ void copy_share(const AllGatherParams& p, Puller& puller) {
   const uint32_t own = p.pad.rank;
-  const bool contiguous = p.row_bytes == p.row_stride;
-  const StridedRows rows = contiguous ? StridedRows{1, uint64_t(p.rows[own]) * p.row_bytes, 0}
-                                      : StridedRows{p.rows[own], p.row_bytes, p.row_stride};
+  const StridedRows rows = StridedRows::of(p.rows[own], p.row_bytes, p.row_stride);
   const uint32_t pieces = rows.pieces();
   for (uint32_t i = blockIdx.x; i < pieces; i += gridDim.x) {
     const StridedRows::Piece piece = rows.piece(i);

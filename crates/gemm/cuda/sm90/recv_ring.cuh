@@ -79,6 +79,12 @@ struct StridedRows {
   uint64_t bytes;
   uint64_t stride;
 
+  // Contiguous rows are one. By reference, so that a parameter of the launch is loaded where it is used.
+  static __device__ __forceinline__ StridedRows of(const uint32_t& count, const uint32_t& bytes,
+                                                   const uint32_t& stride) {
+    return bytes == stride ? StridedRows{1, uint64_t(count) * bytes, 0} : StridedRows{count, bytes, stride};
+  }
+
   __device__ __forceinline__ uint32_t pieces() const { return count * pieces_of(bytes); }
 
   __device__ __forceinline__ Piece piece(uint32_t index) const {

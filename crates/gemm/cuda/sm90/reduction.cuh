@@ -92,9 +92,7 @@ struct alignas(128) ReductionParams {
     return {1, uint64_t(height(pad.rank, group)) * row_stride, 0};
   }
   __device__ __forceinline__ StridedRows result(uint32_t owner, uint32_t group) const {
-    const uint32_t count = height(owner, group);
-    return row_bytes == row_stride ? StridedRows{1, uint64_t(count) * row_bytes, 0}
-                                   : StridedRows{count, row_bytes, row_stride};
+    return StridedRows::of(height(owner, group), row_bytes, row_stride);
   }
 
   // `visit(tile)` for each tile of this block.

@@ -391,10 +391,9 @@ impl Launch<'_> {
 
     /// Where this rank's shard is copied to for its peers, if it is local.
     pub fn copied_a(&self) -> DevicePtr {
-        match self.operands.local_a {
-            DevicePtr::NULL => DevicePtr::NULL,
-            _ if self.world == 1 => DevicePtr::NULL,
-            _ => self.operands.a[self.rank],
+        match self.operands.local_a != DevicePtr::NULL && self.world > 1 {
+            true => self.operands.a[self.rank],
+            false => DevicePtr::NULL,
         }
     }
 

@@ -629,9 +629,11 @@ impl AllGatherMatmul {
             tiling: None,
             max_blocks: with.max_blocks(),
         };
+        let is_copied_first = B::KIND == BackendKind::Cuda && descriptor.is_late();
+        let own_bytes = descriptor.shards[with.rank()].len() * k * dtype.size();
         Ok(Box::new(Prepared::<B> {
             kernel: *self,
-            copies_first: B::KIND == BackendKind::Cuda && descriptor.is_late(),
+            copied_first: is_copied_first.then_some(own_bytes),
             gemm: with
                 .backend()
                 .prepare_all_gather(with.gemm(), &descriptor)?,
@@ -642,8 +644,8 @@ impl AllGatherMatmul {
 #[derive(Debug)]
 struct Prepared<B: ExecuteBackend> {
     kernel: AllGatherMatmul,
-    /// Whether rows in `local_a` are copied by the device before the launch.
-    copies_first: bool,
+    /// Bytes in `local_a`, if the device copies these before the launch.
+    copied_first: Option<usize>,
     gemm: B::PreparedAllGather,
 }
 
@@ -651,14 +653,11 @@ impl<B: ExecuteBackend> Launch<B> for Prepared<B> {
     unsafe fn enqueue(&self, backend: &B, stream: &B::Stream, at: &Addresses<'_>) -> Result<()> {
         let kernel = &self.kernel;
         let mut local_a = kernel.local_a.map(|local| at.own(local));
-        if self.copies_first
+        if let Some(bytes) = self.copied_first
             && let Some(from) = local_a.take()
         {
-            let KernelShape { m, k, dtype, .. } = kernel.shape;
-            let pad = at.pad()?;
-            let rows = shard(m, pad.rank as usize, pad.world as usize).len();
             // SAFETY: the caller's obligation.
-            unsafe { backend.copy(stream, at.own(kernel.a), from, rows * k * dtype.size())? };
+            unsafe { backend.copy(stream, at.own(kernel.a), from, bytes)? };
         }
         let operands = AllGatherOperands {
             a: at.copies(kernel.a).collect(),
