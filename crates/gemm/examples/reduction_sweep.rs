@@ -120,6 +120,7 @@ fn shape(cuda: &Cuda, exchange: &Arc<dyn Exchange>, [m, n, k]: Shape) -> Result<
                 Way::Everyone => copies.addresses().into(),
                 Way::Owners | Way::OneShot => copies.local().into(),
             },
+            local_c: DevicePtr::NULL,
             staging: staging.addresses().into(),
             staging_stride: world * c_bytes,
             multicast: [DevicePtr::NULL; 2],

@@ -10,8 +10,8 @@
 //   consumers   wgmma; of an own tile the sum of all partials in f32, in the order of ranks; accumulators to
 //               the epilogue's stage
 //   warps 1, 2  the store warps, one for each consumer: one thread stores a partial into staging, a result
-//               into C. It waits until the stores are complete and signals, while the consumer multiplies
-//               again
+//               into C, and where C is local memory another to where the others pull it. It waits until the
+//               stores are complete and signals, while the consumer multiplies again
 //   warp 3      one thread pulls the block's share of each partial of this rank's rows and, for an
 //               all-reduce, of the others' results
 //
@@ -319,7 +319,9 @@ __device__ __forceinline__ void reduce_gemm(const ReductionParams& p) {
             // The partials of an own tile have been waited for when the consumer stages it.
             const auto may_store = [&] { return !noticed(pad); };
             const auto store = [&](uint32_t box, const char* place) {
-              store_box(map, int32_t(tile.column + box * kBox), int32_t(tile.row + consumer * 64), place);
+              const int32_t column = tile.column + box * kBox, row = tile.row + consumer * 64;
+              store_box(map, column, row, place);
+              if (own && p.is_local) store_box(&p.local_c, column, row, place);
             };
             if (!staging.take(stage, may_store, store)) return;
             bulk_wait<0>();

@@ -35,8 +35,10 @@ struct GroupTile {
 struct alignas(128) ReductionParams {
   TensorMap a;
   TensorMap b;
-  // This rank's rows of C.
+  // This rank's rows of C; for an all-reduce, where the others pull them.
   TensorMap c;
+  // These rows in local memory, if C is there.
+  TensorMap local_c;
   // For each other rank: this rank's partial of its rows, in staging. By multimem for this rank too.
   TensorMap outgoing[kMostRanks];
   // The partials of this rank's rows from all other ranks, in their order, once pulled.
@@ -46,7 +48,7 @@ struct alignas(128) ReductionParams {
   // multicast addresses of the partials of its rows, and of its rows of C.
   const char* from[kMostRanks];
   char* to[kMostRanks];
-  // For an all-reduce, row 0 of each rank's C.
+  // For an all-reduce, row 0 of each rank's C, of this one where it is for its own use.
   char* results[kMostRanks];
   const ScheduledTile* schedule;
   // By own group, followed by the calls.
@@ -72,6 +74,8 @@ struct alignas(128) ReductionParams {
   uint32_t all_reduce;
   // Of the largest shard.
   uint32_t most_rows;
+  // Whether C is in local memory, so that this rank's rows are stored twice.
+  uint32_t is_local;
   Epilogue epilogue;
   // Of operands of e4m3: of this rank's columns of A and rows of B.
   Scales scales;
@@ -105,7 +109,7 @@ struct alignas(128) ReductionParams {
     }
   }
 };
-static_assert(sizeof(ReductionParams) == 2048, "as in Rust");
+static_assert(sizeof(ReductionParams) == 2176, "as in Rust");
 
 __device__ __forceinline__ void signal_peers(const PadView& pad, uint32_t slot, uint32_t epoch) {
   for (uint32_t step = 1; step < pad.world; ++step) {

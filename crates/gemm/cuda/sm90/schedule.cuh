@@ -31,7 +31,7 @@ __device__ __forceinline__ TileCoord tile_coord(ClusterTile tile, uint32_t shard
 
 // A cluster's tiles of a schedule of so many: `visit(index, half)`, where `half` is 0 or 1 for one half of
 // the columns, and 2 for all of them. The last wave leaves clusters without a tile. If these are half of all
-// or more, its tiles are taken in halves, so that it takes half as long. `sm90/config.rs` counts waves alike.
+// or more, its tiles are taken in halves, so that it takes less time. `sm90/config.rs` counts waves alike.
 template <class Tile, class Visit>
 __device__ __forceinline__ void for_each_index(uint32_t tiles, Visit&& visit) {
   const uint32_t clusters = gridDim.x / Tile::kCluster, cluster = blockIdx.x / Tile::kCluster;

@@ -72,7 +72,9 @@ unsafe fn reduce<T: Element>(gemm: &Launch<'_>) -> Result<(), Error> {
                 copy::<T>(gemm, group, from, gemm.pulled(peer));
             }
             let sums = sum::<T>(gemm, group, partial);
-            partials::store::<T>(gemm, gemm.own_sums(), group, &sums);
+            for to in [gemm.own_sums()].into_iter().chain(gemm.local_sums()) {
+                partials::store::<T>(gemm, to, group, &sums);
+            }
             for peer in gemm.peers().filter(|_| everyone) {
                 send_signal(pad, gemm.reduced + index, peer);
             }
@@ -81,13 +83,12 @@ unsafe fn reduce<T: Element>(gemm: &Launch<'_>) -> Result<(), Error> {
     // SAFETY: as above.
     unsafe {
         if everyone {
-            let copies = &gemm.operands.c;
             for group in order.iter().filter(|group| group.owner != own) {
                 let Group { owner, index, .. } = *group;
                 expect_signal(pad, gemm.reduced + index, owner, 0);
                 if !is_noticed(pad) {
-                    let [from, to] = [owner, own]
-                        .map(|rank| gemm.row_from(copies[rank], gemm.shards[owner].start));
+                    let [from, to] = [gemm.operands.c[owner], gemm.own_c()]
+                        .map(|c| gemm.row_from(c, gemm.shards[owner].start));
                     copy::<T>(gemm, group, from, to);
                 }
             }

@@ -151,6 +151,9 @@ pub struct ReduceOperands {
     /// [`Everyone`](ReduceOutput::Everyone) and [`Multimem`](ReduceOutput::Multimem): for each rank that of
     /// row 0 of its C, as mapped here.
     pub c: Peers,
+    /// With [`ReduceOutput::Everyone`], where this rank has its C, row 0, if that is local memory, which peers
+    /// do not reach: the launch stores all rows there, and those of its shard in `c` too. NULL otherwise.
+    pub local_c: DevicePtr,
     /// For each rank the address of its staging, as mapped here: its partials of the rows of each other rank,
     /// in the order of ranks, with room for as many rows of `ldc` elements each as the largest shard. In one
     /// shot each staging is two, and each holds the partials of all ranks, in their order, of all rows of C,
@@ -356,6 +359,21 @@ impl Launch<'_> {
         }
     }
 
+    /// Where all get the result, row 0 of the C that this rank has for itself.
+    pub fn own_c(&self) -> DevicePtr {
+        match self.operands.local_c {
+            DevicePtr::NULL => self.operands.c[self.rank],
+            local => local,
+        }
+    }
+
+    /// Where the rows that this rank reduces are stored a second time, if its C is local.
+    pub fn local_sums(&self) -> Option<DevicePtr> {
+        let local = self.operands.local_c;
+        let first = self.shards.get(self.rank)?.start;
+        (local != DevicePtr::NULL).then(|| self.row_from(local, first))
+    }
+
     /// The multicast addresses of this rank's rows of C and of their partials.
     pub fn own_multicast(&self) -> [DevicePtr; 2] {
         let first = self.shards[self.rank].start;
@@ -427,6 +445,7 @@ impl Launch<'_> {
             bias,
             scales,
             c,
+            local_c,
             staging,
             staging_stride,
             multicast: _,
@@ -444,6 +463,10 @@ impl Launch<'_> {
                     "{what} takes slots {first}..{last} of a pad with {most}"
                 ));
             }
+        }
+        let is_local = *local_c != DevicePtr::NULL;
+        if is_local && self.c != ReduceOutput::Everyone {
+            return refuse("only a C that all get from its owners may be local".into());
         }
         let copies = match self.c {
             ReduceOutput::Everyone | ReduceOutput::Multimem => world,
@@ -473,7 +496,13 @@ impl Launch<'_> {
             .iter()
             .filter(|_| world > 1 || matches!(self.c, ReduceOutput::Each | ReduceOutput::Multimem));
         let pulls = world > 1 && matches!(self.c, ReduceOutput::Owner | ReduceOutput::Everyone);
-        for &c in c.iter().chain(stagings).chain(pulls.then_some(pulled)) {
+        let own = is_local.then_some(local_c).into_iter();
+        for &c in c
+            .iter()
+            .chain(own)
+            .chain(stagings)
+            .chain(pulls.then_some(pulled))
+        {
             GemmOperands::new(*a, *b, c)
                 .with_bias(*bias)
                 .with_scales(*scales)

@@ -30,7 +30,7 @@ pub(crate) fn of(everyone: bool, mut gemm: MatmulReduce) -> MatmulReduce {
 }
 
 /// The operands of a launch of the GEMM, whose pad has 65 slots.
-fn operands(gemm: &MatmulReduce) -> ReduceOperands {
+pub(crate) fn operands(gemm: &MatmulReduce) -> ReduceOperands {
     let address = DevicePtr(1 << 20);
     let on_all: Peers = std::iter::repeat_n(address, gemm.world).collect();
     ReduceOperands {
@@ -42,6 +42,7 @@ fn operands(gemm: &MatmulReduce) -> ReduceOperands {
             ReduceOutput::Everyone | ReduceOutput::Multimem => on_all,
             ReduceOutput::Owner | ReduceOutput::Each => address.into(),
         },
+        local_c: DevicePtr::NULL,
         staging: on_all,
         staging_stride: gemm.world * gemm.problem.m * gemm.row_bytes(),
         multicast: [address; 2],
@@ -195,7 +196,19 @@ fn sums_go_where_the_rows_belong() {
     gemm.c = ReduceOutput::Everyone;
     operands.c = [DevicePtr(4096), DevicePtr(8192)].into_iter().collect();
     gemm.validate().unwrap();
-    assert_eq!(sums(&gemm, &operands), DevicePtr(8192 + 5 * 520 * 2));
+    let before = 5 * 520 * 2;
+    assert_eq!(sums(&gemm, &operands), DevicePtr(8192 + before));
+    let places = |operands: &ReduceOperands| {
+        let gemm = &gemm;
+        let launch = Launch { gemm, operands };
+        (launch.own_c(), launch.local_sums())
+    };
+    assert_eq!(places(&operands), (DevicePtr(8192), None));
+    // In local memory too, where this rank has all rows for itself.
+    operands.local_c = DevicePtr(1 << 16);
+    assert_eq!(sums(&gemm, &operands), DevicePtr(8192 + before));
+    let local = (DevicePtr(1 << 16), Some(DevicePtr((1 << 16) + before)));
+    assert_eq!(places(&operands), local);
 }
 
 /// By multimem a staging has the rows of C, and the owner's are at the same place in all.
@@ -270,6 +283,9 @@ fn descriptors_that_contradict_themselves_are_refused() {
     misplaced(&|o| o.c = Peers::NONE, "0 copies of C");
     misplaced(&|o| o.pad.rank = 1, "the pad is of rank 1 of 2");
     misplaced(&|o| o.pulled = DevicePtr(8), "address 0x8 must be");
+    misplaced(&|o| o.local_c = DevicePtr(8), "address 0x8 must be");
+    let local = check(&good, |o| o.local_c = DevicePtr(16)).unwrap_err();
+    assert!(local.to_string().contains("may be local"), "{local}");
     refused(&|p| p.rank = 2, "a world of 2");
     refused(&|p| p.world = 17, "16 ranks at most");
     refused(&|p| p.group_rows = 0, "group_rows = 0");

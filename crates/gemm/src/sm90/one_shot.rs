@@ -110,6 +110,7 @@ impl PreparedOneShot {
                 operands.b,
                 used_bias(&self.gemm.problem, operands.bias),
                 DevicePtr::NULL,
+                DevicePtr::NULL,
             ],
         };
         let call = (&addresses, operands.pad);

@@ -23,6 +23,7 @@ struct Reduction {
     a: TensorMap,
     b: TensorMap,
     c: TensorMap,
+    local_c: TensorMap,
     outgoing: [TensorMap; RANKS],
     incoming: TensorMap,
     pad: PadView,
@@ -44,11 +45,12 @@ struct Reduction {
     done: u32,
     everyone: u32,
     most_rows: u32,
+    is_local: u32,
     epilogue: Epilogue,
     scales: Scales,
 }
 const _: () =
-    assert!(size_of::<Reduction>() == 2048 && std::mem::offset_of!(Reduction, scales) == 1952);
+    assert!(size_of::<Reduction>() == 2176 && std::mem::offset_of!(Reduction, scales) == 2080);
 
 // SAFETY: the structure above is that of the device code.
 unsafe impl Parameter for Reduction {
@@ -123,19 +125,7 @@ impl PreparedReduction {
         };
         gemm.check(|_| ADDRESS_ALIGNMENT)?;
         gemm.check_multicast(ADDRESS_ALIGNMENT)?;
-        let [bias_or_c, pulled_or_staging] = match gemm.c {
-            ReduceOutput::Multimem => operands.multicast,
-            _ => [
-                used_bias(&self.gemm.problem, operands.bias),
-                operands.pulled,
-            ],
-        };
-        let addresses = Addresses {
-            peers: [operands.c, operands.staging],
-            staging_stride: 0,
-            scales: own_scales(&self.gemm.problem, operands.scales),
-            matrices: [operands.a, operands.b, bias_or_c, pulled_or_staging],
-        };
+        let addresses = addresses(&gemm);
         let call = (&addresses, operands.pad);
         // SAFETY: the structure is the kernel's parameter, whose tables live as long as this; the caller
         // vouches for the matrices and the pad.
@@ -174,13 +164,15 @@ impl PreparedReduction {
             a: maps.a,
             b: maps.b,
             c: maps.c,
+            local_c: maps.local_c,
             outgoing: maps.outgoing,
             incoming: maps.incoming,
             pad: operands.pad,
             from,
             to,
-            sums: std::array::from_fn(|rank| match everyone && rank < world {
-                true => operands.c[rank],
+            sums: std::array::from_fn(|of| match everyone && of < world {
+                true if of == rank => gemm.own_c(),
+                true => operands.c[of],
                 false => DevicePtr::NULL,
             }),
             units: self.units.address(),
@@ -198,9 +190,31 @@ impl PreparedReduction {
             done: gemm.done as u32,
             everyone: everyone.into(),
             most_rows: gemm.most_rows() as u32,
+            is_local: (operands.local_c != DevicePtr::NULL).into(),
             epilogue: Epilogue::new(&gemm.problem, operands.bias),
             scales: Scales::new(&gemm.problem, operands.scales),
         })
+    }
+}
+
+/// All addresses that the parameter of a launch has.
+fn addresses(gemm: &Launch<'_>) -> Addresses {
+    let operands = gemm.operands;
+    let [bias_or_c, pulled_or_staging] = match gemm.c {
+        ReduceOutput::Multimem => operands.multicast,
+        _ => [used_bias(&gemm.problem, operands.bias), operands.pulled],
+    };
+    Addresses {
+        peers: [operands.c, operands.staging],
+        staging_stride: 0,
+        scales: own_scales(&gemm.problem, operands.scales),
+        matrices: [
+            operands.a,
+            operands.b,
+            bias_or_c,
+            pulled_or_staging,
+            operands.local_c,
+        ],
     }
 }
 
@@ -275,6 +289,7 @@ struct Maps {
     a: TensorMap,
     b: TensorMap,
     c: TensorMap,
+    local_c: TensorMap,
     outgoing: [TensorMap; RANKS],
     incoming: TensorMap,
 }
@@ -298,6 +313,7 @@ impl Maps {
             a: encode("A", a, rows_a, operands.a)?,
             b: encode("B", b, rows_b, operands.b)?,
             c: TensorMap::UNUSED,
+            local_c: TensorMap::UNUSED,
             outgoing: [TensorMap::UNUSED; RANKS],
             incoming: TensorMap::UNUSED,
         };
@@ -305,6 +321,9 @@ impl Maps {
         let by_multimem = gemm.c == ReduceOutput::Multimem;
         if !own.is_empty() && !by_multimem {
             maps.c = encode("C", shard(own), rows_c, gemm.own_sums())?;
+            if let Some(local) = gemm.local_sums() {
+                maps.local_c = encode("C", shard(own), rows_c, local)?;
+            }
         }
         for owner in (0..world).filter(|&owner| owner != rank || by_multimem) {
             let rows = &gemm.shards[owner];

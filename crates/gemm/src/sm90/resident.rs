@@ -27,7 +27,7 @@ pub(super) unsafe trait Parameter: fmt::Debug + Send {
 pub(super) struct Addresses {
     pub peers: [Peers; 2],
     pub staging_stride: usize,
-    pub matrices: [DevicePtr; 4],
+    pub matrices: [DevicePtr; 5],
     pub scales: GatheredScales,
 }
 

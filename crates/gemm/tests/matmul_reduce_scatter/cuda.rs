@@ -203,7 +203,11 @@ fn same_bits(to: To, scaling: Scaling) {
                 job.enqueue(call).unwrap();
                 let mut c = vec![0; job.c_bytes];
                 // SAFETY: the range is that of C.
-                unsafe { job.backend.download(&job.stream, job.c, &mut c).unwrap() };
+                unsafe {
+                    job.backend
+                        .download(&job.stream, job.c(call), &mut c)
+                        .unwrap()
+                };
                 job.pad.check(&job.stream).unwrap();
                 sender.send(c).unwrap();
             }

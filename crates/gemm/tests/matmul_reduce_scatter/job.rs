@@ -167,8 +167,9 @@ pub struct Job<B: GemmReduceBackend> {
     pub gemm: MatmulReduce,
     pub operands: ReduceOperands,
     pub handle: B::GemmHandle,
-    /// Where C, or this rank's rows of it, lies.
-    pub c: DevicePtr,
+    /// Where C, or this rank's rows of it, lies; and for everyone also where it is in calls that have it in
+    /// local memory.
+    pub c: [DevicePtr; 2],
     pub c_bytes: usize,
     /// Of A and its scales.
     pub a_bytes: usize,
@@ -265,6 +266,7 @@ impl<B: GemmReduceBackend> Job<B> {
                 To::Owner | To::Each => c.into(),
                 To::Everyone | To::Multimem => copies.addresses().into(),
             },
+            local_c: DevicePtr::NULL,
             staging: staging.addresses().into(),
             staging_stride,
             multicast: [DevicePtr::NULL; 2],
@@ -311,8 +313,9 @@ impl<B: GemmReduceBackend> Job<B> {
         let prepared = backend.prepare_reduce(&handle, &gemm).unwrap();
         let job = Job {
             c: match case.to {
-                To::Everyone | To::Multimem => copies.local(),
-                To::Owner | To::Each => c,
+                To::Everyone => [copies.local(), c],
+                To::Multimem => [copies.local(); 2],
+                To::Owner | To::Each => [c; 2],
             },
             backend,
             stream,
@@ -341,6 +344,11 @@ impl<B: GemmReduceBackend> Job<B> {
         self.exchange.barrier(place).unwrap();
     }
 
+    /// Where C is in a call of `input`: of some ranks in local memory.
+    pub fn c(&self, input: usize) -> DevicePtr {
+        self.c[(input + self.exchange.rank()) % 2]
+    }
+
     /// Enqueues a call: A of `input`, nonsense in C, the launch. Every second input is read where it is:
     /// operands are a launch's own.
     pub fn enqueue(&self, input: usize) -> warpweave_symm_mem::Result<()> {
@@ -348,6 +356,10 @@ impl<B: GemmReduceBackend> Job<B> {
             .inputs
             .add(input * self.a_bytes.next_multiple_of(256).max(256));
         let mut operands = self.operands;
+        let c = self.c(input);
+        if self.gemm.c == ReduceOutput::Everyone && c != self.c[0] {
+            operands.local_c = c;
+        }
         // SAFETY: the ranges lie in the job's memory; all ranks launch as often as this one, and work on C is
         // on the stream of the launches.
         unsafe {
@@ -361,8 +373,9 @@ impl<B: GemmReduceBackend> Job<B> {
                 }
             }
             if self.c_bytes > 0 {
-                self.backend
-                    .fill(&self.stream, self.c, 0xff, self.c_bytes)?;
+                for c in self.c {
+                    self.backend.fill(&self.stream, c, 0xff, self.c_bytes)?;
+                }
             }
             self.backend
                 .matmul_reduce(&self.stream, &self.prepared, &operands)
@@ -410,7 +423,7 @@ impl<B: GemmReduceBackend> Job<B> {
                 // SAFETY: the ranges lie in the job's memory and in the results.
                 unsafe {
                     self.backend
-                        .copy(&self.stream, to, self.c, self.c_bytes)
+                        .copy(&self.stream, to, self.c(call % INPUTS), self.c_bytes)
                         .unwrap()
                 };
             }

@@ -55,18 +55,17 @@ fn replays<B: GemmReduceBackend>(world: usize, device: impl Fn(usize) -> B + Syn
                 // SAFETY: the job owns what was captured, and drains the stream.
                 unsafe { job.backend.launch_graph(graph, &job.stream).unwrap() };
             }
+            let input = (input + 1) % INPUTS;
             let mut got = vec![0; job.c_bytes];
             // SAFETY: the range is that of C.
-            unsafe { job.backend.download(&job.stream, job.c, &mut got).unwrap() };
+            unsafe {
+                job.backend
+                    .download(&job.stream, job.c(input), &mut got)
+                    .unwrap()
+            };
             job.pad.check(&job.stream).unwrap();
             // C is read before any rank goes on to write it.
-            job.compare(
-                case,
-                &wanted,
-                (input + 1) % INPUTS,
-                &got,
-                &format!("replay {call}"),
-            );
+            job.compare(case, &wanted, input, &got, &format!("replay {call}"));
         }
         job.barrier("replayed");
         drop(graphs);

@@ -223,6 +223,7 @@ impl<B: Kernels> Rank<B> {
                             Operation::MatmulAllReduce => on_all(copy).into(),
                             _ => c.into(),
                         },
+                        local_c: DevicePtr::NULL,
                         staging: on_all(at.shared).into(),
                         staging_stride: 2 * gemm.world * m * ldc,
                         multicast: [DevicePtr::NULL; 2],

@@ -180,6 +180,7 @@ impl<B: Kernels> Rank<B> {
                 ReduceOutput::Everyone => self.on_all(self.within.copies),
                 _ => self.at.c.into(),
             },
+            local_c: DevicePtr::NULL,
             staging: self.on_all(match output {
                 ReduceOutput::Each => self.within.each,
                 _ => self.within.partials,
@@ -319,7 +320,11 @@ impl<B: Kernels> Rank<B> {
                 };
                 let own = shards[rank].clone();
                 let gemm = self.reduction(problem, shards, (output, groups * group_rows), tiling);
-                let operands = self.reduces(&gemm, start, 0);
+                let mut operands = self.reduces(&gemm, start, 0);
+                let is_local = family == Family::Everyone && random.bool();
+                if is_local {
+                    operands.local_c = self.at.c;
+                }
                 let prepared = self.backend.prepare_reduce(&self.handle, &gemm);
                 let prepared = prepared.unwrap_or_else(|error| panic!("{what}: {error}"));
                 self.synchronize();
@@ -333,6 +338,7 @@ impl<B: Kernels> Rank<B> {
                 self.synchronize();
                 match output {
                     ReduceOutput::Owner => (&matrix.reduced, own, self.at.c),
+                    ReduceOutput::Everyone if is_local => (&matrix.reduced, 0..m, self.at.c),
                     ReduceOutput::Everyone => {
                         let copies = self.shared.local().add(self.within.copies);
                         (&matrix.reduced, 0..m, copies)

@@ -10,7 +10,8 @@ use warpweave_gemm::{GemmProblem, Layout, ReduceOperands};
 use warpweave_symm_mem::DevicePtr;
 
 use super::{
-    Kernel, KernelBuffer, KernelScales, KernelShape, on_both_backends, scales, slots_from,
+    AnyKernel, Kernel, KernelBuffer, KernelScales, KernelShape, on_both_backends, scales,
+    slots_from,
 };
 use crate::execute::{Addresses, Binding, BoxedLaunch, ExecuteBackend, Launch, Result};
 use crate::plan::{BufferId, Effect, Placement, Region, SlotId, Transport, layout_of, shard};
@@ -38,6 +39,10 @@ pub struct MatmulReduce {
     pub scales: Option<KernelScales>,
     /// Local with this rank's rows of C; or, where all get the result, symmetric with all rows.
     pub c: BufferId,
+    /// Where this rank has its C, if that is local and all get the result: the launch stores all rows here,
+    /// and those that it reduces in `c` too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub local_c: Option<BufferId>,
     /// Symmetric: this rank's partials of the rows of each other rank, in order, with as many rows as the
     /// largest shard has.
     pub staging: BufferId,
@@ -78,17 +83,19 @@ impl Kernel for MatmulReduce {
             false => KernelBuffer::new(self.c, shard(m, rank, world).len(), n),
             true => KernelBuffer::new(self.c, m, n).placed(Placement::Symmetric),
         };
+        let local = self.local_c.map(|local| KernelBuffer::new(local, m, n));
         let c = [
             c,
             KernelBuffer::new(self.staging, partials, n).placed(Placement::Symmetric),
             KernelBuffer::new(self.pulled, partials, n),
         ];
+        let c = c.into_iter().chain(local);
         let stored = (self.b_transposed, self.scales);
         partial_operands(self.shape, depth, [self.a, self.b], stored, c)
     }
 
     fn result(&self) -> Option<BufferId> {
-        Some(self.c)
+        Some(self.own_c())
     }
 
     fn slots(&self) -> Vec<SlotId> {
@@ -112,6 +119,14 @@ impl Kernel for MatmulReduce {
 
     fn about_effects(&self, world: usize) -> usize {
         about_effects(self.shape.m, self.rows, world)
+    }
+
+    fn copying(&self, staged: BufferId, local: BufferId) -> Option<AnyKernel> {
+        let kernel = MatmulReduce {
+            local_c: Some(local),
+            ..*self
+        };
+        (self.everyone() && staged == self.c).then(|| kernel.into())
     }
 
     /// The lanes are in the order in which the host takes them: of another rank's group one; of an own group
@@ -189,6 +204,11 @@ impl MatmulReduce {
     /// Whether every rank gets the result.
     pub fn everyone(&self) -> bool {
         self.reduced.is_some()
+    }
+
+    /// The C that this rank has for itself.
+    fn own_c(&self) -> BufferId {
+        self.local_c.unwrap_or(self.c)
     }
 
     /// The groups in the order in which `rank` takes them.
@@ -394,6 +414,7 @@ impl ReduceLaunch for MatmulReduce {
                 false => [at.own(self.c)].into_iter().collect(),
                 true => at.copies(self.c).collect(),
             },
+            local_c: self.local_c.map_or(DevicePtr::NULL, |c| at.own(c)),
             staging: at.copies(self.staging).collect(),
             staging_stride: 0,
             multicast: [DevicePtr::NULL; 2],
@@ -471,7 +492,9 @@ impl OnRank<'_> {
         lane.push(Effect::After(partials));
         let sources = (0..self.world).filter(|&source| source != self.rank);
         lane.extend(sources.map(|source| Effect::Read(self.pulled(source, group))));
-        lane.push(Effect::Write(self.result(self.rank, group)));
+        let places = [Some(self.kernel.c), self.kernel.local_c];
+        let results = places.into_iter().flatten();
+        lane.extend(results.map(|c| Effect::Write(self.result((self.rank, c), group))));
         lane.extend(self.kernel.reduced.map(|reduced| Effect::Signal {
             slot: slot(reduced, group.index),
             to: self.peers(),
@@ -487,8 +510,8 @@ impl OnRank<'_> {
                 from: vec![group.owner],
                 lag: 0,
             },
-            Effect::Read(self.result(group.owner, group)),
-            Effect::Write(self.result(self.rank, group)),
+            Effect::Read(self.result((group.owner, self.kernel.c), group)),
+            Effect::Write(self.result((self.rank, self.kernel.own_c()), group)),
         ]
     }
 
@@ -517,13 +540,13 @@ impl OnRank<'_> {
         self.all_columns(self.rank, self.kernel.pulled, rows)
     }
 
-    /// The result of a group in the C of `rank`: an own group, where only owners have it.
-    fn result(&self, rank: usize, group: &Group) -> Region {
+    /// The result of a group in a C of `rank`: an own group, where only owners have it.
+    fn result(&self, (rank, c): (usize, BufferId), group: &Group) -> Region {
         let rows = match self.kernel.everyone() {
             true => group.rows.clone(),
             false => self.rows_at(0, group),
         };
-        self.all_columns(rank, self.kernel.c, rows)
+        self.all_columns(rank, c, rows)
     }
 
     /// The rows of a group after `above` shards of the largest size.

@@ -155,7 +155,7 @@ pub trait Kernel: fmt::Debug + Send + Sync {
     fn slots(&self) -> Vec<SlotId>;
 
     /// The same kernel with this rank's part of its operand `staged` in the local buffer `local`, from where
-    /// it copies it itself; `None` if it does not.
+    /// or to where it copies it itself; `None` if it does not.
     fn copying(&self, _staged: BufferId, _local: BufferId) -> Option<AnyKernel> {
         None
     }

@@ -212,6 +212,7 @@ impl ReduceLaunch for MultimemMatmulReduce {
             bias: DevicePtr::NULL,
             scales: addresses_of(self.scales.as_ref(), at),
             c: at.copies(self.c).collect(),
+            local_c: DevicePtr::NULL,
             staging: at.copies(self.staging).collect(),
             staging_stride: 0,
             multicast: [self.c, self.staging].map(|id| at.multicast(id)),

@@ -235,6 +235,7 @@ impl ReduceLaunch for OneShotMatmul {
             bias: DevicePtr::NULL,
             scales: addresses_of(self.scales.as_ref(), at),
             c: [at.own(self.c)].into_iter().collect(),
+            local_c: DevicePtr::NULL,
             staging: at.copies(self.staging).collect(),
             staging_stride: at.alternate(self.staging),
             multicast: [DevicePtr::NULL; 2],

@@ -78,6 +78,7 @@ fn cases() -> Vec<(String, [Shape; 2])> {
         ("local fusedAllGather", small),
         ("fusedReduceScatter:rows=2", small),
         ("fusedAllReduce:rows=2", small),
+        ("local fusedAllReduce:rows=2", small),
         ("fusedAllReduce:rows=2:reduce=multimem", small),
         // Units of 64 x 64.
         ("fusedAllReduce:shots=1", [(70, 72, 8), (130, 3, 7)]),

@@ -147,6 +147,7 @@ fn a_kernel_of_too_many_lanes_is_refused_before_they_are_made() {
             b_transposed: false,
             scales: None,
             c: buffer("c", Placement::Local, m / 2, n),
+            local_c: None,
             staging: buffer("staging", Placement::Symmetric, m / 2, n),
             pulled: buffer("fetched", Placement::Local, m / 2, n),
             ready: SlotId(0),

@@ -166,7 +166,7 @@ fn what_peers_reach_is_staged_unless_the_caller_has_it_in_symmetric_memory() {
             .count()
     };
     // The all-gather's input, and the output that peers pull.
-    for (name, operand) in [("directExchangePipeline", "a"), ("fusedAllReduce", "c")] {
+    for (name, operand) in [("directExchangePipeline", "a"), ("allReducePipeline", "c")] {
         let local = named(name, 3, 20);
         let symmetric = local.clone().symmetric(operand).unwrap();
         assert!(symmetric.is_symmetric(operand) && !local.is_symmetric(operand));
@@ -184,18 +184,22 @@ fn what_peers_reach_is_staged_unless_the_caller_has_it_in_symmetric_memory() {
             }
         }
     }
-    // A kernel that alone uses an input copies it itself.
-    let local = named("fusedAllGather", 3, 20);
-    for m in [1, 2, 20] {
-        for plan in local.checked(m).unwrap().plans() {
-            let copying = plan.ops.iter().any(|op| match &op.kind {
-                OpKind::Kernel { kernel, .. } => {
-                    let has = |name| kernel.buffers().contains(&plan.buffer_named(name).unwrap());
-                    has("a") && has("a.staged")
-                }
-                _ => false,
-            });
-            assert!(copying && copies(plan) == 0);
+    // A kernel that alone uses an operand copies it itself.
+    for (name, operand) in [("fusedAllGather", "a"), ("fusedAllReduce", "c")] {
+        let local = named(name, 3, 20);
+        let both = [operand.into(), format!("{operand}.staged")];
+        for m in [1, 2, 20] {
+            for plan in local.checked(m).unwrap().plans() {
+                let copying = plan.ops.iter().any(|op| match &op.kind {
+                    OpKind::Kernel { kernel, .. } => {
+                        let buffers = kernel.buffers();
+                        let has = |name| buffers.contains(&plan.buffer_named(name).unwrap());
+                        both.iter().all(|name| has(name))
+                    }
+                    _ => false,
+                });
+                assert!(copying && copies(plan) == 0);
+            }
         }
     }
     // What no peer reaches is the same.

@@ -5,7 +5,7 @@ mod parameters;
 mod tests;
 
 use warpweave_symm_mem::cuda::CudaStream;
-use warpweave_symm_mem::{Backend, Cuda};
+use warpweave_symm_mem::{Backend, Cuda, DevicePtr};
 
 use self::parameters::{Eager, Gathering, Maps, TileSchedule, slices};
 use super::RANKS;
@@ -151,6 +151,7 @@ fn addresses(gemm: &Launch<'_>) -> Addresses {
             operands.c,
             used_bias(&gemm.problem, operands.bias),
             operands.local_a,
+            DevicePtr::NULL,
         ],
     }
 }

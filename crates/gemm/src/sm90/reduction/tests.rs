@@ -6,10 +6,10 @@ mod steps;
 use proptest::prelude::*;
 
 use super::*;
-use crate::GemmProblem;
-use crate::matmul_reduce::tests::{gemm, of};
+use crate::matmul_reduce::tests::{gemm, of, operands};
 use crate::sm90::config::STEP;
 use crate::sm90::{CONFIGS, config};
+use crate::{GemmProblem, Peers, Scaling};
 use warpweave_symm_mem::DType;
 
 /// What is compiled.
@@ -77,6 +77,47 @@ fn the_boxes_of_a_load_of_parts_fit_into_a_stage() {
         let parts = parts_of_stage(&config);
         assert_eq!((rows, depth), (PART_ROWS, STEP as u32), "{config:?}");
         assert!(parts >= 1 && parts * part <= stage && (parts + 1) * part > stage);
+    }
+}
+
+#[test]
+fn every_address_of_a_launch_tells_its_parameter_from_others() {
+    let mut gemm = of(true, gemm(64, (1, 2), 128));
+    gemm.problem = GemmProblem {
+        bias: true,
+        ..GemmProblem::e4m3(64, 520, 64, Scaling::Row, DType::Bf16)
+    };
+    let first = operands(&gemm);
+    let (other, others) = (
+        DevicePtr(32),
+        Peers::from(vec![DevicePtr(16), DevicePtr(32)]),
+    );
+    let change: [fn(&mut ReduceOperands, DevicePtr); 7] = [
+        |o, at| o.a = at,
+        |o, at| o.b = at,
+        |o, at| o.bias = at,
+        |o, at| o.scales[0] = at,
+        |o, at| o.scales[1] = at,
+        |o, at| o.local_c = at,
+        |o, at| o.pulled = at,
+    ];
+    let key = |operands: &ReduceOperands| {
+        let gemm = &gemm;
+        addresses(&Launch { gemm, operands })
+    };
+    for change in change {
+        let mut changed = first;
+        change(&mut changed, other);
+        assert_ne!(key(&changed), key(&first), "{changed:?}");
+    }
+    for changed in [
+        ReduceOperands { c: others, ..first },
+        ReduceOperands {
+            staging: others,
+            ..first
+        },
+    ] {
+        assert_ne!(key(&changed), key(&first), "{changed:?}");
     }
 }
 

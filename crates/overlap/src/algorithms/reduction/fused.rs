@@ -60,6 +60,7 @@ pub(in crate::algorithms) fn fused(
         b_transposed: plan.b_transposed,
         scales: plan.scales,
         c: plan.c,
+        local_c: None,
         staging,
         pulled,
         ready,
