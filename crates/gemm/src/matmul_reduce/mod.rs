@@ -151,8 +151,9 @@ pub struct ReduceOperands {
     /// [`Everyone`](ReduceOutput::Everyone) and [`Multimem`](ReduceOutput::Multimem): for each rank that of
     /// row 0 of its C, as mapped here.
     pub c: Peers,
-    /// With [`ReduceOutput::Everyone`], where this rank has its C, row 0, if that is local memory, which peers
-    /// do not reach: the launch stores all rows there, and those of its shard in `c` too. NULL otherwise.
+    /// With [`ReduceOutput::Everyone`], where this rank has its C, row 0, if that is local memory, which
+    /// peers do not reach: the launch stores all rows there, and those of its shard in `c` too. NULL
+    /// otherwise.
     pub local_c: DevicePtr,
     /// For each rank the address of its staging, as mapped here: its partials of the rows of each other rank,
     /// in the order of ranks, with room for as many rows of `ldc` elements each as the largest shard. In one
