@@ -6,9 +6,10 @@ use super::sharing::{Loads, Resource};
 use crate::check::Site;
 use crate::check::program::Node;
 use crate::plan::{
-    BufferId, Collective, Effect, MulticastRegion, OpKind, Plan, Provider, Region, Transport,
+    BufferId, Collective, Effect, MulticastRegion, OpKind, Plan, Provider, Region, StreamId,
+    Transport,
 };
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use warpweave_symm_mem::cuda::copy_blocks;
 
 /// What a step costs by itself.
@@ -222,14 +223,10 @@ impl Costs<'_> {
             }
             OpKind::Copy { src, dst } => {
                 let own = self.plan.rank;
-                let pulling = match src.rank == own {
-                    true => 0,
-                    false => self.pulling_streams(),
-                };
-                let rate = match pulling {
-                    0 => link.copy_engine_gbs,
-                    1 => link.pulls_gbs,
-                    _ => link.pulls_streams_gbs,
+                let pulls = src.rank != own && self.pulls_from_several();
+                let rate = match pulls {
+                    true => self.pulls_gbs(),
+                    false => link.copy_engine_gbs,
                 };
                 let mut cost = self.moved_to(src.rank, &[dst.rank], self.bytes(dst), rate);
                 cost.latency += match self.follows_copy(op) {
@@ -242,7 +239,7 @@ impl Costs<'_> {
                 if peer != own {
                     cost.loads.push((Resource::Engines(own), 1.0));
                 }
-                cost.pulls = pulling > 0;
+                cost.pulls = pulls;
                 cost
             }
             OpKind::MulticastCopy { src, dst } => {
@@ -356,21 +353,41 @@ impl Costs<'_> {
         Some(&before.kind)
     }
 
-    /// On how many streams the plan pulls from several peers; none if from one alone. Ranks that pull from
-    /// one alone, as in a ring, are as fast as if they pushed. Ranks that go from peer to peer end up at one
-    /// that serves several.
-    fn pulling_streams(&self) -> usize {
+    /// The pulls of the plan and its GEMMs: of each pull the peer, and the stream.
+    fn pulls_and_gemms(&self) -> impl Iterator<Item = (Option<usize>, StreamId)> {
         let own = self.plan.rank;
-        let pulls = self.plan.ops.iter().filter_map(|op| match &op.kind {
+        self.plan.ops.iter().filter_map(move |op| match &op.kind {
             OpKind::Copy { src, dst } if src.rank != own && dst.rank == own => {
-                Some((src.rank, op.stream))
+                Some((Some(src.rank), op.stream))
             }
+            OpKind::Gemm { .. } => Some((None, op.stream)),
             _ => None,
-        });
-        let (peers, streams): (BTreeSet<_>, BTreeSet<_>) = pulls.unzip();
-        match peers.len() > 1 {
-            true => streams.len(),
-            false => 0,
+        })
+    }
+
+    /// Whether the plan pulls from several peers. Ranks that pull from one alone, as in a ring, are as fast
+    /// as if they pushed.
+    fn pulls_from_several(&self) -> bool {
+        let peers = self.pulls_and_gemms().filter_map(|(peer, _)| peer);
+        peers.collect::<BTreeSet<_>>().len() > 1
+    }
+
+    /// What pulls from several peers reach. Ranks that go from peer to peer without a pause, or pull from
+    /// several at the same moment, end up at one that serves several while others serve none. With a GEMM
+    /// between two pulls each rank pulls from a peer of its own.
+    fn pulls_gbs(&self) -> f64 {
+        let link = &self.machine.link;
+        let mut last: BTreeMap<StreamId, Option<usize>> = BTreeMap::new();
+        let (mut first, mut follows) = (0, false);
+        for (peer, stream) in self.pulls_and_gemms() {
+            let before = last.insert(stream, peer);
+            first += usize::from(peer.is_some() && before.is_none());
+            follows |= peer.is_some() && matches!(before, Some(Some(_)));
+        }
+        match (first, follows) {
+            (2.., _) => link.pulls_streams_gbs,
+            (_, true) => link.pulls_gbs,
+            _ => link.copy_engine_gbs,
         }
     }
 

@@ -34,6 +34,11 @@ const HALF_TILE: usize = 64;
 /// library takes 8.9, 2.9 of each to launch (`docs/fused-kernel.md`).
 const ZEROS: f64 = (12.4 - 2.9) / (8.9 - 2.9);
 
+/// What a last wave in halves of tiles takes of the time of a whole one. Its multiplications take half, but
+/// twice as many SMs share power, and each half loads as much of A: 0.5 to 0.8 by turns with the build before
+/// (`docs/results`).
+const HALVES: f64 = 0.7;
+
 /// Figures of a machine; rank r is GPU r mod [`gpus_per_node`](Machine::gpus_per_node) of its node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -176,10 +181,12 @@ pub struct Link {
     /// How fast that grows with the first bytes of a launch, GB/s.
     #[serde(default = "unlimited")]
     pub sm_start_gbs: f64,
-    /// What copy engines pull into each of more than two GPUs while all pull, on one stream each, GB/s. Two
-    /// that pull from each other alone reach `copy_engine_gbs`.
+    /// What copy engines pull into each of more than two GPUs while all pull, on one stream each, back to
+    /// back, GB/s. Two that pull from each other alone reach `copy_engine_gbs`, and so do pulls with a GEMM
+    /// between them.
     pub pulls_gbs: f64,
-    /// The same on a stream for each peer; what comes from one peer is there before what comes from the next.
+    /// The same of pulls that begin at the same moment on several streams; what comes from one peer is there
+    /// before what comes from the next.
     pub pulls_streams_gbs: f64,
     /// The part of one copy's rate that copies of one GPU to different peers reach together.
     pub concurrent_copies: f64,
@@ -467,13 +474,18 @@ impl Machine {
             .unwrap_or_else(|| self.waves(shape, dtype))
     }
 
-    /// The same in the largest tiles, but where they would be one wave.
+    /// The same in the largest tiles, but where they would be one wave. Those of a last wave that leaves half
+    /// of the SMs or more without one are taken in halves: `for_each_index` in `sm90/schedule.cuh`. In e4m3
+    /// that saves next to nothing (`docs/fused-kernel.md`).
     pub(crate) fn large_waves(&self, shape: (usize, usize, usize), dtype: DType) -> Waves {
         let area = |t: &Tile| t.rows * t.cols;
         let largest = self.gemm.tiles.iter().map(area).max();
         let waves = self.waves_of(|t| Some(area(t)) == largest, shape, dtype);
         match waves {
-            Some(waves) if waves.count() > 1.0 => waves,
+            Some(waves) if waves.count() > 1.0 => Waves {
+                halves: dtype != DType::E4m3 && waves.last().sms <= 0.5,
+                ..waves
+            },
             _ => self.late_waves(shape, dtype),
         }
     }
@@ -550,7 +562,11 @@ impl Machine {
             let efficiency = (t.efficiency / tiles.min(1.0)).min(t.efficiency.max(1.0));
             let flops = 2.0 * t.rows as f64 * t.cols as f64 * k as f64;
             let wave_us = flops * sms / (tflops * efficiency * 1e6);
-            let waves = Waves { tiles, wave_us };
+            let waves = Waves {
+                tiles,
+                wave_us,
+                halves: false,
+            };
             waves.slower(self.roofline(waves.time(), bytes))
         };
         self.gemm.tiles.iter().map(of)
@@ -564,6 +580,8 @@ pub(crate) struct Waves {
     pub(crate) tiles: f64,
     /// How long one takes, µs.
     pub(crate) wave_us: f64,
+    /// Whether the tiles of the last one are taken in halves.
+    pub(crate) halves: bool,
 }
 
 impl Waves {
@@ -574,7 +592,8 @@ impl Waves {
 
     /// How long all of them take, µs.
     pub(crate) fn time(self) -> f64 {
-        self.count() * self.wave_us
+        let saved = if self.halves { 1.0 - HALVES } else { 0.0 };
+        (self.count() - saved) * self.wave_us
     }
 
     /// How many times as long they take in CUTLASS, which fills rows and columns of tiles beyond the matrix

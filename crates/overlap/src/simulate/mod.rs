@@ -26,9 +26,10 @@
 //! Of links and memory all have a fair share. Beyond that, what was measured to suffer does: copies of one
 //! GPU to several peers, pulls of all GPUs at once, copy engines and SMs on one link, GEMMs during transfers,
 //! and transfers by SMs, not those by copy engines, during GEMMs. What copy engines pull from several peers
-//! comes from one after the other. GEMMs slow down once a GPU has used up its reserve of energy: power, which
-//! falls faster than the clock does, sustains a part of their rate. Waves that leave SMs idle draw less, and
-//! in idle times the reserve fills again.
+//! comes from one after the other, and more slowly than from one alone unless a GEMM follows each pull. GEMMs
+//! slow down once a GPU has used up its reserve of energy: power, which falls faster than the clock does,
+//! sustains a part of their rate. Waves that leave SMs idle draw less, and in idle times the reserve fills
+//! again.
 //!
 //! Each of these has one figure in the [`Machine`] at most, and the machine's file says what it was measured
 //! by, or that it was fitted. The README of this crate has the errors against what was recorded, in the
@@ -39,11 +40,11 @@
 //! Ranks that drift apart, so that what they push to different peers meets on a link, as in the results of
 //! all-reduces on four GPUs: once a signal of one rank was late, two ranks pushed to one for 100 µs. GEMMs
 //! of several streams that take longer together than their tiles do, as those of K = 16384. Which of several
-//! GEMM kernels the library takes, beyond its tile and its cuts of K; halves of tiles in the last wave of the
-//! hand-written ones. Gathers of a megabyte by the threads of one kernel from several peers, which reach less
-//! of the link than larger ones. What pulls suffer among more or fewer GPUs
-//! than were measured, and latencies of collectives that grow with the ranks. All ranks begin at the same
-//! moment, and no rank is slower than another.
+//! GEMM kernels the library takes, beyond its tile and its cuts of K. Why reductions over nodes gain nothing
+//! from more chunks. Gathers of a megabyte by the threads of one kernel from several peers, which reach less
+//! of the link than larger ones. What pulls suffer among more or fewer GPUs than were measured, and latencies
+//! of collectives that grow with the ranks. All ranks begin at the same moment, and no rank is slower than
+//! another.
 
 mod collectives;
 mod contention;

@@ -21,11 +21,11 @@ fn rows_that_come_in_time_cost_next_to_nothing() {
         (32768, 8192, 16384),
     ] {
         let (alone, _) = machine.gemm_time((m, n, k), DType::Bf16);
-        // A last wave that is not full takes as long as another.
+        // A last wave that is not full takes as long as another, or, in halves, less: of 26 or more waves.
         for chunks in [4, 8] {
             let total = total(&machine, chunks, &Problem::new(m, n, k, DType::Bf16));
             assert!(
-                (alone..1.09 * alone + 50.0).contains(&total),
+                (0.98 * alone..1.09 * alone + 50.0).contains(&total),
                 "{chunks} chunks, {m}x{n}x{k}: {total} µs, the GEMM {alone}"
             );
         }

@@ -23,7 +23,7 @@ const fn file(text: &'static str) -> File {
 }
 
 /// Runs of our own on two and four GPUs, and of GEMMs alone.
-const MEASURED: [File; 14] = [
+const MEASURED: [File; 15] = [
     // Its GEMMs keep 767 to 805 TFLOP/s for 1 to 5 ms, where those of all later runs fall to 675 to 740: as
     // if the GPUs had rested for some milliseconds between calls (docs/results). Fitted to those GEMMs.
     File {
@@ -43,6 +43,7 @@ const MEASURED: [File; 14] = [
     file(include_str!("measured/suites-5d1d571.tsv")),
     file(include_str!("measured/reduce-scatters-97c50e7.tsv")),
     file(include_str!("measured/all-reduces-4xh200.tsv")),
+    file(include_str!("measured/suites-88d917f.tsv")),
 ];
 
 /// Shapes to which no figure of the machine was fitted: every fourth by size, and the GEMMs alone of those.
@@ -165,17 +166,18 @@ fn the_errors_are_as_the_docs_have_them() {
     // GEMMs alone must not hide what communicates.
     let communicates = all().filter(|case| !is_gemm(&case.plan));
     let held = [
-        hold("all", all(), [2.4, 7.8, 14.8]),
-        hold("fitted", fitted, [2.4, 7.7, 14.8]),
-        hold("held out", all().filter(held_out), [2.4, 8.4, 14.5]),
-        hold("overlapped", files[4..7].iter().flatten(), [2.2, 7.8, 14.8]),
+        hold("all", all(), [2.6, 8.5, 24.2]),
+        hold("fitted", fitted, [2.6, 8.5, 24.2]),
+        hold("held out", all().filter(held_out), [2.6, 8.7, 14.7]),
+        hold("overlapped", files[4..7].iter().flatten(), [2.3, 7.8, 15.1]),
         hold("small", files[7..9].iter().flatten(), [3.2, 8.4, 12.3]),
-        hold("four again", &files[9], [1.9, 6.9, 10.7]),
+        hold("four again", &files[9], [2.0, 7.0, 10.7]),
         hold("small on four", &files[10], [4.5, 11.1, 13.7]),
-        hold("again", &files[11], [2.3, 7.1, 12.6]),
+        hold("again", &files[11], [2.3, 7.2, 13.6]),
         hold("reduce-scatters", &files[12], [2.0, 6.9, 14.4]),
         hold("all-reduces", &files[13], [3.9, 12.2, 13.5]),
-        hold("without GEMMs", communicates, [2.4, 7.7, 14.8]),
+        hold("last", &files[14], [3.0, 13.9, 24.2]),
+        hold("without GEMMs", communicates, [2.6, 8.5, 24.2]),
     ];
     let [found, said] = [0, 1].map(|at| held.map(|pair| pair[at]));
     assert_eq!(
