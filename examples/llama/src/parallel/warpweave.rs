@@ -36,8 +36,9 @@ pub struct Batches {
     pub fused_bytes: usize,
     /// Whether the bits of a request may depend on what shares its batch.
     pub reproducible: Reproducible,
-    /// From so many rows on, ranks have a shard of the rows between a row-parallel layer and the
-    /// column-parallel layer after it (sequence parallelism). Only the time and the memory depend on it.
+    /// From so many rows on, and of two at least, ranks have a shard of the rows between a row-parallel layer
+    /// and the column-parallel layer after it (sequence parallelism). Only the time and the memory depend on
+    /// it.
     pub sharded_rows: usize,
 }
 
@@ -292,6 +293,12 @@ impl<B: ExecuteBackend + CollectiveKernels> Warpweave<B> {
         Ok(op.apply(operands)?)
     }
 
+    /// Whether ranks have shards of so many rows after a row-parallel layer. Never of one row: a rank that
+    /// has all rows of a batch takes it for whole.
+    fn shards(&self, rows: usize) -> bool {
+        self.world > 1 && rows > 1 && rows >= self.batches.sharded_rows
+    }
+
     /// What a column-parallel layer makes of x, its weight and its bias, if it has one.
     fn columns_of(&self, shape: Columns, operands: &[&Tensor], rows: usize) -> Result<Tensor> {
         let layers = match operands[0].dim(0)? == rows {
@@ -417,7 +424,7 @@ impl<B: ExecuteBackend + CollectiveKernels> Parallel for Warpweave<B> {
             let partial = self.column(x, weight, None, rows)?;
             return self.add_norm(&partial, true, residual, norm);
         }
-        let (layers, own) = match self.world > 1 && rows >= self.batches.sharded_rows {
+        let (layers, own) = match self.shards(rows) {
             true => (&self.scattering, shard(rows, self.rank, self.world)),
             false => (&self.rows, 0..rows),
         };

@@ -15,8 +15,9 @@ use warpweave_example_llama::checkpoint::random::{small_llama, small_qwen2, smal
 use warpweave_example_llama::config::Config;
 use warpweave_example_llama::model::{Batch, Model, Rows};
 use warpweave_example_llama::parallel::Plain;
+use warpweave_example_llama::place::Place;
 
-use super::{ROWS, on_ranks, plain, weights, written};
+use super::{FUSED_ROWS, ROWS, on_ranks, on_ranks_at, plain, weights, written};
 
 /// Residual, norm, q and k and v, their rotation, weights and sum of the attention, partials and their sum;
 /// residual, norm, gate and up, silu and its GEMM's input, partials and their sum. Then norm and logits.
@@ -137,6 +138,23 @@ fn llama_in_bf16() {
     for world in [1, 2, 4] {
         compare(small_llama(), world, DType::BF16);
     }
+}
+
+/// One row is no shard of a batch, whatever the ranks would shard.
+#[test]
+fn batches_of_one_row_may_be_reduced_as_prompts_are() {
+    let folder = written(&small_llama());
+    let one_row = |model: &Model<'_>| {
+        let mut cache = model.cache(&[1]).unwrap();
+        let logits = model.forward(&batch([(0, 1)]), &mut cache, Rows::All);
+        logits.unwrap().to_vec2::<f32>().unwrap()
+    };
+    let [fused, other] = [FUSED_ROWS, 0].map(|fused_rows| {
+        let host = |_| Place::host().unwrap();
+        let work = |_: &_, model: &Model<'_>| one_row(model);
+        on_ranks_at((4, fused_rows), host, folder.path(), DType::BF16, work)
+    });
+    assert_eq!(fused, other);
 }
 
 #[test]

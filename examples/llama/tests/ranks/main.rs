@@ -64,12 +64,15 @@ fn on_ranks<T: Send>(
     work: impl Fn(&Model<'_>) -> T + Sync,
 ) -> Vec<T> {
     let host = |_| Place::host().unwrap();
-    on_ranks_at(world, host, folder, dtype, |_, model| work(model))
+    on_ranks_at((world, FUSED_ROWS), host, folder, dtype, |_, model| {
+        work(model)
+    })
 }
 
-/// What `work` gives on each of `world` ranks, at the places of their own.
+/// What `work` gives on each of `world` ranks, at the places of their own. Batches of more than `fused_rows`
+/// take the other ways to reduce.
 fn on_ranks_at<B: ExecuteBackend + CollectiveKernels, T: Send>(
-    world: usize,
+    (world, fused_rows): (usize, usize),
     place: impl Fn(usize) -> Place<B> + Sync,
     folder: &Path,
     dtype: DType,
@@ -82,7 +85,7 @@ fn on_ranks_at<B: ExecuteBackend + CollectiveKernels, T: Send>(
         let (config, weights) = weights_on(&place.candle, folder, part, dtype).unwrap();
         let row = config.hidden_size * dtype.size_in_bytes();
         let batches = Batches {
-            fused_bytes: FUSED_ROWS * row,
+            fused_bytes: fused_rows * row,
             // Both ways for more rows.
             sharded_rows: if comm.world() == 2 { usize::MAX } else { 0 },
             ..Batches::of_rows(ROWS)
