@@ -154,8 +154,9 @@ pub trait Kernel: fmt::Debug + Send + Sync {
     /// The slots it signals or waits on, each once; at most 65536 of them.
     fn slots(&self) -> Vec<SlotId>;
 
-    /// The same kernel with this rank's part of its operand `staged` in the local buffer `local`, from where
-    /// or to where it copies it itself; `None` if it does not.
+    /// The same kernel with this rank's part of its operand `staged` in the local buffer `local`: it takes an
+    /// input from there, or leaves an output there, and itself puts what peers read into `staged`. `None` if
+    /// it cannot.
     fn copying(&self, _staged: BufferId, _local: BufferId) -> Option<AnyKernel> {
         None
     }

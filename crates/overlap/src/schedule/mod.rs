@@ -4,10 +4,10 @@
 //! the problem it gives the plans of all ranks, changed in two respects:
 //!
 //! - Operands are the caller's own memory. Where an algorithm has an operand in memory that peers reach, and
-//!   the caller's is local, the plan *stages* it: it copies an input to `NAME.staged` at the start, or has a
-//!   kernel copy it ([`Kernel::copying`](crate::kernels::Kernel::copying)), or copies an output from there at
-//!   the end. The copies are operations of the plan, or effects of its kernel, so *show*, *check* and
-//!   *simulate* see them. A caller that holds the operand in symmetric memory [says so](Schedule::symmetric),
+//!   the caller's is local, the plan *stages* it: it copies an input to `NAME.staged` at the start and an
+//!   output from there at the end, unless the kernel that alone uses it takes or leaves it in local memory
+//!   itself ([`Kernel::copying`](crate::kernels::Kernel::copying)). The copies are operations of the plan, or
+//!   effects of its kernel, so *show*, *check* and *simulate* see them. A caller that holds the operand in symmetric memory [says so](Schedule::symmetric),
 //!   and nothing is copied.
 //! - Calls are [closed](Checked::is_closed), so that calls of any schedules and any M follow each other on
 //!   one arena of staging memory. Many algorithms are as they are; for others credits become grants or

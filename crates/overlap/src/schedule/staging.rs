@@ -9,7 +9,7 @@ use crate::plan::{Buffer, BufferId, Op, OpKind, Placement, Plan, Region, Role, S
 ///
 /// The algorithm's buffer becomes staging under the name `NAME.staged`; a new local operand takes its name
 /// and role. An input is copied in at the start, an output out at the end, both on stream 0, as many rows as
-/// the rank holds. A kernel that is all that uses an operand may copy it itself.
+/// the rank holds, unless the kernel that alone uses the operand copies it itself.
 pub(super) fn stage(
     plan: &mut Plan,
     operands: &[Operand],
@@ -80,7 +80,7 @@ pub(super) fn stage(
     Ok(copies)
 }
 
-/// Has the kernel that alone uses `staged` copy between there and `local`, if it does that.
+/// Has the kernel that alone uses `staged` take or leave this rank's part in `local`, if it can.
 fn by_kernel(plan: &mut Plan, staged: BufferId, local: BufferId) -> bool {
     let (rank, world) = (plan.rank, plan.world);
     let uses = |op: &&mut Op| match &op.kind {
