@@ -53,6 +53,15 @@ impl Batches {
             sharded_rows: 1024,
         }
     }
+
+    /// The most rows of which each rank gets all that a row-parallel layer computes. More are sharded; one row
+    /// never is: a rank that has all rows of a batch takes it for whole.
+    fn most_whole(&self, world: usize) -> usize {
+        match world {
+            1 => self.rows,
+            _ => self.rows.min(self.sharded_rows.max(2) - 1),
+        }
+    }
 }
 
 /// What a column-parallel layer is made for.
@@ -175,11 +184,14 @@ impl<B: ExecuteBackend + CollectiveKernels> Warpweave<B> {
         }
         let (mut rows, mut scattering) = (BTreeMap::new(), BTreeMap::new());
         for from in [attended, width] {
-            let problem = Problem::new(batches.rows, hidden, from * world, dtype);
-            let layer = |output| RowParallelLinear::new(&layers, &problem, output, &reproducible);
-            rows.insert((hidden, from), layer(Output::Reduced)?);
+            let layer = |most, output| {
+                let problem = Problem::new(most, hidden, from * world, dtype);
+                RowParallelLinear::new(&layers, &problem, output, &reproducible)
+            };
+            let whole = layer(batches.most_whole(world), Output::Reduced)?;
+            rows.insert((hidden, from), whole);
             if world > 1 {
-                scattering.insert((hidden, from), layer(Output::Scattered)?);
+                scattering.insert((hidden, from), layer(batches.rows, Output::Scattered)?);
             }
         }
         Ok(Warpweave {
@@ -234,10 +246,14 @@ impl<B: ExecuteBackend + CollectiveKernels> Warpweave<B> {
                 Ok(())
             })?;
         }
-        for (layers, rows) in [(&mut self.rows, all), (&mut self.scattering, own)] {
+        let whole = self.batches.most_whole(self.world);
+        for (layers, x, y) in [
+            (&mut self.rows, whole, whole),
+            (&mut self.scattering, all, own),
+        ] {
             for (&(out, from), layer) in layers {
                 let layer = RefCell::new(layer);
-                with(all, rows, Columns::plain(out, from), &|operands, y| {
+                with(x, y, Columns::plain(out, from), &|operands, y| {
                     let [x, weight] = [operands[0], operands[1]];
                     layer.borrow_mut().tune(stream, x, weight, y)?;
                     Ok(())
@@ -291,12 +307,6 @@ impl<B: ExecuteBackend + CollectiveKernels> Warpweave<B> {
             call: &call,
         };
         Ok(op.apply(operands)?)
-    }
-
-    /// Whether ranks have shards of so many rows after a row-parallel layer. Never of one row: a rank that
-    /// has all rows of a batch takes it for whole.
-    fn shards(&self, rows: usize) -> bool {
-        self.world > 1 && rows > 1 && rows >= self.batches.sharded_rows
     }
 
     /// What a column-parallel layer makes of x, its weight and its bias, if it has one.
@@ -424,7 +434,8 @@ impl<B: ExecuteBackend + CollectiveKernels> Parallel for Warpweave<B> {
             let partial = self.column(x, weight, None, rows)?;
             return self.add_norm(&partial, true, residual, norm);
         }
-        let (layers, own) = match self.shards(rows) {
+        let is_sharded = rows > self.batches.most_whole(self.world);
+        let (layers, own) = match is_sharded {
             true => (&self.scattering, shard(rows, self.rank, self.world)),
             false => (&self.rows, 0..rows),
         };
