@@ -57,14 +57,14 @@ fn shape(cuda: &Cuda, exchange: &Arc<dyn Exchange>, [m, n, k]: Shape) -> Result<
     // Each plan has slots of its own.
     let slots = ways.iter().map(|&way| 1 + 2 * published(way)).sum();
     let pad = SignalPad::new(cuda, exchange, "sweep", slots)?;
-    let parts = m.div_ceil(world) * (world - 1) * problem.ldc * dtype.size();
+    let partials = m.div_ceil(world) * (world - 1) * problem.ldc * dtype.size();
     let staged = match m * n <= ONE_SHOT {
         true => 2 * world * c_bytes,
-        false => parts,
+        false => partials,
     };
     let staging = SymmetricBuffer::new(cuda, exchange, "staging", staged)?;
     let copies = SymmetricBuffer::new(cuda, exchange, "c", c_bytes)?;
-    let pulled = cuda.allocate(parts)?;
+    let pulled = cuda.allocate(partials)?;
     let (a_bytes, b_bytes) = (
         problem.a_len() * dtype.size(),
         problem.b_len() * dtype.size(),
@@ -107,9 +107,9 @@ fn shape(cuda: &Cuda, exchange: &Arc<dyn Exchange>, [m, n, k]: Shape) -> Result<
             max_blocks: None,
         };
         names.push(match way {
-            Way::Owners => format!("sums to owners, groups of {group_rows} rows"),
-            Way::Everyone => format!("sums to all, groups of {group_rows} rows"),
-            Way::OneShot => "sums to all in one shot".into(),
+            Way::Owners => format!("reduce-scatter, groups of {group_rows} rows"),
+            Way::Everyone => format!("all-reduce, groups of {group_rows} rows"),
+            Way::OneShot => "all-reduce in one shot".into(),
         });
         let operands = ReduceOperands {
             a: a.address(),

@@ -71,9 +71,9 @@ unsafe fn reduce<T: Element>(gemm: &Launch<'_>) -> Result<(), Error> {
                 let from = gemm.staged(peer, own);
                 copy::<T>(gemm, group, from, gemm.pulled(peer));
             }
-            let sums = sum::<T>(gemm, group, partial);
-            for to in [gemm.own_sums()].into_iter().chain(gemm.local_sums()) {
-                partials::store::<T>(gemm, to, group, &sums);
+            let results = reduce_group::<T>(gemm, group, partial);
+            for to in [gemm.own_results()].into_iter().chain(gemm.local_results()) {
+                partials::store::<T>(gemm, to, group, &results);
             }
             for peer in gemm.peers().filter(|_| everyone) {
                 send_signal(pad, gemm.reduced + index, peer);
@@ -116,31 +116,35 @@ unsafe fn copy<T: Element>(gemm: &Launch<'_>, group: &Group, from: DevicePtr, to
     }
 }
 
-/// The sums of an own group over all ranks: the partials, this rank's rounded as the others' are, in the
+/// Reduces an own group over all ranks: the partials, this rank's rounded as the others' are, in the
 /// order of ranks, and the bias.
 ///
 /// # Safety
-/// The parts of all others have been pulled, and nothing writes them meanwhile.
-unsafe fn sum<T: Element>(gemm: &Launch<'_>, group: &Group, partial: Vec<f32>) -> Vec<f32> {
+/// The partials of all others have been pulled, and nothing writes them meanwhile.
+unsafe fn reduce_group<T: Element>(
+    gemm: &Launch<'_>,
+    group: &Group,
+    partial: Vec<f32>,
+) -> Vec<f32> {
     let n = gemm.problem.n;
     let mut own = vec![T::default(); partial.len()];
     T::round(&partial, &mut own);
-    let mut sums = partials::none(partial.len());
+    let mut results = partials::none(partial.len());
     for source in 0..gemm.world {
         if source == gemm.rank {
             let rows = own.chunks_exact_mut(n).map(<[T]>::as_mut_ptr);
             // SAFETY: rows of n elements of this function's own.
-            unsafe { partials::add_rows(&mut sums, n, rows) };
+            unsafe { partials::add_rows(&mut results, n, rows) };
             continue;
         }
         let rows = partials::rows_at::<T>(gemm, gemm.pulled(source), group);
         // SAFETY: rows of n elements, by the caller's obligation.
-        unsafe { partials::add_rows(&mut sums, n, rows) };
+        unsafe { partials::add_rows(&mut results, n, rows) };
     }
     if gemm.problem.bias {
         let bias = std::iter::repeat(gemm.operands.bias.as_host::<T>());
         // SAFETY: the bias has n elements, as the caller of the launch vouches.
-        unsafe { partials::add_rows(&mut sums, n, bias) };
+        unsafe { partials::add_rows(&mut results, n, bias) };
     }
-    sums
+    results
 }

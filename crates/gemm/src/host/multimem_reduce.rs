@@ -36,10 +36,10 @@ pub(super) unsafe fn reduce<T: Element>(gemm: &Launch<'_>) -> Result<(), Error> 
             if is_noticed(pad) {
                 continue;
             }
-            let sums = sum::<T>(gemm, group);
+            let results = reduce_group::<T>(gemm, group);
             for &c in gemm.operands.c.iter() {
                 let rows = gemm.row_from(c, gemm.shards[own].start);
-                partials::store::<T>(gemm, rows, group, &sums);
+                partials::store::<T>(gemm, rows, group, &results);
             }
         }
     }
@@ -55,17 +55,17 @@ pub(super) unsafe fn reduce<T: Element>(gemm: &Launch<'_>) -> Result<(), Error> 
     Ok(())
 }
 
-/// What the switch returns for an own group: the sums of all ranks' partials.
+/// What the switch returns for an own group: the reduction of all ranks' partials.
 ///
 /// # Safety
 /// The partials are in all stagings, and nothing writes them meanwhile.
-unsafe fn sum<T: Element>(gemm: &Launch<'_>, group: &Group) -> Vec<f32> {
+unsafe fn reduce_group<T: Element>(gemm: &Launch<'_>, group: &Group) -> Vec<f32> {
     let n = gemm.problem.n;
-    let mut sums = partials::none(group.rows.len() * n);
+    let mut results = partials::none(group.rows.len() * n);
     for source in 0..gemm.world {
         let rows = partials::rows_at::<T>(gemm, gemm.staged(source, gemm.rank), group);
         // SAFETY: rows of n elements, by the caller's obligation.
-        unsafe { partials::add_rows(&mut sums, n, rows) };
+        unsafe { partials::add_rows(&mut results, n, rows) };
     }
-    sums
+    results
 }

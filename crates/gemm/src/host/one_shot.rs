@@ -44,7 +44,7 @@ pub(super) unsafe fn reduce<T: Element>(gemm: &Launch<'_>) -> Result<(), Error> 
                 expect_signal(pad, ready + unit, peer, 0);
             }
             if !is_noticed(pad) {
-                sum::<T>(gemm, parity, &place);
+                reduce_unit::<T>(gemm, parity, &place);
             }
         }
     }
@@ -74,26 +74,26 @@ unsafe fn store<T: Element>(gemm: &Launch<'_>, base: DevicePtr, place: &Tile, pa
     unsafe { partials::round_rows(rows_at::<T>(gemm, base, place), values) };
 }
 
-/// Adds the parts of all ranks in their order, and the bias, to C.
+/// Adds the partials of all ranks in their order, and the bias, to C.
 ///
 /// # Safety
 /// They are in this rank's staging, and nothing writes them meanwhile.
-unsafe fn sum<T: Element>(gemm: &Launch<'_>, parity: usize, place: &Tile) {
+unsafe fn reduce_unit<T: Element>(gemm: &Launch<'_>, parity: usize, place: &Tile) {
     let [rows, columns] = place;
     let width = columns.len();
-    let mut sums = partials::none(rows.len() * width);
+    let mut results = partials::none(rows.len() * width);
     for source in 0..gemm.world {
-        let parts = gemm.left(source, gemm.rank, parity);
+        let partials = gemm.left(source, gemm.rank, parity);
         // SAFETY: `width` elements of each row, by the caller's obligation.
-        unsafe { partials::add_rows(&mut sums, width, rows_at::<T>(gemm, parts, place)) };
+        unsafe { partials::add_rows(&mut results, width, rows_at::<T>(gemm, partials, place)) };
     }
     // SAFETY: the bias has n elements, as the caller of the launch vouches; C is this rank's own.
     unsafe {
         if gemm.problem.bias {
             let bias = gemm.operands.bias.as_host::<T>().add(columns.start);
-            partials::add_rows(&mut sums, width, std::iter::repeat(bias));
+            partials::add_rows(&mut results, width, std::iter::repeat(bias));
         }
-        let c = rows_at::<T>(gemm, gemm.own_sums(), place);
-        partials::round_rows(c, sums.chunks_exact(width));
+        let c = rows_at::<T>(gemm, gemm.own_results(), place);
+        partials::round_rows(c, results.chunks_exact(width));
     }
 }

@@ -11,21 +11,21 @@ use crate::matmul_reduce::{Group, Launch};
 
 /// This rank's GEMM of some rows, scaled and not rounded, contiguous.
 pub(super) fn partial(gemm: &Launch<'_>, rows: &Range<usize>) -> Result<Vec<f32>, Error> {
-    let mut sums = vec![0.0f32; rows.len() * gemm.problem.n];
-    let (problem, operands) = gemm.part(rows, DevicePtr(sums.as_mut_ptr() as u64));
+    let mut partial = vec![0.0f32; rows.len() * gemm.problem.n];
+    let (problem, operands) = gemm.part(rows, DevicePtr(partial.as_mut_ptr() as u64));
     if problem.k > 0 {
         let mut wide = problem.with_output(DType::F32);
         wide.bias = false;
         wide.ldc = wide.n;
-        // SAFETY: the caller of the launch vouches for A, B and scales; `sums` has the GEMM's size and is
+        // SAFETY: the caller of the launch vouches for A, B and scales; `partial` has the GEMM's size and is
         // this function's own.
         unsafe { panels::multiply_raw(&wide, operands)? };
     }
-    Ok(sums)
+    Ok(partial)
 }
 
-/// Sums to which nothing has been added: negative zero is the neutral element, since positive zero would lose
-/// the sign of a sum of negative zeros.
+/// Results to which nothing has been added: negative zero is the neutral element, since positive zero would
+/// lose the sign of a sum of negative zeros.
 pub(super) fn none(elements: usize) -> Vec<f32> {
     vec![-0.0; elements]
 }
@@ -45,21 +45,21 @@ pub(super) unsafe fn round_rows<'a, T: Element>(
     }
 }
 
-/// Adds rows to those of `sums`, which have `width` elements.
+/// Adds rows to those of `results`, which have `width` elements.
 ///
 /// # Safety
 /// They are there, with as many elements of type `T`, and nothing writes them meanwhile.
 pub(super) unsafe fn add_rows<T: Element>(
-    sums: &mut [f32],
+    results: &mut [f32],
     width: usize,
     rows: impl Iterator<Item = *mut T>,
 ) {
     let mut terms = vec![0.0f32; width];
-    for (row, sums) in rows.zip(sums.chunks_exact_mut(width)) {
+    for (row, results) in rows.zip(results.chunks_exact_mut(width)) {
         // SAFETY: the caller's obligation.
         T::widen(unsafe { record::read(row, width) }, &mut terms);
-        for (sum, term) in sums.iter_mut().zip(&terms) {
-            *sum += term;
+        for (result, term) in results.iter_mut().zip(&terms) {
+            *result += term;
         }
     }
 }

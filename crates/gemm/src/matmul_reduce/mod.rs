@@ -351,7 +351,7 @@ impl Launch<'_> {
     }
 
     /// Where the rows of C that this rank reduces lie.
-    pub fn own_sums(&self) -> DevicePtr {
+    pub fn own_results(&self) -> DevicePtr {
         match self.c {
             ReduceOutput::Owner | ReduceOutput::Each => self.operands.c[0],
             ReduceOutput::Everyone | ReduceOutput::Multimem => {
@@ -369,7 +369,7 @@ impl Launch<'_> {
     }
 
     /// Where the rows that this rank reduces are stored a second time, if its C is local.
-    pub fn local_sums(&self) -> Option<DevicePtr> {
+    pub fn local_results(&self) -> Option<DevicePtr> {
         let local = self.operands.local_c;
         let first = self.shards.get(self.rank)?.start;
         (local != DevicePtr::NULL).then(|| self.row_from(local, first))

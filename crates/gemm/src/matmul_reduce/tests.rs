@@ -21,7 +21,7 @@ pub(crate) fn gemm(m: usize, (rank, world): (usize, usize), group_rows: usize) -
     }
 }
 
-/// The GEMM with sums for everyone, or for owners alone.
+/// The GEMM with results for everyone, or for owners alone.
 pub(crate) fn of(everyone: bool, mut gemm: MatmulReduce) -> MatmulReduce {
     if everyone {
         gemm.c = ReduceOutput::Everyone;
@@ -98,7 +98,7 @@ fn every_row_is_in_one_group_of_its_owner() {
 }
 
 #[test]
-fn own_groups_come_last_or_a_round_after_where_everyone_gets_the_sums() {
+fn own_groups_come_last_or_a_round_after_where_everyone_gets_the_result() {
     let order = |everyone| {
         let order = of(everyone, gemm(36, (1, 3), 4)).order();
         order.iter().map(|g| (g.owner, g.index)).collect::<Vec<_>>()
@@ -110,7 +110,8 @@ fn own_groups_come_last_or_a_round_after_where_everyone_gets_the_sums() {
     assert_eq!(order(true), [&rounds[..], &last].concat());
 }
 
-/// Each rank takes its groups one after the other, as the host does, and waits for the parts of its own.
+/// Each rank takes its groups one after the other, as the host does, and waits for the partials of its
+/// own.
 #[test]
 fn ranks_that_wait_for_each_other_all_end() {
     every_job(|job| {
@@ -140,7 +141,7 @@ fn ranks_that_wait_for_each_other_all_end() {
 }
 
 #[test]
-fn parts_lie_apart() {
+fn partials_lie_apart() {
     every_job(|job| {
         for (rank, gemm) in job.iter().enumerate() {
             let operands = operands(gemm);
@@ -164,9 +165,9 @@ fn parts_lie_apart() {
 
 /// In one shot: in both stagings, those of all ranks in their order.
 #[test]
-fn parts_of_all_ranks_lie_apart() {
+fn partials_of_all_ranks_lie_apart() {
     let gemm = gemm(10, (1, 3), 4);
-    let part = gemm.row_from(DevicePtr(0), 10).0;
+    let partial = gemm.row_from(DevicePtr(0), 10).0;
     let places = || (0..2).flat_map(|parity| (0..3).map(move |source| (source, parity)));
     for gap in [0, 4096] {
         let mut operands = operands(&gemm);
@@ -178,35 +179,38 @@ fn parts_of_all_ranks_lie_apart() {
         for (place, (source, parity)) in places().enumerate() {
             let at = launch.left(source, 2, parity);
             let beyond = (parity * gap) as u64;
-            assert_eq!(at.0, operands.staging[2].0 + place as u64 * part + beyond);
+            assert_eq!(
+                at.0,
+                operands.staging[2].0 + place as u64 * partial + beyond
+            );
         }
     }
 }
 
 #[test]
-fn sums_go_where_the_rows_belong() {
+fn results_go_where_the_rows_belong() {
     let mut gemm = gemm(10, (1, 2), 4);
     let mut operands = operands(&gemm);
-    let sums = |gemm: &MatmulReduce, operands: &ReduceOperands| {
+    let results = |gemm: &MatmulReduce, operands: &ReduceOperands| {
         let launch = Launch { gemm, operands };
         launch.check(|_| 16).unwrap();
-        launch.own_sums()
+        launch.own_results()
     };
-    assert_eq!(sums(&gemm, &operands), DevicePtr(1 << 20));
+    assert_eq!(results(&gemm, &operands), DevicePtr(1 << 20));
     gemm.c = ReduceOutput::Everyone;
     operands.c = [DevicePtr(4096), DevicePtr(8192)].into_iter().collect();
     gemm.validate().unwrap();
     let before = 5 * 520 * 2;
-    assert_eq!(sums(&gemm, &operands), DevicePtr(8192 + before));
+    assert_eq!(results(&gemm, &operands), DevicePtr(8192 + before));
     let places = |operands: &ReduceOperands| {
         let gemm = &gemm;
         let launch = Launch { gemm, operands };
-        (launch.own_c(), launch.local_sums())
+        (launch.own_c(), launch.local_results())
     };
     assert_eq!(places(&operands), (DevicePtr(8192), None));
     // In local memory too, where this rank has all rows for itself.
     operands.local_c = DevicePtr(1 << 16);
-    assert_eq!(sums(&gemm, &operands), DevicePtr(8192 + before));
+    assert_eq!(results(&gemm, &operands), DevicePtr(8192 + before));
     let local = (DevicePtr(1 << 16), Some(DevicePtr((1 << 16) + before)));
     assert_eq!(places(&operands), local);
 }
@@ -310,7 +314,7 @@ fn descriptors_that_contradict_themselves_are_refused() {
     );
     refused(&everyone(3), "ready and reduced share slots");
     refused(&everyone(61), "done and reduced share slots");
-    // Where only owners get the sums nobody looks at it.
+    // Where only owners get the result nobody looks at it.
     let mut unused = good.clone();
     unused.reduced = usize::MAX;
     check(&unused, |_| {}).unwrap();

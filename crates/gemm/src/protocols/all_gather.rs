@@ -4,7 +4,7 @@ use super::{Model, Planted, Published, Thread, begin, end, peers, shard};
 
 /// Who calls how often. A block pulls one piece of each chunk.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Gathering<'a> {
+pub(super) struct AllGather<'a> {
     /// Chunks of each rank's shard.
     pub chunks: &'a [usize],
     /// How many of these are pushed, from the first.
@@ -19,7 +19,7 @@ pub(super) struct Gathering<'a> {
     pub planted: Option<Planted>,
 }
 
-impl Gathering<'_> {
+impl AllGather<'_> {
     pub(super) fn model(&self) -> Model {
         let mut model = Model::default();
         for rank in 0..self.chunks.len() {
@@ -55,7 +55,7 @@ impl Gathering<'_> {
         self.pushed.min(self.chunks[rank]) > 0
     }
 
-    /// Whether a rank says that its shard may be read.
+    /// Whether a rank signals that its shard may be read.
     fn opens(&self, rank: usize) -> bool {
         self.pushed == 0 || self.pushes(rank)
     }
@@ -282,8 +282,8 @@ mod tests {
         (&[2, 0], &[2, 2], 2),
     ];
 
-    fn gathering((chunks, blocks, calls): Case, planted: Option<Planted>) -> Gathering<'static> {
-        Gathering {
+    fn all_gather((chunks, blocks, calls): Case, planted: Option<Planted>) -> AllGather<'static> {
+        AllGather {
             chunks,
             pushed: 0,
             copies: false,
@@ -295,21 +295,21 @@ mod tests {
     }
 
     fn model(case: Case, planted: Option<Planted>) -> Model {
-        gathering(case, planted).model()
+        all_gather(case, planted).model()
     }
 
     fn pushing(pushed: usize, case: Case, planted: Option<Planted>) -> Model {
-        let pushing = Gathering {
+        let pushing = AllGather {
             pushed,
-            ..gathering(case, planted)
+            ..all_gather(case, planted)
         };
         pushing.model()
     }
 
     fn copying(case: Case, planted: Option<Planted>) -> Model {
-        let copying = Gathering {
+        let copying = AllGather {
             copies: true,
-            ..gathering(case, planted)
+            ..all_gather(case, planted)
         };
         copying.model()
     }

@@ -10,7 +10,7 @@ pub(super) struct Eager<'a> {
     /// Of each rank's grid.
     pub blocks: &'a [usize],
     pub calls: u32,
-    /// Whether a block sends concurrently with the rest of its work, not before it.
+    /// Whether a block pushes concurrently with the rest of its work, not before it.
     pub overlapped: bool,
     pub planted: Option<Planted>,
 }
@@ -26,7 +26,7 @@ impl Eager<'_> {
                 model.block(
                     (rank, block, all),
                     (self.calls, self.overlapped),
-                    &[&|thread, call| self.send(thread, rank, block, call)],
+                    &[&|thread, call| self.push(thread, rank, block, call)],
                     [
                         &|thread, call| self.begin(thread, rank, block, call),
                         &|thread, call| {
@@ -61,7 +61,7 @@ impl Eager<'_> {
     }
 
     /// The push warp (`push_chunk`). Who has no chunks gives the first flag all the same.
-    fn send(&self, thread: &mut Thread<'_>, rank: usize, block: usize, call: u32) {
+    fn push(&self, thread: &mut Thread<'_>, rank: usize, block: usize, call: u32) {
         thread.keep(calls(rank), sent(rank, block));
         thread.arrive(counted(rank, block, call));
         let chunks = self.chunks[rank];
@@ -128,7 +128,7 @@ fn arrived(chunk: usize, from: usize, to: usize) -> String {
     format!("chunk {chunk} from {from} to {to}")
 }
 
-/// What the sender of a block keeps of the number of the call.
+/// What the push warp of a block keeps of the number of the call.
 fn sent(rank: usize, block: usize) -> String {
     format!("sent by {rank}.{block}")
 }
@@ -138,9 +138,9 @@ fn expected(rank: usize, block: usize) -> String {
     format!("expected by {rank}.{block}")
 }
 
-/// The barrier after which a block's sender has read that number.
+/// The barrier after which a block's push warp has read that number.
 fn counted(rank: usize, block: usize, call: u32) -> String {
-    format!("sender of {rank}.{block} counted call {call}")
+    format!("push warp of {rank}.{block} counted call {call}")
 }
 
 #[cfg(not(loom))]

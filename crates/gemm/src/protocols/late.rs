@@ -1,13 +1,13 @@
 //! The models with waits that fail: a rank that so reads what it was not meant to is told of it.
 
 use super::Model;
-use super::all_gather::Gathering;
+use super::all_gather::AllGather;
 use super::eager::Eager;
 use super::explore::explore_late;
 use super::health::{Late, SILENCE};
 use super::multimem::Multimem;
 use super::one_shot::OneShot;
-use super::reduction::Reducing;
+use super::reduction::Reduction;
 
 const RULE: Late = Late {
     impatient: 0,
@@ -17,8 +17,8 @@ const RULE: Late = Late {
 };
 
 /// `copies`: whether rows are copied before others read them.
-fn gathering(chunks: &[usize], (pushed, copies): (usize, bool), blocks: &[usize]) -> Model {
-    let gathering = Gathering {
+fn all_gather(chunks: &[usize], (pushed, copies): (usize, bool), blocks: &[usize]) -> Model {
+    let all_gather = AllGather {
         chunks,
         pushed,
         copies,
@@ -27,11 +27,11 @@ fn gathering(chunks: &[usize], (pushed, copies): (usize, bool), blocks: &[usize]
         overlapped: true,
         planted: None,
     };
-    gathering.model()
+    all_gather.model()
 }
 
-fn reducing(groups: &[usize], everyone: bool) -> Model {
-    let reducing = Reducing {
+fn reduction(groups: &[usize], everyone: bool) -> Model {
+    let reduction = Reduction {
         groups,
         blocks: &[1, 1],
         calls: 2,
@@ -39,30 +39,30 @@ fn reducing(groups: &[usize], everyone: bool) -> Model {
         overlapped: true,
         planted: None,
     };
-    reducing.model()
+    reduction.model()
 }
 
 /// Those that pull, whose calls end with a wait.
 fn that_pull() -> Vec<(&'static str, Model)> {
     let [plain, pushed, copied] = [(0, false), (1, false), (0, true)];
     vec![
-        ("gathering", gathering(&[1, 1], plain, &[1, 1])),
+        ("all-gather", all_gather(&[1, 1], plain, &[1, 1])),
         (
-            "gathering by two blocks",
-            gathering(&[1, 0], plain, &[2, 1]),
+            "all-gather by two blocks",
+            all_gather(&[1, 0], plain, &[2, 1]),
         ),
         (
-            "gathering of pushed rows",
-            gathering(&[2, 0], pushed, &[1, 1]),
+            "all-gather of pushed rows",
+            all_gather(&[2, 0], pushed, &[1, 1]),
         ),
-        ("gathering of copies", gathering(&[1, 1], copied, &[1, 1])),
+        ("all-gather of copies", all_gather(&[1, 1], copied, &[1, 1])),
         (
-            "gathering of copies by two",
-            gathering(&[1, 0], copied, &[2, 1]),
+            "all-gather of copies by two",
+            all_gather(&[1, 0], copied, &[2, 1]),
         ),
-        ("reducing", reducing(&[1, 1], false)),
-        ("reducing for everyone", reducing(&[1, 0], true)),
-        ("reducing by multimem", by_multimem(&[1, 0])),
+        ("reduction", reduction(&[1, 1], false)),
+        ("reduction for everyone", reduction(&[1, 0], true)),
+        ("reduction by multimem", by_multimem(&[1, 0])),
     ]
 }
 

@@ -123,7 +123,7 @@ impl Model {
         });
     }
 
-    /// The thread of a block that pulls, or sends, during its GEMM, in each call of a rank with so many
+    /// The thread of a block that pulls, or pushes, during its GEMM, in each call of a rank with so many
     /// blocks.
     fn aux_thread(
         &mut self,
@@ -305,10 +305,10 @@ fn reached(seen: u32, wanted: u32) -> bool {
 /// What is published once all have taken the ticket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Published {
-    /// A part of sums.
-    Part,
-    /// Sums.
-    Sums,
+    /// A partial of a group or a unit.
+    Partial,
+    /// The results of a group.
+    Results,
     /// That a rank has pulled everything.
     Done,
     /// A copy of a rank's rows.
@@ -320,7 +320,7 @@ enum Published {
 enum Planted {
     /// A call does not end after those who pull from it.
     NoDone,
-    /// A rank says that its staging may be written while it reads what was pushed there.
+    /// A rank signals that its staging may be written while it reads what was pushed there.
     DoneAfterPulling,
     /// A block publishes when its own part is done, whoever has taken a ticket.
     BeforeLastTicket(Published),
@@ -331,19 +331,19 @@ enum Planted {
     /// A block advances the counters when it is done itself.
     EarlyEpoch,
     /// A block takes the last ticket of its call while others of its threads are at work.
-    UnmetBlock,
+    NoBlockBarrier,
     /// A block takes a ticket before its threads have read the number of the call.
     UnreadCall,
     /// All calls take the same staging.
     OneStaging,
     /// A call does not wait for those who have no rows.
     NoWaitForNone,
-    /// A rank says that a chunk is in staging before it has written it.
+    /// A rank signals that a chunk is in staging before it has written it.
     FlagBeforeChunk,
-    /// A rank does not wait for one of its peers before it sums.
+    /// A rank does not wait for one of its peers before it reduces.
     #[cfg_attr(loom, expect(dead_code, reason = "planted where all orders are tried"))]
     UnheardPeer,
-    /// A rank does not wait for its own part before it sums.
+    /// A rank does not wait for its own partial before it reduces.
     #[cfg_attr(loom, expect(dead_code, reason = "planted where all orders are tried"))]
     UnheardSelf,
 }

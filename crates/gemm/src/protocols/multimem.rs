@@ -1,7 +1,7 @@
 //! The GEMM + all-reduce by multimem: `multimem_reduction.cu`. What the switch adds is read from the staging
 //! of every rank, and what it copies is written to the C of every rank.
 
-use super::reduction::{FILLED, TILES, done, part, ready, shards, sum};
+use super::reduction::{FILLED, TILES, done, partial, ready, result, shards};
 use super::{Model, Planted, Published, Thread, aux_ended, begin, calls, end, peers};
 use crate::matmul_reduce::{Group, order};
 
@@ -32,7 +32,7 @@ impl Multimem<'_> {
                     for call in 1..=self.calls {
                         self.begin(thread, rank, block, call);
                         self.store(thread, rank, block, call);
-                        if reduces && self.planted != Some(Planted::UnmetBlock) {
+                        if reduces && self.planted != Some(Planted::NoBlockBarrier) {
                             thread.barrier_wait(aux_ended(rank, block, call), 1);
                         }
                         self.end(thread, rank, block, call);
@@ -56,7 +56,7 @@ impl Multimem<'_> {
     fn begin(&self, thread: &mut Thread<'_>, rank: usize, block: usize, call: u32) {
         if block == 0 {
             for tile in self.tiles() {
-                thread.write(sum(rank, tile), FILLED);
+                thread.write(result(rank, tile), FILLED);
             }
             thread.arrive(begin(rank, call));
         }
@@ -78,11 +78,11 @@ impl Multimem<'_> {
             for piece in (block..TILES).step_by(self.blocks[rank]) {
                 let at = (rank, index, piece);
                 for source in 0..world {
-                    thread.read(part(at, source), call);
+                    thread.read(partial(at, source), call);
                 }
-                thread.write(sum(rank, at), call);
+                thread.write(result(rank, at), call);
                 for peer in peers(rank, world) {
-                    thread.push(sum(peer, at), call);
+                    thread.push(result(peer, at), call);
                 }
             }
         }
@@ -94,9 +94,9 @@ impl Multimem<'_> {
             for tile in (block..TILES).step_by(self.blocks[rank]) {
                 thread.part(
                     (format!("ready + {index} of {owner} on {rank}"), TILES),
-                    Published::Part,
+                    Published::Partial,
                     (self.planted, tile),
-                    |thread| thread.write(part((owner, index, tile), rank), call),
+                    |thread| thread.write(partial((owner, index, tile), rank), call),
                     |last| last.signal(ready(index, rank, owner), calls(rank)),
                 );
             }
@@ -129,7 +129,7 @@ impl Multimem<'_> {
         thread.barrier_wait(end(rank, call), self.blocks[rank]);
         if block == 0 {
             for tile in self.tiles() {
-                thread.read(sum(rank, tile), call);
+                thread.read(result(rank, tile), call);
             }
             thread.check();
         }
@@ -177,10 +177,10 @@ mod tests {
         };
         for planted in [
             Planted::NoDone,
-            Planted::BeforeLastTicket(Published::Part),
-            Planted::BeforeArrival(Published::Part),
+            Planted::BeforeLastTicket(Published::Partial),
+            Planted::BeforeArrival(Published::Partial),
             Planted::EarlyEpoch,
-            Planted::UnmetBlock,
+            Planted::NoBlockBarrier,
             Planted::UnheardPeer,
             Planted::UnheardSelf,
         ] {

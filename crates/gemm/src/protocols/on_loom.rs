@@ -9,10 +9,10 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::thread;
 
-use super::all_gather::Gathering;
+use super::all_gather::AllGather;
 use super::eager::Eager;
 use super::one_shot::OneShot;
-use super::reduction::Reducing;
+use super::reduction::Reduction;
 use super::{Model, Planted, Published, Step, reached};
 
 /// A thread that comes too early for what it waits for must be preempted before it looks, so that fewer leave
@@ -134,8 +134,8 @@ fn check_with(preemptions: usize, model: Model) {
 }
 
 /// Rank 1 pulls from rank 0, call after call: one block during its GEMM, or two before theirs.
-fn gathering(overlapped: bool, planted: Option<Planted>) -> Model {
-    let gathering = Gathering {
+fn all_gather(overlapped: bool, planted: Option<Planted>) -> Model {
+    let all_gather = AllGather {
         chunks: &[1, 0],
         pushed: 0,
         copies: false,
@@ -144,10 +144,10 @@ fn gathering(overlapped: bool, planted: Option<Planted>) -> Model {
         overlapped,
         planted,
     };
-    gathering.model()
+    all_gather.model()
 }
 
-/// Rank 0, which gets no more than flags, sends to rank 1: concurrently with the rest of the one call, or
+/// Rank 0, which gets no more than flags, pushes to rank 1: concurrently with the rest of the one call, or
 /// before it, call after call.
 fn eager(overlapped: bool, planted: Option<Planted>) -> Model {
     let eager = Eager {
@@ -160,10 +160,10 @@ fn eager(overlapped: bool, planted: Option<Planted>) -> Model {
     eager.model()
 }
 
-/// Rank 1 pulls parts of rank 0, call after call, with these blocks: during its GEMM, where each rank has
+/// Rank 1 pulls partials of rank 0, call after call, with these blocks: during its GEMM, where each rank has
 /// one, or before.
-fn reducing(blocks: [usize; 2], planted: Option<Planted>) -> Model {
-    let reducing = Reducing {
+fn reduction(blocks: [usize; 2], planted: Option<Planted>) -> Model {
+    let reduction = Reduction {
         groups: &[0, 1],
         blocks: &blocks,
         calls: 2,
@@ -171,11 +171,11 @@ fn reducing(blocks: [usize; 2], planted: Option<Planted>) -> Model {
         overlapped: blocks == [1, 1],
         planted,
     };
-    reducing.model()
+    reduction.model()
 }
 
-/// Two ranks leave each other their parts of a unit, call after call: with a block each, or where rank 0 has
-/// two, with a tile for each of these, in the one call.
+/// Two ranks leave each other their partials of a unit, call after call: with a block each, or where rank 0
+/// has two, with a tile for each of these, in the one call.
 fn one_shot(blocks: [usize; 2], overlapped: usize, planted: Option<Planted>) -> Model {
     let shot = OneShot {
         pieces: blocks[0],
@@ -195,43 +195,43 @@ fn one_shot(blocks: [usize; 2], overlapped: usize, planted: Option<Planted>) -> 
 
 #[test]
 fn loom_a_block_pulls_rows_during_its_gemm() {
-    check(gathering(true, None));
+    check(all_gather(true, None));
 }
 
 #[test]
 fn loom_two_blocks_pull_rows_for_each_other() {
-    check(gathering(false, None));
+    check(all_gather(false, None));
 }
 
 #[test]
-fn loom_a_block_pulls_parts_during_its_gemm() {
+fn loom_a_block_pulls_partials_during_its_gemm() {
     // It waits more often than the others.
-    check_with(PREEMPTIONS + 1, reducing([1, 1], None));
+    check_with(PREEMPTIONS + 1, reduction([1, 1], None));
 }
 
 #[test]
-fn loom_one_block_pulls_parts_of_two() {
-    check(reducing([2, 1], None));
+fn loom_one_block_pulls_partials_of_two() {
+    check(reduction([2, 1], None));
 }
 
 #[test]
-fn loom_two_blocks_pull_parts_of_one() {
-    check(reducing([1, 2], None));
+fn loom_two_blocks_pull_partials_of_one() {
+    check(reduction([1, 2], None));
 }
 
 #[test]
-fn loom_rows_are_sent_call_after_call() {
+fn loom_rows_are_pushed_call_after_call() {
     check(eager(false, None));
 }
 
 #[test]
-fn loom_a_block_sends_during_its_gemm() {
+fn loom_a_block_pushes_during_its_gemm() {
     // One call waits less often than several.
     check_with(PREEMPTIONS - 1, eager(true, None));
 }
 
 #[test]
-fn loom_parts_are_left_call_after_call() {
+fn loom_partials_are_left_call_after_call() {
     check(one_shot([1, 1], 0, None));
 }
 
@@ -250,13 +250,13 @@ fn loom_a_block_takes_a_ticket_during_its_gemm() {
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn loom_without_a_wait_for_who_reads_there_is_a_race() {
-    check(gathering(true, Some(Planted::NoDone)));
+    check(all_gather(true, Some(Planted::NoDone)));
 }
 
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn loom_before_the_last_ticket_not_all_is_there() {
-    check(gathering(
+    check(all_gather(
         false,
         Some(Planted::BeforeLastTicket(Published::Done)),
     ));
@@ -265,40 +265,40 @@ fn loom_before_the_last_ticket_not_all_is_there() {
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn loom_an_epoch_advanced_early_is_seen_too_soon() {
-    check(reducing([1, 2], Some(Planted::EarlyEpoch)));
+    check(reduction([1, 2], Some(Planted::EarlyEpoch)));
 }
 
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn loom_what_is_published_before_it_is_there_is_a_race() {
-    check(reducing(
+    check(reduction(
         [2, 1],
-        Some(Planted::BeforeArrival(Published::Part)),
+        Some(Planted::BeforeArrival(Published::Partial)),
     ));
 }
 
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn loom_what_is_counted_before_it_is_there_is_a_race() {
-    check(gathering(false, Some(Planted::CountBeforeArrival)));
+    check(all_gather(false, Some(Planted::CountBeforeArrival)));
 }
 
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn loom_a_piece_counted_before_it_is_there_is_a_race() {
-    check(reducing([1, 2], Some(Planted::CountBeforeArrival)));
+    check(reduction([1, 2], Some(Planted::CountBeforeArrival)));
 }
 
 #[test]
 #[should_panic(expected = "Causality violation")]
-fn loom_without_an_end_after_who_pulls_parts_are_overwritten() {
-    check(reducing([1, 1], Some(Planted::NoDone)));
+fn loom_without_an_end_after_who_pulls_partials_are_overwritten() {
+    check(reduction([1, 1], Some(Planted::NoDone)));
 }
 
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn loom_a_rank_that_has_not_pulled_everything_is_not_done() {
-    check(reducing(
+    check(reduction(
         [1, 2],
         Some(Planted::BeforeLastTicket(Published::Done)),
     ));
@@ -324,14 +324,14 @@ fn loom_a_ticket_before_the_call_is_read_is_a_race() {
 
 #[test]
 #[should_panic(expected = "Causality violation")]
-fn loom_with_one_staging_parts_are_overwritten() {
+fn loom_with_one_staging_partials_are_overwritten() {
     check(one_shot([1, 1], 0, Some(Planted::OneStaging)));
 }
 
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn loom_a_unit_published_before_the_last_ticket_is_not_whole() {
-    let planted = Planted::BeforeLastTicket(Published::Part);
+    let planted = Planted::BeforeLastTicket(Published::Partial);
     check(one_shot([2, 1], 0, Some(planted)));
 }
 

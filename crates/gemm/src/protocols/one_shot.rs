@@ -106,7 +106,7 @@ impl OneShot<'_> {
         });
     }
 
-    /// `send_parts`. Units of which a tile has several have no other tile.
+    /// `store_partial` and `signal_units`. Units of which a tile has several have no other tile.
     fn store(&self, thread: &mut Thread<'_>, rank: usize, block: usize, call: u32) {
         thread.barrier_wait(counted(rank, block, call), 1);
         for tile in self.tiles(rank, block) {
@@ -115,7 +115,7 @@ impl OneShot<'_> {
             let ticket = format!("of unit {first} on {rank}");
             thread.part(
                 (ticket, self.stores(rank, first)),
-                Published::Part,
+                Published::Partial,
                 (self.planted, tile.start % self.unit),
                 |thread| {
                     for to in peers(rank, self.world()).chain([rank]) {
@@ -152,7 +152,7 @@ impl OneShot<'_> {
                 for from in 0..self.world() {
                     thread.read(self.staged(piece, from, rank, call), call);
                 }
-                thread.write(sum(piece, rank), call);
+                thread.write(result(piece, rank), call);
             }
         }
     }
@@ -163,13 +163,13 @@ impl OneShot<'_> {
         thread.barrier_wait(end(rank, call), self.blocks[rank]);
         if block == 0 {
             for piece in 0..self.pieces {
-                thread.read(sum(piece, rank), call);
+                thread.read(result(piece, rank), call);
             }
             thread.check();
         }
     }
 
-    /// A piece of a part, in the staging of `to` that the call takes.
+    /// A piece of a partial, in the staging of `to` that the call takes.
     fn staged(&self, piece: usize, from: usize, to: usize, call: u32) -> String {
         let staging = match self.planted {
             Some(Planted::OneStaging) => 0,
@@ -201,7 +201,7 @@ fn counted(rank: usize, block: usize, call: u32) -> String {
 }
 
 /// A piece of the C of a rank.
-fn sum(piece: usize, rank: usize) -> String {
+fn result(piece: usize, rank: usize) -> String {
     format!("piece {piece} in C of {rank}")
 }
 
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_read_after_their_flag_and_until_the_call_after_the_next() {
+    fn partials_are_read_after_their_flag_and_until_the_call_after_the_next() {
         for case in CASES {
             explore(&model(case, None), Orders::ALL).unwrap();
         }
@@ -275,7 +275,7 @@ mod tests {
         for planted in [
             Planted::UnreadCall,
             Planted::OneStaging,
-            Planted::BeforeArrival(Published::Part),
+            Planted::BeforeArrival(Published::Partial),
             Planted::UnheardPeer,
             Planted::UnheardSelf,
         ] {
@@ -285,7 +285,7 @@ mod tests {
 
     #[test]
     fn a_unit_is_published_by_the_last_to_take_a_ticket() {
-        assert_found(Planted::BeforeLastTicket(Published::Part), has_tickets);
+        assert_found(Planted::BeforeLastTicket(Published::Partial), has_tickets);
     }
 
     #[test]

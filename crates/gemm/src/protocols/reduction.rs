@@ -11,22 +11,22 @@ pub(super) const FILLED: u32 = 1000;
 /// Tiles of a group.
 pub(super) const TILES: usize = 2;
 
-/// Who calls how often. What a block pulls of a part, a piece, has the size of a tile.
+/// Who calls how often. What a block pulls of a partial, a piece, has the size of a tile.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Reducing<'a> {
+pub(super) struct Reduction<'a> {
     /// Groups of each rank's shard.
     pub groups: &'a [usize],
     /// Of each rank's grid.
     pub blocks: &'a [usize],
     pub calls: u32,
-    /// Whether everyone gets the sums.
+    /// Whether everyone gets the result.
     pub everyone: bool,
     /// Whether a block pulls during its GEMM, not before it: for this there is to be one owner alone.
     pub overlapped: bool,
     pub planted: Option<Planted>,
 }
 
-impl Reducing<'_> {
+impl Reduction<'_> {
     pub(super) fn model(&self) -> Model {
         let mut model = Model::default();
         for rank in 0..self.groups.len() {
@@ -45,7 +45,7 @@ impl Reducing<'_> {
                             self.pull(thread, rank, block, call);
                         }
                         self.store(thread, rank, block, call);
-                        if overlapped && self.planted != Some(Planted::UnmetBlock) {
+                        if overlapped && self.planted != Some(Planted::NoBlockBarrier) {
                             thread.barrier_wait(aux_ended(rank, block, call), 1);
                         }
                         self.end(thread, rank, block, call);
@@ -74,15 +74,15 @@ impl Reducing<'_> {
     fn begin(&self, thread: &mut Thread<'_>, rank: usize, block: usize, call: u32) {
         if block == 0 {
             for tile in self.tiles(rank) {
-                thread.write(sum(rank, tile), FILLED);
+                thread.write(result(rank, tile), FILLED);
             }
             thread.arrive(begin(rank, call));
         }
         thread.barrier_wait(begin(rank, call), 1);
     }
 
-    /// One thread of a block: its pieces of the parts of own groups and, where everyone gets them, of the
-    /// sums of others.
+    /// One thread of a block: its pieces of the partials of own groups and, where everyone gets them, of the
+    /// results of others.
     fn pull(&self, thread: &mut Thread<'_>, rank: usize, block: usize, call: u32) {
         let peers = || peers(rank, self.groups.len());
         let pieces = || (block..TILES).step_by(self.blocks[rank]);
@@ -103,7 +103,7 @@ impl Reducing<'_> {
                         }
                         for piece in pieces() {
                             let at = (rank, index, piece);
-                            thread.read(part(at, peer), call);
+                            thread.read(partial(at, peer), call);
                             thread.write(pulled(at, peer), call);
                         }
                         if !early {
@@ -116,8 +116,8 @@ impl Reducing<'_> {
                             thread.wait(reduced(index, owner, rank), calls(rank));
                             for piece in pieces() {
                                 let at = (owner, index, piece);
-                                thread.read(sum(owner, at), call);
-                                thread.write(sum(rank, at), call);
+                                thread.read(result(owner, at), call);
+                                thread.write(result(rank, at), call);
                             }
                         }
                     }
@@ -127,19 +127,19 @@ impl Reducing<'_> {
         );
     }
 
-    /// `load_parts`, `consume` and `store_parts`, which follow each other for a tile.
+    /// The load warp, the consumers and the store warps, which follow each other for a tile.
     fn store(&self, thread: &mut Thread<'_>, rank: usize, block: usize, call: u32) {
         for Group { owner, index, .. } in order(&shards(self.groups), rank, 1, self.everyone) {
             for tile in (block..TILES).step_by(self.blocks[rank]) {
                 match owner == rank {
-                    true => self.sum(thread, (rank, index, tile), call),
+                    true => self.reduce(thread, (rank, index, tile), call),
                     false => self.leave(thread, rank, (owner, index, tile), call),
                 }
             }
         }
     }
 
-    /// A tile of a rank's part of another's group.
+    /// A tile of a rank's partial of another's group.
     fn leave(
         &self,
         thread: &mut Thread<'_>,
@@ -149,15 +149,15 @@ impl Reducing<'_> {
     ) {
         thread.part(
             (format!("ready + {index} of {owner} on {rank}"), TILES),
-            Published::Part,
+            Published::Partial,
             (self.planted, tile),
-            |thread| thread.write(part((owner, index, tile), rank), call),
+            |thread| thread.write(partial((owner, index, tile), rank), call),
             |last| last.signal(ready(index, rank, owner), calls(rank)),
         );
     }
 
     /// A tile of a rank's own group.
-    fn sum(&self, thread: &mut Thread<'_>, at: (usize, usize, usize), call: u32) {
+    fn reduce(&self, thread: &mut Thread<'_>, at: (usize, usize, usize), call: u32) {
         let (rank, index, tile) = at;
         let peers = || peers(rank, self.groups.len());
         let add = |thread: &mut Thread<'_>| {
@@ -168,21 +168,21 @@ impl Reducing<'_> {
                     thread.read(pulled((rank, index, piece), peer), call);
                 }
             }
-            thread.write(sum(rank, at), call);
+            thread.write(result(rank, at), call);
         };
         if !self.everyone {
             return add(thread);
         }
         thread.part(
             (format!("reduced + {index} of {rank}"), TILES),
-            Published::Sums,
+            Published::Results,
             (self.planted, tile),
             add,
             |last| peers().for_each(|peer| last.signal(reduced(index, rank, peer), calls(rank))),
         );
     }
 
-    /// The end of `reduce`, and what the stream does after it.
+    /// The end of `reduce_gemm`, and what the stream does after it.
     fn end(&self, thread: &mut Thread<'_>, rank: usize, block: usize, call: u32) {
         let early = self.planted == Some(Planted::EarlyEpoch);
         let over = |thread: &mut Thread<'_>| {
@@ -209,7 +209,7 @@ impl Reducing<'_> {
         thread.barrier_wait(end(rank, call), self.blocks[rank]);
         if block == 0 {
             self.tiles(rank)
-                .for_each(|tile| thread.read(sum(rank, tile), call));
+                .for_each(|tile| thread.read(result(rank, tile), call));
             thread.check();
         }
     }
@@ -236,23 +236,23 @@ pub(super) fn done(from: usize, to: usize) -> String {
     format!("done from {from} to {to}")
 }
 
-/// The counter of the blocks whose pieces of the part of `from` have been pulled.
+/// The counter of the blocks whose pieces of the partial of `from` have been pulled.
 fn arrived(index: usize, from: usize, to: usize) -> String {
     format!("arrivals of group {index} from {from} to {to}")
 }
 
-/// A tile, or a piece, of the part that `from` has of a group.
-pub(super) fn part((owner, index, tile): (usize, usize, usize), from: usize) -> String {
+/// A tile, or a piece, of the partial that `from` has of a group.
+pub(super) fn partial((owner, index, tile): (usize, usize, usize), from: usize) -> String {
     format!("tile {tile} of group {index} of {owner} from {from}")
 }
 
-/// A piece of such a part at the group's owner.
+/// A piece of such a partial at the group's owner.
 fn pulled((owner, index, piece): (usize, usize, usize), from: usize) -> String {
     format!("piece {piece} of group {index} of {owner} pulled from {from}")
 }
 
 /// A tile of the C of `to`.
-pub(super) fn sum(to: usize, (owner, index, tile): (usize, usize, usize)) -> String {
+pub(super) fn result(to: usize, (owner, index, tile): (usize, usize, usize)) -> String {
     format!("tile {tile} of group {index} of {owner} in C of {to}")
 }
 
@@ -273,7 +273,8 @@ mod tests {
         (&[1, 0, 1], &[1, 2, 1], 2),
     ];
 
-    /// Where everyone gets the sums there are more orders than end in seconds with two blocks on both ranks.
+    /// Where everyone gets the result there are more orders than end in seconds with two blocks on both
+    /// ranks.
     const OF_EVERYONE: [Case; 6] = [
         (&[1, 1], &[1, 2], 2),
         (&[1, 0], &[2, 1], 3),
@@ -284,7 +285,7 @@ mod tests {
     ];
 
     fn model((groups, blocks, calls): Case, everyone: bool, planted: Option<Planted>) -> Model {
-        let reducing = Reducing {
+        let reduction = Reduction {
             groups,
             blocks,
             calls,
@@ -292,7 +293,7 @@ mod tests {
             overlapped: true,
             planted,
         };
-        reducing.model()
+        reduction.model()
     }
 
     #[test]
@@ -308,17 +309,17 @@ mod tests {
     fn what_is_planted_is_found() {
         let everywhere = [
             Planted::NoDone,
-            Planted::BeforeLastTicket(Published::Part),
+            Planted::BeforeLastTicket(Published::Partial),
             Planted::BeforeLastTicket(Published::Done),
-            Planted::BeforeArrival(Published::Part),
+            Planted::BeforeArrival(Published::Partial),
             Planted::BeforeArrival(Published::Done),
             Planted::CountBeforeArrival,
             Planted::EarlyEpoch,
-            Planted::UnmetBlock,
+            Planted::NoBlockBarrier,
         ];
         let of_everyone = [
-            Planted::BeforeLastTicket(Published::Sums),
-            Planted::BeforeArrival(Published::Sums),
+            Planted::BeforeLastTicket(Published::Results),
+            Planted::BeforeArrival(Published::Results),
         ];
         let with = |everyone: bool| move |planted| (everyone, planted);
         let planted = everywhere.map(with(false)).into_iter();

@@ -16,16 +16,16 @@ use crate::{Error, MatmulReduce, ReduceOperands};
 /// The parameter of the kernels: `OneShotParams` in `cuda/sm90/one_shot.cu`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(128))]
-struct OneShot {
+struct OneShotParams {
     a: TensorMap,
     last_a: TensorMap,
     b: TensorMap,
-    parts: [[TensorMap; RANKS]; 2],
+    partials: [[TensorMap; RANKS]; 2],
     pad: PadView,
     staging: DevicePtr,
     c: DevicePtr,
     staging_stride: u64,
-    part_bytes: u64,
+    partial_bytes: u64,
     row_stride: u64,
     raster: Raster,
     steps: u32,
@@ -39,11 +39,12 @@ struct OneShot {
     epilogue: Epilogue,
     scales: Scales,
 }
-const _: () =
-    assert!(size_of::<OneShot>() == 2688 && std::mem::offset_of!(OneShot, scales) == 2616);
+const _: () = assert!(
+    size_of::<OneShotParams>() == 2688 && std::mem::offset_of!(OneShotParams, scales) == 2616
+);
 
 // SAFETY: the structure above is that of the device code.
-unsafe impl Parameter for OneShot {
+unsafe impl Parameter for OneShotParams {
     fn pad(&mut self) -> &mut PadView {
         &mut self.pad
     }
@@ -102,7 +103,7 @@ impl PreparedOneShot {
         };
         gemm.check(|_| ADDRESS_ALIGNMENT)?;
         let addresses = Addresses {
-            peers: [gemm.own_sums().into(), operands.staging],
+            peers: [gemm.own_results().into(), operands.staging],
             staging_stride: operands.staging_stride,
             scales: own_scales(&self.gemm.problem, operands.scales),
             matrices: [
@@ -121,24 +122,24 @@ impl PreparedOneShot {
         }
     }
 
-    fn encode(&self, gemm: &Launch<'_>) -> Result<OneShot, Error> {
+    fn encode(&self, gemm: &Launch<'_>) -> Result<OneShotParams, Error> {
         let (problem, operands) = (&gemm.problem, gemm.operands);
         let units = gemm.units();
         let Maps {
             a: [a, last_a],
             b,
-            parts,
+            partials,
         } = Maps::new(gemm, self.kernel.config)?;
-        Ok(OneShot {
+        Ok(OneShotParams {
             a,
             last_a,
             b,
-            parts,
+            partials,
             pad: operands.pad,
             staging: operands.staging[gemm.rank],
-            c: gemm.own_sums(),
+            c: gemm.own_results(),
             staging_stride: operands.staging_stride as u64,
-            part_bytes: (problem.m * gemm.row_bytes()) as u64,
+            partial_bytes: (problem.m * gemm.row_bytes()) as u64,
             row_stride: gemm.row_bytes() as u64,
             raster: self.raster,
             steps: config::steps(problem),
@@ -159,7 +160,7 @@ impl PreparedOneShot {
 struct Maps {
     a: [TensorMap; 2],
     b: TensorMap,
-    parts: [[TensorMap; RANKS]; 2],
+    partials: [[TensorMap; RANKS]; 2],
 }
 
 impl Maps {
@@ -171,13 +172,13 @@ impl Maps {
         let mut maps = Self {
             a: maps_of_a(at(a, operands.a), config).map_err(refused("A"))?,
             b: TensorMap::encode(at(b, operands.b), rows_b).map_err(refused("B"))?,
-            parts: [[TensorMap::UNUSED; RANKS]; 2],
+            partials: [[TensorMap::UNUSED; RANKS]; 2],
         };
         let stack = (gemm.world, problem.m * problem.ldc);
-        for (parity, parts) in maps.parts.iter_mut().enumerate() {
-            for (rank, map) in parts.iter_mut().enumerate().take(gemm.world) {
-                let parts = at(c, gemm.left(0, rank, parity));
-                *map = TensorMap::encode_stack(parts, stack, (rows_c, 1))
+        for (parity, partials) in maps.partials.iter_mut().enumerate() {
+            for (rank, map) in partials.iter_mut().enumerate().take(gemm.world) {
+                let partials = at(c, gemm.left(0, rank, parity));
+                *map = TensorMap::encode_stack(partials, stack, (rows_c, 1))
                     .map_err(refused("staging"))?;
             }
         }

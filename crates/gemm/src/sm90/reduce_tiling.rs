@@ -11,7 +11,7 @@ use crate::{GemmProblem, MatmulReduce};
 /// Latency from the last store to the consumer seeing it: one flag and one link crossing, in seconds.
 const KNOWN: f64 = 5e-6;
 /// What an SM reads and writes during a reduction, bytes/s.
-const SUM_RATE: f64 = 40e9;
+const REDUCE_RATE: f64 = 40e9;
 /// What own tiles lose in each wave that also computes the partials for which they wait, seconds.
 const STALL: f64 = 3e-6;
 
@@ -57,15 +57,15 @@ impl Waves {
 
 /// The tile, and its order, for a GEMM between `world` ranks whose partials go to all of them.
 pub(super) fn to_all(problem: &GemmProblem, world: usize, sms: u32) -> Tiling {
-    let part = (problem.m * problem.n) as f64 * problem.out.size() as f64;
+    let partial = (problem.m * problem.n) as f64 * problem.out.size() as f64;
     let config = fastest(|config| {
         let waves = Waves::new(config, problem, sms);
         let tiles = cutlass::tiles(config, problem);
-        let link = world.saturating_sub(1) as f64 * part / rate(config, true);
+        let link = world.saturating_sub(1) as f64 * partial / rate(config, true);
         // Blocks reduce what they have multiplied.
         let blocks = tiles.clamp(1, waves.slots) as f64;
-        let summing = (world + 1) as f64 * part / (blocks * SUM_RATE);
-        waves.sent((tiles, 1), link) + summing
+        let reducing = (world + 1) as f64 * partial / (blocks * REDUCE_RATE);
+        waves.sent((tiles, 1), link) + reducing
     });
     Tiling {
         config,
@@ -73,10 +73,10 @@ pub(super) fn to_all(problem: &GemmProblem, world: usize, sms: u32) -> Tiling {
     }
 }
 
-/// The tile for a GEMM whose parts go to the owners of their rows, and from there, where everyone gets the
-/// sums, to all: an index into [`CONFIGS`].
+/// The tile for a GEMM whose partials go to the owners of their rows, and the results from there, where
+/// everyone gets them, to all: an index into [`CONFIGS`].
 pub(super) fn to_owners(gemm: &MatmulReduce, sms: u32) -> usize {
-    fastest(|config| sums(config, gemm, sms))
+    fastest(|config| reduction_seconds(config, gemm, sms))
 }
 
 fn fastest(seconds: impl Fn(&Config) -> f64) -> usize {
@@ -88,8 +88,8 @@ fn fastest(seconds: impl Fn(&Config) -> f64) -> usize {
         .unwrap_or(UNCLUSTERED[0])
 }
 
-/// What a link gives during a tile, bytes/s: narrow ones read more of L2. Where links bound sums that only
-/// owners get, 8192×8192×2048 over two ranks takes 255 µs with the widest tile and 283 and 381 with the
+/// What a link gives during a tile, bytes/s: narrow ones read more of L2. Where links bound results that
+/// only owners get, 8192×8192×2048 over two ranks takes 255 µs with the widest tile and 283 and 381 with the
 /// others, and where everyone gets them, 444, 466 and 527.
 fn rate(config: &Config, everyone: bool) -> f64 {
     let kept = match config.tile[1] {
@@ -101,7 +101,7 @@ fn rate(config: &Config, everyone: bool) -> f64 {
 }
 
 /// When the whole reduction is done, seconds.
-fn sums(config: &Config, gemm: &MatmulReduce, sms: u32) -> f64 {
+fn reduction_seconds(config: &Config, gemm: &MatmulReduce, sms: u32) -> f64 {
     let problem = &gemm.problem;
     let waves = Waves::new(config, problem, sms);
     let [height, width, _] = config.tile.map(|side| side as usize);
@@ -119,7 +119,7 @@ fn sums(config: &Config, gemm: &MatmulReduce, sms: u32) -> f64 {
     if others == 0 {
         return computed;
     }
-    let parts = waves.sent((others, group), link) + KNOWN;
+    let partials = waves.sent((others, group), link) + KNOWN;
 
     match everyone {
         true => {
@@ -127,13 +127,13 @@ fn sums(config: &Config, gemm: &MatmulReduce, sms: u32) -> f64 {
             // that follow.
             let missing = (0.9 - round as f64 / waves.slots as f64).max(0.0);
             let stalls = waves.count(own + others) * missing * STALL;
-            let summed = computed.max(parts) + stalls;
+            let reduced = computed.max(partials) + stalls;
             // Own tiles are the last.
             let last = waves.last(own + others).max(group).min(own);
-            let after = summed + last as f64 / own.max(1) as f64 * link;
-            after.max(parts + link + stalls)
+            let after = reduced + last as f64 / own.max(1) as f64 * link;
+            after.max(partials + link + stalls)
         }
-        false => computed.max(parts),
+        false => computed.max(partials),
     }
 }
 
@@ -152,7 +152,7 @@ mod tests {
 
     /// The fastest of all, or within 4 % of it.
     #[test]
-    fn parts_for_everyone_are_as_measured() {
+    fn partials_for_everyone_are_as_measured() {
         let width = |[m, n, k]: [usize; 3]| {
             let problem = GemmProblem::new(m, n, k, DType::Bf16);
             CONFIGS[to_all(&problem, 2, 132).config].tile[1]
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_of_owners_are_as_measured() {
+    fn results_of_owners_are_as_measured() {
         let width = |shape, rows| width(false, 2, shape, rows);
         assert_eq!(width([1024, 4096, 2048], 512), 128);
         assert_eq!(width([2048, 4096, 2048], 512), 128);
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_of_everyone_are_as_measured() {
+    fn results_of_everyone_are_as_measured() {
         let on_two = |shape, rows| width(true, 2, shape, rows);
         assert_eq!(on_two([1024, 4096, 2048], 512), 128);
         assert_eq!(on_two([2048, 4096, 2048], 512), 128);

@@ -19,7 +19,7 @@ use crate::{Error, MatmulReduce, ReduceOperands};
 /// The parameter of the kernels: `ReductionParams` in `cuda/sm90/reduction.cuh`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(128))]
-struct Reduction {
+struct ReductionParams {
     a: TensorMap,
     b: TensorMap,
     c: TensorMap,
@@ -29,8 +29,8 @@ struct Reduction {
     pad: PadView,
     from: [DevicePtr; RANKS],
     to: [DevicePtr; RANKS],
-    sums: [DevicePtr; RANKS],
-    units: DevicePtr,
+    results: [DevicePtr; RANKS],
+    schedule: DevicePtr,
     arrived: DevicePtr,
     starts: [u32; RANKS],
     rows: [u32; RANKS],
@@ -38,22 +38,23 @@ struct Reduction {
     groups: u32,
     row_stride: u32,
     row_bytes: u32,
-    unit_count: u32,
+    tiles: u32,
     steps: u32,
     ready: u32,
     reduced: u32,
     done: u32,
-    everyone: u32,
+    all_reduce: u32,
     most_rows: u32,
     is_local: u32,
     epilogue: Epilogue,
     scales: Scales,
 }
-const _: () =
-    assert!(size_of::<Reduction>() == 2176 && std::mem::offset_of!(Reduction, scales) == 2080);
+const _: () = assert!(
+    size_of::<ReductionParams>() == 2176 && std::mem::offset_of!(ReductionParams, scales) == 2080
+);
 
 // SAFETY: the structure above is that of the device code.
-unsafe impl Parameter for Reduction {
+unsafe impl Parameter for ReductionParams {
     fn pad(&mut self) -> &mut PadView {
         &mut self.pad
     }
@@ -64,9 +65,9 @@ unsafe impl Parameter for Reduction {
 pub struct PreparedReduction {
     gemm: MatmulReduce,
     kernel: Resident,
-    unit_count: u32,
+    tiles: u32,
     /// The order of the tiles, and counters of what has arrived.
-    units: Table,
+    schedule: Table,
     arrived: Table,
 }
 
@@ -93,14 +94,14 @@ impl PreparedReduction {
             |given| given.config,
         );
         let kernel = Resident::new(cuda, problem, (family, index), blocks)?;
-        let units = units(gemm, kernel.config)?;
-        let unit_count = units.len() as u32;
+        let schedule = schedule(gemm, kernel.config)?;
+        let tiles = schedule.len() as u32;
         let zeros = std::iter::repeat_n(0, gemm.groups() + 1);
         Ok(Self {
             gemm: gemm.clone(),
-            kernel: kernel.with_tiles(unit_count),
-            unit_count,
-            units: tables.upload(words(&units))?,
+            kernel: kernel.with_tiles(tiles),
+            tiles,
+            schedule: tables.upload(words(&schedule))?,
             arrived: tables.upload(zeros)?,
         })
     }
@@ -135,7 +136,7 @@ impl PreparedReduction {
         }
     }
 
-    fn encode(&self, gemm: &Launch<'_>) -> Result<Reduction, Error> {
+    fn encode(&self, gemm: &Launch<'_>) -> Result<ReductionParams, Error> {
         let (rank, world, operands) = (gemm.rank, gemm.world, gemm.operands);
         // Of each other rank; by multimem of this one, at the addresses of all.
         let by_multimem = gemm.c == ReduceOutput::Multimem;
@@ -158,9 +159,9 @@ impl PreparedReduction {
         let of_shards = |of: fn(&Range<usize>) -> usize| {
             std::array::from_fn(|rank| gemm.shards.get(rank).map_or(0, of) as u32)
         };
-        let everyone = gemm.c == ReduceOutput::Everyone;
+        let all_reduce = gemm.c == ReduceOutput::Everyone;
         let maps = Maps::new(gemm, self.kernel.config)?;
-        Ok(Reduction {
+        Ok(ReductionParams {
             a: maps.a,
             b: maps.b,
             c: maps.c,
@@ -170,12 +171,12 @@ impl PreparedReduction {
             pad: operands.pad,
             from,
             to,
-            sums: std::array::from_fn(|of| match everyone && of < world {
+            results: std::array::from_fn(|of| match all_reduce && of < world {
                 true if of == rank => gemm.own_c(),
                 true => operands.c[of],
                 false => DevicePtr::NULL,
             }),
-            units: self.units.address(),
+            schedule: self.schedule.address(),
             arrived: self.arrived.address(),
             starts: of_shards(|rows| rows.start),
             rows: of_shards(Range::len),
@@ -183,12 +184,12 @@ impl PreparedReduction {
             groups: gemm.groups() as u32,
             row_stride: gemm.row_bytes() as u32,
             row_bytes: (gemm.problem.n * gemm.problem.out.size()) as u32,
-            unit_count: self.unit_count,
+            tiles: self.tiles,
             steps: config::steps(&gemm.problem),
             ready: gemm.ready as u32,
             reduced: gemm.reduced as u32,
             done: gemm.done as u32,
-            everyone: everyone.into(),
+            all_reduce: all_reduce.into(),
             most_rows: gemm.most_rows() as u32,
             is_local: (operands.local_c != DevicePtr::NULL).into(),
             epilogue: Epilogue::new(&gemm.problem, operands.bias),
@@ -218,15 +219,15 @@ fn addresses(gemm: &Launch<'_>) -> Addresses {
     }
 }
 
-/// A tile in the order of the blocks: `Unit` in device code.
+/// A tile in the order of the blocks: `ScheduledTile` in `cuda/sm90/reduction.cuh`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Unit {
+struct ScheduledTile {
     owner: u32,
     group: u32,
     /// In tiles, in the shard of the owner.
     row: u32,
     column: u32,
-    /// Units of the group.
+    /// Tiles of the group.
     of: u32,
 }
 
@@ -235,13 +236,13 @@ const MOST_TILES: u64 = 1 << 22;
 
 /// The tiles of a rank in the order in which its blocks take them: the groups one after the other, of each
 /// column after column.
-fn units(gemm: &MatmulReduce, config: &Config) -> Result<Vec<Unit>, Error> {
+fn schedule(gemm: &MatmulReduce, config: &Config) -> Result<Vec<ScheduledTile>, Error> {
     let [height, width, _] = config.tile.map(|side| side as usize);
     let columns = gemm.problem.n.div_ceil(width);
     let order = gemm.order();
     let tiles = |group: &Group| (group.rows.len().div_ceil(height) * columns) as u64;
     let tiles: u64 = order.iter().map(tiles).sum();
-    // Units name their group in 16 bits.
+    // Scheduled tiles name their group in 16 bits.
     if tiles > MOST_TILES || gemm.groups() > usize::from(u16::MAX) {
         return Err(Error::InvalidProblem {
             problem: Box::new(gemm.problem),
@@ -260,7 +261,7 @@ fn units(gemm: &MatmulReduce, config: &Config) -> Result<Vec<Unit>, Error> {
             let (row, column) = (first + i % rows, i / rows);
             let [owner, group, row, column, of] =
                 [owner, index, row, column, rows * columns].map(|value| value as u32);
-            Unit {
+            ScheduledTile {
                 owner,
                 group,
                 row,
@@ -272,16 +273,16 @@ fn units(gemm: &MatmulReduce, config: &Config) -> Result<Vec<Unit>, Error> {
     Ok(all)
 }
 
-fn words(units: &[Unit]) -> impl Iterator<Item = u32> {
-    let words = |unit: &Unit| {
+fn words(schedule: &[ScheduledTile]) -> impl Iterator<Item = u32> {
+    let words = |tile: &ScheduledTile| {
         [
-            unit.owner | unit.group << 16,
-            unit.row,
-            unit.column,
-            unit.of,
+            tile.owner | tile.group << 16,
+            tile.row,
+            tile.column,
+            tile.of,
         ]
     };
-    units.iter().flat_map(words)
+    schedule.iter().flat_map(words)
 }
 
 /// The matrices as the kernel sees them.
@@ -320,8 +321,8 @@ impl Maps {
         let own = &gemm.shards[rank];
         let by_multimem = gemm.c == ReduceOutput::Multimem;
         if !own.is_empty() && !by_multimem {
-            maps.c = encode("C", shard(own), rows_c, gemm.own_sums())?;
-            if let Some(local) = gemm.local_sums() {
+            maps.c = encode("C", shard(own), rows_c, gemm.own_results())?;
+            if let Some(local) = gemm.local_results() {
                 maps.local_c = encode("C", shard(own), rows_c, local)?;
             }
         }
@@ -333,24 +334,27 @@ impl Maps {
             }
         }
         if !own.is_empty() && world > 1 && !by_multimem {
-            let parts = at(operands.pulled, shard(own));
+            let partials = at(operands.pulled, shard(own));
             let stack = (world - 1, gemm.most_rows() * problem.ldc);
-            let boxes = (PART_ROWS, parts_of_stage(config).min(world as u32 - 1));
-            maps.incoming = TensorMap::encode_stack(parts, stack, boxes)
-                .map_err(refused("the parts pulled"))?;
+            let boxes = (
+                PARTIAL_ROWS,
+                partials_of_stage(config).min(world as u32 - 1),
+            );
+            maps.incoming = TensorMap::encode_stack(partials, stack, boxes)
+                .map_err(refused("the partials pulled"))?;
         }
         Ok(maps)
     }
 }
 
-/// Rows of a box of a part: those of a tile, `Parts::kBytes` with [`BOX_COLUMNS`].
-const PART_ROWS: u32 = 128;
-const _: () = assert!(PART_ROWS * BOX_COLUMNS * 2 == 16384);
+/// Rows of a box of a partial: those of a tile, `PartialStages::kBytes` with [`BOX_COLUMNS`].
+const PARTIAL_ROWS: u32 = 128;
+const _: () = assert!(PARTIAL_ROWS * BOX_COLUMNS * 2 == 16384);
 
-/// Such boxes in a stage, which has a step of A and of B: `Parts::kParts`.
-fn parts_of_stage(config: &Config) -> u32 {
+/// Such boxes in a stage, which has a step of A and of B: `PartialStages::kPartials`.
+fn partials_of_stage(config: &Config) -> u32 {
     let [rows, columns, depth] = config.tile;
-    (rows + columns) * depth / (PART_ROWS * BOX_COLUMNS)
+    (rows + columns) * depth / (PARTIAL_ROWS * BOX_COLUMNS)
 }
 
 #[cfg(test)]

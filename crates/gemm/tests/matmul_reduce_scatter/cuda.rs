@@ -74,11 +74,11 @@ fn gpu(world: usize) -> impl Fn(usize) -> Cuda + Sync {
     move |rank| Cuda::new(if apart { rank } else { 0 }).unwrap()
 }
 
-/// One tile for each rank: the place to begin when something is wrong. Of eight ranks the parts of a tile
-/// take several stages.
+/// One tile for each rank: the place to begin when something is wrong. Of eight ranks the partials of a
+/// tile take several stages.
 #[test]
 #[ignore = "needs a Hopper GPU and the feature `nvcc`"]
-fn on_gpus_one_tile_for_each_rank_is_summed() {
+fn on_gpus_one_tile_for_each_rank_is_reduced() {
     for (world, to) in [2, 8]
         .into_iter()
         .flat_map(|world| To::WITHOUT_MULTICAST.map(|to| (world, to)))
@@ -96,7 +96,7 @@ fn on_gpus_one_tile_for_each_rank_is_summed() {
 
 #[test]
 #[ignore = "needs a Hopper GPU and the feature `nvcc`"]
-fn on_gpus_every_rank_gets_its_sums() {
+fn on_gpus_every_rank_gets_its_result() {
     for world in gpu_worlds() {
         for group_rows in [256, 128] {
             for case in every_case(world, group_rows) {
@@ -138,7 +138,7 @@ fn on_gpus_a_rank_that_stays_away_is_a_fault_and_the_pad_recovers() {
     }
 }
 
-/// Reals, whose sums depend on their order: the same bits on every call and from every grid.
+/// Reals, whose reductions depend on their order: the same bits on every call and from every grid.
 #[test]
 #[ignore = "needs a Hopper GPU and the feature `nvcc`"]
 fn on_gpus_every_run_gives_the_same_bits() {

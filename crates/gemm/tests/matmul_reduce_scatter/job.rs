@@ -20,10 +20,10 @@ pub const INPUTS: usize = 4;
 pub const PATIENCE: Duration = Duration::from_secs(10);
 /// Slots before the first that the GEMM uses.
 const FIRST: usize = 3;
-/// Bytes after the parts that nothing may write.
+/// Bytes after the partials that nothing may write.
 const GUARD: usize = 256;
 
-/// Who gets the sums, and from whom.
+/// Who gets the result, and from whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum To {
     Owner,
@@ -118,16 +118,16 @@ impl Case {
     pub fn wanted<T: Element>(&self, world: usize) -> Vec<Vec<u8>> {
         let all = 0..INPUTS;
         match self.scaling {
-            Scaling::None => all.map(|input| self.sum::<T, T>(input, world)).collect(),
+            Scaling::None => all.map(|input| self.result::<T, T>(input, world)).collect(),
             _ => all
-                .map(|input| self.sum::<F8E4M3, T>(input, world))
+                .map(|input| self.result::<F8E4M3, T>(input, world))
                 .collect(),
         }
     }
 
-    /// All partials are exact, and so is their sum, which is rounded once.
-    fn sum<E: Element, T: Element>(&self, input: usize, world: usize) -> Vec<u8> {
-        let mut sums = vec![0.0; self.m * self.n];
+    /// All partials are exact, and so is their reduction, which is rounded once.
+    fn result<E: Element, T: Element>(&self, input: usize, world: usize) -> Vec<u8> {
+        let mut results = vec![0.0; self.m * self.n];
         for rank in 0..world {
             let depth = shard(self.k, rank, world);
             if depth.is_empty() {
@@ -138,21 +138,22 @@ impl Case {
             let b = matrix::<E>(INPUTS, depth, 0..self.n);
             let [of_a, of_b] = problem.scales_len();
             let (of_a, of_b) = (scales(input, rank, of_a), scales(INPUTS, rank, of_b));
-            let mut partial = vec![0.0f32; sums.len()];
+            let mut partial = vec![0.0f32; results.len()];
             let none: [f32; 0] = [];
             multiply_with_scales(&problem, (&a, &of_a), (&b, &of_b), &none, &mut partial).unwrap();
-            sums.iter_mut()
+            results
+                .iter_mut()
                 .zip(partial)
-                .for_each(|(sum, part)| *sum += part);
+                .for_each(|(result, partial)| *result += partial);
         }
-        for row in sums.chunks_exact_mut(self.n).filter(|_| self.bias) {
+        for row in results.chunks_exact_mut(self.n).filter(|_| self.bias) {
             let bias = (0..self.n).map(|col| value(INPUTS + 1, 0, col));
             row.iter_mut()
                 .zip(bias)
-                .for_each(|(sum, bias)| *sum += bias);
+                .for_each(|(result, bias)| *result += bias);
         }
-        let mut c = vec![T::default(); sums.len()];
-        T::round(&sums, &mut c);
+        let mut c = vec![T::default(); results.len()];
+        T::round(&results, &mut c);
         bytes(&c).to_vec()
     }
 }
@@ -175,11 +176,11 @@ pub struct Job<B: GemmReduceBackend> {
     pub a_bytes: usize,
     /// From A to its scales.
     pub scales_of_a: usize,
-    /// A, B, the bias, C and the parts pulled, then this rank's columns of A for each input. Scales lie after
-    /// their matrices.
+    /// A, B, the bias, C and the partials pulled, then this rank's columns of A for each input. Scales lie
+    /// after their matrices.
     pub memory: B::Memory,
     pub inputs: DevicePtr,
-    /// What lies after the parts of others' rows, and after those pulled.
+    /// What lies after the partials of others' rows, and after those pulled.
     pub guards: [DevicePtr; 2],
     pub staging: SymmetricBuffer<B>,
     pub copies: SymmetricBuffer<B>,
@@ -304,8 +305,8 @@ impl<B: GemmReduceBackend> Job<B> {
                     .upload(&stream, at.add(a_scales), bytes(&of_a))
                     .unwrap();
             }
-            for parts in [staging.local(), pulled] {
-                backend.fill(&stream, parts, 0xff, guarded).unwrap();
+            for partials in [staging.local(), pulled] {
+                backend.fill(&stream, partials, 0xff, guarded).unwrap();
             }
         }
         backend.synchronize(&stream).unwrap();
@@ -329,7 +330,7 @@ impl<B: GemmReduceBackend> Job<B> {
             scales_of_a: a_scales,
             memory,
             inputs,
-            guards: [staging.local(), pulled].map(|parts| parts.add(staging_bytes)),
+            guards: [staging.local(), pulled].map(|partials| partials.add(staging_bytes)),
             staging,
             copies,
             exchange,
@@ -433,7 +434,7 @@ impl<B: GemmReduceBackend> Job<B> {
         self.barrier("called");
         for guard in self.guards {
             let mut after = [0; GUARD];
-            // SAFETY: the range lies after the parts, and all work has ended.
+            // SAFETY: the range lies after the partials, and all work has ended.
             unsafe {
                 self.backend
                     .download(&self.stream, guard, &mut after)

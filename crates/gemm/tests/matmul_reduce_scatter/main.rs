@@ -121,7 +121,7 @@ fn small(to: To, group_rows: usize) -> Case {
 }
 
 #[test]
-fn every_rank_gets_its_sums() {
+fn every_rank_gets_its_result() {
     for world in 1..=8 {
         for group_rows in [16, 100] {
             for to in To::ALL {
@@ -167,10 +167,10 @@ fn a_rank_that_stays_away_is_a_fault_and_the_pad_recovers() {
     }
 }
 
-/// A wait on another pad has failed: that is no fault of this one, which would not tell of sums that are left
-/// out.
+/// A wait on another pad has failed: that is no fault of this one, which would not report results that
+/// lack partials.
 #[test]
-fn a_stopped_rank_that_waits_for_nobody_has_its_sums() {
+fn a_stopped_rank_that_waits_for_nobody_has_its_result() {
     for to in To::ALL {
         let case = small(to, 50);
         let wanted = case.wanted::<bf16>(1);

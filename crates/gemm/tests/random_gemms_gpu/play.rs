@@ -27,7 +27,7 @@ pub const ROUND: usize = 16;
 
 enum Prepared<B: Kernels> {
     Gathers(B::PreparedAllGather, Box<AllGatherOperands>),
-    Sums(B::PreparedReduce, Box<ReduceOperands>),
+    Reduction(B::PreparedReduce, Box<ReduceOperands>),
 }
 
 /// What a rank runs of a problem.
@@ -149,7 +149,7 @@ impl<B: Kernels> Rank<B> {
         let guards = match problem.gathers() {
             true => vec![self.shared.local().add(staging + guard_of_staging(problem))],
             false => [self.shared.local().add(at.shared), work.add(a_bytes)]
-                .map(|parts| parts.add(guard_of_staging(problem)))
+                .map(|partials| partials.add(guard_of_staging(problem)))
                 .to_vec(),
         };
         let on_all = |offset: usize| -> Vec<DevicePtr> {
@@ -231,7 +231,7 @@ impl<B: Kernels> Rank<B> {
                         pad: self.pad.view(),
                     };
                     let prepared = self.backend.prepare_reduce(&self.handle, &gemm);
-                    prepared.map(|prepared| Prepared::Sums(prepared, operands.into()))
+                    prepared.map(|prepared| Prepared::Reduction(prepared, operands.into()))
                 }
             }
         };
@@ -291,7 +291,7 @@ impl<B: Kernels> Rank<B> {
                     self.backend
                         .all_gather_matmul(&self.stream, prepared, operands)
                 }
-                Prepared::Sums(prepared, operands) => {
+                Prepared::Reduction(prepared, operands) => {
                     self.backend.matmul_reduce(&self.stream, prepared, operands)
                 }
             }

@@ -20,16 +20,16 @@ pub type Played<T = ()> = Result<T, String>;
 pub trait Kernels: AllGatherGemmBackend + GemmReduceBackend {}
 impl<B: AllGatherGemmBackend + GemmReduceBackend> Kernels for B {}
 
-/// Slots of GEMMs that gather.
+/// Slots of all-gather GEMMs.
 pub const DONE: usize = 0;
 pub const READY: usize = 1;
 /// The first of those of eager chunks.
 pub const EAGER: usize = READY + 1;
-const SUMS: usize = EAGER + MOST_CHUNKS;
+const REDUCTIONS: usize = EAGER + MOST_CHUNKS;
 const SLOTS: usize = 4096;
 /// Those of a problem.
 const MOST_SLOTS: usize = 2 * Units::MOST + 1;
-const _: () = assert!(MOST_CHUNKS <= Units::MOST && SUMS + MOST_SLOTS <= SLOTS);
+const _: () = assert!(MOST_CHUNKS <= Units::MOST && REDUCTIONS + MOST_SLOTS <= SLOTS);
 
 /// Calls before the epochs go round.
 const BEFORE_ZERO: u32 = 40;
@@ -121,8 +121,8 @@ pub fn c_bytes(problem: &Problem, rank: usize) -> usize {
     window(problem.rows_of_c(rank).len(), problem.gemms[rank].ldc)
 }
 
-/// Rows of the staging of an all-gather GEMM, or of the parts that a rank has for the others, or pulls; and
-/// their stride.
+/// Rows of the staging of an all-gather GEMM, or of the partials that a rank has for the others, or pulls;
+/// and their stride.
 fn staged(problem: &Problem) -> (usize, usize) {
     let gemm = &problem.gemms[0];
     match problem.gathers() {
@@ -153,7 +153,7 @@ pub fn guard_of_staging(problem: &Problem) -> usize {
 pub struct Placed {
     pub problem: Problem,
     pub at: Rooms,
-    /// The first slot for sums.
+    /// The first slot of a reduction.
     pub slot: usize,
 }
 
@@ -168,9 +168,9 @@ pub struct Rank<B: Kernels> {
     pub work: B::Memory,
     pub kept: B::Memory,
     pub shared: SymmetricBuffer<B>,
-    /// Slots of GEMMs that sum: those with the same groups share them, so that their flags have the same
+    /// Slots of GEMM + reduction: those with the same groups share them, so that their flags have the same
     /// epochs.
-    sums: HashMap<(Operation, Vec<usize>), usize>,
+    reductions: HashMap<(Operation, Vec<usize>), usize>,
     free_slot: usize,
 }
 
@@ -205,8 +205,8 @@ impl<B: Kernels> Rank<B> {
             backend,
             exchange,
             limits,
-            sums: HashMap::new(),
-            free_slot: SUMS,
+            reductions: HashMap::new(),
+            free_slot: REDUCTIONS,
         };
         // The latest counter takes all others along, and is later than these by less than half a turn.
         for epoch in [i32::MAX as u32, 0u32.wrapping_sub(BEFORE_ZERO)] {
@@ -235,12 +235,12 @@ impl<B: Kernels> Rank<B> {
     /// As many of the problems as a round takes, with their places, and what these take in all.
     pub fn place(&mut self, numbers: Range<u64>, most: usize) -> Played<(Vec<Placed>, Rooms)> {
         if self.free_slot + MOST_SLOTS > SLOTS {
-            // Epochs of all slots are made equal, and those of sums are given away anew. Nothing is under way
-            // here.
+            // Epochs of all slots are made equal, and those of reductions are given away anew. Nothing is
+            // under way here.
             let recovered = self.pad.recover(&self.stream, self.exchange.as_ref());
             recovered.map_err(on_rank(self.me()))?;
-            self.sums.clear();
-            self.free_slot = SUMS;
+            self.reductions.clear();
+            self.free_slot = REDUCTIONS;
         }
         let mut taken = Rooms::default();
         let mut placed = Vec::new();
@@ -292,7 +292,7 @@ impl<B: Kernels> Rank<B> {
         };
         let count = groups.iter().max().map_or(0, |most| 2 * most + 1);
         let next = self.free_slot;
-        match self.sums.entry((problem.operation, groups)) {
+        match self.reductions.entry((problem.operation, groups)) {
             Entry::Occupied(known) => Some(*known.get()),
             Entry::Vacant(new) if next + count <= SLOTS => {
                 self.free_slot += count;
@@ -303,7 +303,7 @@ impl<B: Kernels> Rank<B> {
     }
 
     /// After a synchronisation: whether a wait missed its deadline, or a ticket was left that not all have
-    /// drawn.
+    /// taken.
     pub fn check_pad(&self) -> Played {
         let failed = on_rank(self.me());
         self.pad.check(&self.stream).map_err(failed)?;

@@ -66,7 +66,7 @@ impl Problem {
         self.matrix(1 << 8 | rank, 0..rows, columns)
     }
 
-    /// Those of a bias: the rank's own, or the one that all owners of sums add.
+    /// Those of a bias: the rank's own, or the one that all owners of rows add.
     fn elements<T: Element>(&self, rank: usize) -> Vec<T> {
         let owner = if self.gathers() { rank } else { 0 };
         self.matrix(owner, 0..1, self.gemms[rank].n)
@@ -95,20 +95,20 @@ impl Problem {
             Operation::AllGatherMatmul => self.gemm::<T, T>(rank, call, &rows),
             Operation::MatmulReduceScatter
             | Operation::MatmulAllReduce
-            | Operation::OneShotAllReduce => self.sums(call, &rows),
+            | Operation::OneShotAllReduce => self.reduced(call, &rows),
         }
     }
 
-    /// Rows of C: every rank's part is rounded.
-    fn sums<T: Element>(&self, call: usize, rows: &Range<usize>) -> Vec<T> {
+    /// Rows of C: every partial is rounded.
+    fn reduced<T: Element>(&self, call: usize, rows: &Range<usize>) -> Vec<T> {
         let len = rows.len() * self.gemms[0].n;
-        let (mut total, mut sums) = (vec![-0.0; len], vec![T::default(); len]);
+        let (mut total, mut rounded) = (vec![-0.0; len], vec![T::default(); len]);
         for source in 0..self.shards.len() {
-            let mut part: Vec<f32> = self.gemm::<T, f32>(source, call, rows);
-            T::round(&part, &mut sums);
-            T::widen(&sums, &mut part);
-            for (total, part) in total.iter_mut().zip(part) {
-                *total += part;
+            let mut partial: Vec<f32> = self.gemm::<T, f32>(source, call, rows);
+            T::round(&partial, &mut rounded);
+            T::widen(&rounded, &mut partial);
+            for (total, partial) in total.iter_mut().zip(partial) {
+                *total += partial;
             }
         }
         if self.gemms[0].bias {
@@ -121,8 +121,8 @@ impl Problem {
                 }
             }
         }
-        T::round(&total, &mut sums);
-        sums
+        T::round(&total, &mut rounded);
+        rounded
     }
 
     /// Some rows of what a rank multiplies.

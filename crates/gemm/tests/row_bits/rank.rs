@@ -10,7 +10,7 @@ use warpweave_symm_mem::{DType, DevicePtr, Exchange, Memory, SignalPad, Symmetri
 
 use crate::Kernels;
 use crate::families::{Counts, SLOTS};
-use crate::values::{Random, bytes, elements, reals, sum};
+use crate::values::{Random, bytes, elements, reals, reduce};
 
 /// What problems there are.
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +38,7 @@ pub struct Matrix<T> {
     pub gathered: Vec<T>,
     /// The SwiGLU of that, if there are whole groups of columns.
     pub gated: Option<Vec<T>>,
-    /// What all ranks' own A and B sum to, with the bias.
+    /// The reduction of all ranks' own A·B, with the bias.
     pub reduced: Vec<T>,
 }
 
@@ -344,7 +344,7 @@ impl<B: Kernels> Rank<B> {
             problem: with_bias,
             gathered,
             gated,
-            reduced: sum(&partials, biased.then_some(&bias[..])),
+            reduced: reduce(&partials, biased.then_some(&bias[..])),
         }
     }
 

@@ -32,7 +32,7 @@ pub fn elements<T: Element>(bytes: &[u8]) -> Vec<T> {
 }
 
 /// By the definition: partials that were rounded, in the order of ranks, the bias, and one rounding.
-pub fn sum<T: Element>(partials: &[Vec<T>], bias: Option<&[T]>) -> Vec<T> {
+pub fn reduce<T: Element>(partials: &[Vec<T>], bias: Option<&[T]>) -> Vec<T> {
     let len = partials[0].len();
     let (mut total, mut wide) = (vec![-0.0f32; len], vec![0.0f32; len]);
     for partial in partials {
@@ -50,9 +50,9 @@ pub fn sum<T: Element>(partials: &[Vec<T>], bias: Option<&[T]>) -> Vec<T> {
             }
         }
     }
-    let mut sums = vec![T::default(); len];
-    T::round(&total, &mut sums);
-    sums
+    let mut result = vec![T::default(); len];
+    T::round(&total, &mut result);
+    result
 }
 
 /// Shards of `m` rows, some of them empty.

@@ -223,7 +223,7 @@ fn descriptors_that_contradict_themselves_are_refused() {
 struct Block {
     unit: usize,
     tile: usize,
-    drawn: bool,
+    has_ticket: bool,
 }
 
 /// Calls that follow each other, with flags that come and blocks that step in any order. Epochs go round.
@@ -248,7 +248,7 @@ fn whatever_the_order_of_steps_no_tile_is_read_early_and_the_next_call_waits_for
         let order = schedule(&table);
         let grid = clusters.min(order.len());
         let start = u32::MAX - 3;
-        let (mut words, mut expected) = (vec![start; world], vec![start; world]);
+        let (mut flags, mut expected) = (vec![start; world], vec![start; world]);
         let mut ticket = 0;
         for call in 0..6 {
             let before = expected.clone();
@@ -257,22 +257,22 @@ fn whatever_the_order_of_steps_no_tile_is_read_early_and_the_next_call_waits_for
             let block = |i: usize| Block {
                 unit: i / 2,
                 tile: i % 2,
-                drawn: false,
+                has_ticket: false,
             };
             let mut blocks: Vec<Block> = (0..2 * grid).map(block).collect();
             let mut visited = 0;
-            while blocks.iter().any(|block| !block.drawn) {
+            while blocks.iter().any(|block| !block.has_ticket) {
                 let source = draw(world);
                 if draw(4) == 0 && sent[source] < table.signals[source] {
                     sent[source] += 1;
-                    words[source] = words[source].wrapping_add(1);
+                    flags[source] = flags[source].wrapping_add(1);
                 }
                 let block = &mut blocks[draw(2 * grid)];
-                if block.drawn {
+                if block.has_ticket {
                     continue;
                 }
                 let Some(&(row, _)) = order.get(block.unit) else {
-                    (block.drawn, ticket) = (true, ticket + 1);
+                    (block.has_ticket, ticket) = (true, ticket + 1);
                     if ticket == 2 * grid {
                         ticket = 0;
                         for (expected, signals) in expected.iter_mut().zip(&table.signals) {
@@ -286,7 +286,7 @@ fn whatever_the_order_of_steps_no_tile_is_read_early_and_the_next_call_waits_for
                 let here = table.waits[waits].iter().all(|wait| {
                     let source = wait.source as usize;
                     let wanted = expected[source].wrapping_add(wait.nth);
-                    words[source].wrapping_sub(wanted) as i32 >= 0
+                    flags[source].wrapping_sub(wanted) as i32 >= 0
                 });
                 if !here {
                     continue;
@@ -308,7 +308,7 @@ fn whatever_the_order_of_steps_no_tile_is_read_early_and_the_next_call_waits_for
                 assert_eq!(expected[source], before.wrapping_add(table.signals[source]));
             }
             // Every signal was waited for, so that none is left for the next call.
-            assert_eq!(words, expected);
+            assert_eq!(flags, expected);
         }
     }
 }

@@ -39,7 +39,7 @@ fn every_tile_is_visited_once_in_the_group_of_its_rows() {
     every_case(|job, config| {
         let gemm = job.last().unwrap();
         let [height, width, _] = config.tile.map(|side| side as usize);
-        let visited = units(gemm, config).unwrap();
+        let visited = schedule(gemm, config).unwrap();
         let mut wanted = Vec::new();
         for (owner, shard) in gemm.shards.iter().enumerate() {
             for row in 0..shard.len().div_ceil(height) {
@@ -51,32 +51,32 @@ fn every_tile_is_visited_once_in_the_group_of_its_rows() {
         }
         let mut got: Vec<_> = visited
             .iter()
-            .map(|u| [u.owner, u.group, u.row, u.column])
+            .map(|tile| [tile.owner, tile.group, tile.row, tile.column])
             .collect();
         got.sort_unstable();
         assert_eq!(got, wanted);
-        for unit in &visited {
-            let same = |u: &&Unit| (u.owner, u.group) == (unit.owner, unit.group);
-            assert_eq!(visited.iter().filter(same).count(), unit.of as usize);
+        for tile in &visited {
+            let same = |t: &&ScheduledTile| (t.owner, t.group) == (tile.owner, tile.group);
+            assert_eq!(visited.iter().filter(same).count(), tile.of as usize);
         }
         let words: Vec<u32> = words(&visited).collect();
         assert_eq!(words.len() * 4, visited.len() * 16);
-        for (unit, words) in visited.iter().zip(words.chunks(4)) {
-            let owner_and_group = unit.owner + (unit.group << 16);
-            assert_eq!(words, [owner_and_group, unit.row, unit.column, unit.of]);
+        for (tile, words) in visited.iter().zip(words.chunks(4)) {
+            let owner_and_group = tile.owner + (tile.group << 16);
+            assert_eq!(words, [owner_and_group, tile.row, tile.column, tile.of]);
         }
     });
 }
 
-/// What `Parts` says in device code.
+/// What `PartialStages` says in `cuda/sm90/reduction.cu`.
 #[test]
-fn the_boxes_of_a_load_of_parts_fit_into_a_stage() {
+fn the_boxes_of_a_load_of_partials_fit_into_a_stage() {
     for config in SHAPES {
         let [rows, columns, depth] = config.tile;
-        let (stage, part) = ((rows + columns) * depth * 2, PART_ROWS * BOX_COLUMNS * 2);
-        let parts = parts_of_stage(&config);
-        assert_eq!((rows, depth), (PART_ROWS, STEP as u32), "{config:?}");
-        assert!(parts >= 1 && parts * part <= stage && (parts + 1) * part > stage);
+        let (stage, partial) = ((rows + columns) * depth * 2, PARTIAL_ROWS * BOX_COLUMNS * 2);
+        let partials = partials_of_stage(&config);
+        assert_eq!((rows, depth), (PARTIAL_ROWS, STEP as u32), "{config:?}");
+        assert!(partials >= 1 && partials * partial <= stage && (partials + 1) * partial > stage);
     }
 }
 
@@ -126,7 +126,7 @@ fn tiles_that_are_too_many_to_count_are_refused_before_they_are_made() {
     let mut wide = gemm(1 << 24, (0, 2), 1 << 23);
     wide.problem = GemmProblem::new(1 << 24, 1 << 24, 64, DType::F16);
     wide.validate().unwrap();
-    let error = units(&wide, &SHAPES[0]).unwrap_err().to_string();
+    let error = schedule(&wide, &SHAPES[0]).unwrap_err().to_string();
     assert!(error.contains("4194304 in 65535 at most"), "{error}");
 }
 
@@ -150,7 +150,7 @@ proptest! {
             if to != 2 {
                 let _ = reduce_tiling::to_owners(&gemm, blocks);
                 for config in SHAPES {
-                    let _ = units(&gemm, &config);
+                    let _ = schedule(&gemm, &config);
                 }
             }
         }

@@ -9,44 +9,45 @@ const START: u32 = u32::MAX - 1;
 /// `kPieceBytes`.
 const PIECE_BYTES: usize = 4096;
 
-/// What a block pulls of: the part of `peer` of an own group, or the sums of a group of `peer`.
+/// What a block pulls of: the partial of `peer` of an own group, or the result of a group of `peer`.
 #[derive(Clone, Copy, Debug)]
 struct Pull {
     peer: usize,
     group: usize,
-    is_sum: bool,
+    is_result: bool,
     pieces: usize,
 }
 
 /// A block of a grid, in a call.
 #[derive(Clone, Debug)]
 struct Block {
-    /// The next of its units.
-    unit: usize,
-    /// The next of what it pulls, and whose turn it is: `turn_`.
+    /// The next of its tiles.
+    tile: usize,
+    /// The next of what it pulls, and the first of its pieces there.
     pull: usize,
-    turn: usize,
-    /// Whether its puller has drawn from the ticket of `done`, and all of it from that of the grid.
+    first: usize,
+    /// Whether its puller has taken the ticket of `done`, and all of it that of the grid.
     has_pulled: bool,
     has_ended: bool,
 }
 
 #[derive(Debug)]
 struct Rank {
-    units: Vec<Unit>,
+    schedule: Vec<ScheduledTile>,
     pulls: Vec<Pull>,
     /// Flags, by group and the rank that signals.
     ready: Vec<Vec<u32>>,
     reduced: Vec<Vec<u32>>,
     done: Vec<u32>,
-    /// Blocks whose share of a part is here, by group and source.
+    /// Blocks whose share of a partial is here, by group and source.
     arrived: Vec<Vec<u32>>,
     /// Tiles that this rank has stored, in all calls, by owner and group; the ticket is what this leaves of a
     /// call.
     stored: Vec<Vec<u32>>,
-    /// Pieces of parts and of sums that are here, in all calls, by the rank that they come from and group.
-    parts: Vec<Vec<usize>>,
-    sums: Vec<Vec<usize>>,
+    /// Pieces of partials and of results that are here, in all calls, by the rank that they come from and
+    /// group.
+    partials: Vec<Vec<usize>>,
+    results: Vec<Vec<usize>>,
     blocks: Vec<Block>,
     call: u32,
 }
@@ -66,43 +67,43 @@ impl Rank {
             pulls.extend(before.clone().map(|peer| Pull {
                 peer,
                 group,
-                is_sum: false,
+                is_result: false,
                 pieces: pieces(rank, group),
             }));
-            let of_sums = before.filter(|_| everyone && group > 0);
-            pulls.extend(of_sums.map(|peer| Pull {
+            let of_results = before.filter(|_| everyone && group > 0);
+            pulls.extend(of_results.map(|peer| Pull {
                 peer,
                 group: group - 1,
-                is_sum: true,
+                is_result: true,
                 pieces: pieces(peer, group - 1),
             }));
         }
         pulls.retain(|pull| pull.pieces > 0);
         Rank {
-            units: units(gemm, &CONFIGS[config::UNCLUSTERED[1]]).unwrap(),
+            schedule: schedule(gemm, &CONFIGS[config::UNCLUSTERED[1]]).unwrap(),
             pulls,
             ready: vec![vec![START; world]; groups],
             reduced: vec![vec![START; world]; groups],
             done: vec![START; world],
             arrived: vec![vec![0; world]; groups],
             stored: vec![vec![0; groups]; world],
-            parts: vec![vec![0; groups]; world],
-            sums: vec![vec![0; groups]; world],
+            partials: vec![vec![0; groups]; world],
+            results: vec![vec![0; groups]; world],
             blocks: (0..blocks).map(Block::new).collect(),
             call: 1,
         }
     }
 
-    /// Units of a group.
+    /// Tiles of a group.
     fn of(&self, owner: usize, group: usize) -> u32 {
-        let mut units = self.units.iter();
-        let same = |u: &&Unit| (u.owner as usize, u.group as usize) == (owner, group);
-        units.find(same).unwrap().of
+        let mut tiles = self.schedule.iter();
+        let same = |t: &&ScheduledTile| (t.owner as usize, t.group as usize) == (owner, group);
+        tiles.find(same).unwrap().of
     }
 
-    fn pieces(&self, peer: usize, group: usize, is_sum: bool) -> usize {
+    fn pieces(&self, peer: usize, group: usize, is_result: bool) -> usize {
         let mut pulls = self.pulls.iter();
-        let same = |f: &&Pull| (f.peer, f.group, f.is_sum) == (peer, group, is_sum);
+        let same = |f: &&Pull| (f.peer, f.group, f.is_result) == (peer, group, is_result);
         pulls.find(same).unwrap().pieces
     }
 
@@ -118,24 +119,24 @@ impl Rank {
 impl Block {
     fn new(index: usize) -> Self {
         Block {
-            unit: index,
+            tile: index,
             pull: 0,
-            turn: index,
+            first: index,
             has_pulled: false,
             has_ended: false,
         }
     }
 }
 
-/// One step of a block's GEMM: `load_parts`, `consume` and `store_parts` of a tile. False where it would
-/// wait.
+/// One step of a block's GEMM: the load warp, the consumers and the store warps of a tile. False where
+/// it would wait.
 fn store(ranks: &mut [Rank], me: usize, block: usize, everyone: bool) -> bool {
     let (world, mine) = (ranks.len(), &ranks[me]);
     let (blocks, call) = (mine.blocks.len(), mine.call);
-    let Some(&unit) = mine.units.get(mine.blocks[block].unit) else {
+    let Some(&tile) = mine.schedule.get(mine.blocks[block].tile) else {
         return false;
     };
-    let (owner, group) = (unit.owner as usize, unit.group as usize);
+    let (owner, group) = (tile.owner as usize, tile.group as usize);
     let peers = (0..world).filter(|&peer| peer != me);
     let before = call as usize - 1;
     if owner == me {
@@ -144,7 +145,11 @@ fn store(ranks: &mut [Rank], me: usize, block: usize, everyone: bool) -> bool {
             if mine.arrived[group][peer] < call * pieces.min(blocks) as u32 {
                 return false;
             }
-            assert_eq!(mine.parts[peer][group], pieces * call as usize, "not whole");
+            assert_eq!(
+                mine.partials[peer][group],
+                pieces * call as usize,
+                "not whole"
+            );
         }
     }
     // Who pulls it has done so with that of the call before.
@@ -153,17 +158,17 @@ fn store(ranks: &mut [Rank], me: usize, block: usize, everyone: bool) -> bool {
         .filter(|&peer| owner == peer || (owner == me && everyone))
     {
         let pulled = if owner == me {
-            &ranks[peer].sums
+            &ranks[peer].results
         } else {
-            &ranks[peer].parts
+            &ranks[peer].partials
         };
         let pieces = ranks[peer].pieces(me, group, owner == me);
         assert_eq!(pulled[me][group], pieces * before, "overwritten unread");
     }
     let mine = &mut ranks[me];
-    mine.blocks[block].unit += blocks;
+    mine.blocks[block].tile += blocks;
     mine.stored[owner][group] += 1;
-    let (is_last, epoch) = (mine.stored[owner][group] == unit.of * call, mine.epoch());
+    let (is_last, epoch) = (mine.stored[owner][group] == tile.of * call, mine.epoch());
     if is_last && owner != me {
         ranks[owner].ready[group][me] = epoch;
     } else if is_last && everyone {
@@ -172,42 +177,46 @@ fn store(ranks: &mut [Rank], me: usize, block: usize, everyone: bool) -> bool {
     true
 }
 
-/// One step of a block's puller: its share of a part or of sums. False where it would wait.
+/// One step of a block's puller: its share of a partial or of a result. False where it would wait.
 fn pull(ranks: &mut [Rank], me: usize, block: usize) -> bool {
     let (mine, blocks) = (&ranks[me], ranks[me].blocks.len());
     let (call, epoch) = (mine.call, mine.epoch());
     let Block {
         pull,
-        turn,
+        first,
         has_pulled,
         ..
     } = mine.blocks[block];
     if let Some(&Pull {
         peer,
         group,
-        is_sum,
+        is_result,
         pieces,
     }) = mine.pulls.get(pull)
     {
-        if turn < pieces {
-            let flags = if is_sum { &mine.reduced } else { &mine.ready };
+        if first < pieces {
+            let flags = if is_result {
+                &mine.reduced
+            } else {
+                &mine.ready
+            };
             if !mine.has(flags[group][peer]) {
                 return false;
             }
-            let owner = if is_sum { peer } else { me };
+            let owner = if is_result { peer } else { me };
             let all = ranks[peer].of(owner, group) * call;
             assert_eq!(ranks[peer].stored[owner][group], all, "not whole");
             let mine = &mut ranks[me];
-            let count = (turn..pieces).step_by(blocks).count();
-            if is_sum {
-                mine.sums[peer][group] += count;
+            let count = (first..pieces).step_by(blocks).count();
+            if is_result {
+                mine.results[peer][group] += count;
             } else {
-                mine.parts[peer][group] += count;
+                mine.partials[peer][group] += count;
                 mine.arrived[group][peer] += 1;
             }
         }
         let block = &mut ranks[me].blocks[block];
-        block.turn = (turn + blocks - pieces % blocks) % blocks;
+        block.first = (first + blocks - pieces % blocks) % blocks;
         block.pull += 1;
         return true;
     }
@@ -226,12 +235,12 @@ fn pull(ranks: &mut [Rank], me: usize, block: usize) -> bool {
 fn end(ranks: &mut [Rank], me: usize, block: usize) -> bool {
     let mine = &mut ranks[me];
     let Block {
-        unit,
+        tile,
         has_pulled,
         has_ended,
         ..
     } = mine.blocks[block];
-    let at_work = unit < mine.units.len() || !has_pulled;
+    let at_work = tile < mine.schedule.len() || !has_pulled;
     let is_last = mine.blocks.iter().filter(|block| !block.has_ended).count() == 1;
     let mut flags = mine.done.iter().enumerate();
     let waits = is_last && !flags.all(|(peer, &flag)| peer == me || mine.has(flag));
