@@ -12,9 +12,9 @@ use super::variant::Variant;
 pub(super) const STAGE: usize = 16 << 10;
 /// Stages of a block of `exchange_bulk`: `kMoveStages`.
 pub(super) const MOVE_STAGES: usize = 12;
-/// Stages of a block of `reduce_bulk_*`: `kSumStages`.
+/// Stages of a block of `reduce_bulk_*`: `kReduceStages`.
 pub(super) const REDUCE_STAGES: usize = 8;
-/// Result buffers of a block, each `STAGE / world` bytes: `kSums`.
+/// Result buffers of a block, each `STAGE / world` bytes: `kResults`.
 pub(super) const RESULT_STAGES: usize = 4;
 /// Threads of a block of `exchange_bulk`.
 pub(super) const MOVE_THREADS: usize = 32;

@@ -13,7 +13,7 @@ use super::call::SignedCall;
 use super::enqueue::PACKET_THREADS;
 use super::launch::{PAYLOAD, Packets, Tree};
 
-/// No rank: `kNobody`.
+/// No rank: `kNone`.
 pub const NOBODY: u32 = u32::MAX;
 
 /// A rank's neighbours in one of the trees.

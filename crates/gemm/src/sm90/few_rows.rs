@@ -27,7 +27,7 @@ const LEFT_BYTES: usize = 8 * 1024;
 /// The parameter of the kernel: `FewRowsParams` in `cuda/sm90/few_rows.cu`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-struct FewRows {
+struct FewRowsParams {
     a: TensorMap,
     b: TensorMap,
     c: DevicePtr,
@@ -39,8 +39,9 @@ struct FewRows {
     epilogue: Epilogue,
     constant_b: u32,
 }
-const _: () =
-    assert!(size_of::<FewRows>() == 384 && std::mem::offset_of!(FewRows, epilogue) == 288);
+const _: () = assert!(
+    size_of::<FewRowsParams>() == 384 && std::mem::offset_of!(FewRowsParams, epilogue) == 288
+);
 
 /// Whether the kernel is there for it on `device`. It is then about as fast as cuBLASLt's best algorithm, or
 /// faster (`docs/fused-kernel.md`).
@@ -98,7 +99,7 @@ pub struct PreparedFewRows {
     problem: GemmProblem,
     division: Division,
     function: Function,
-    launches: Launches<[DevicePtr; 4], FewRows>,
+    launches: Launches<[DevicePtr; 4], FewRowsParams>,
 }
 
 impl PreparedFewRows {
@@ -151,14 +152,14 @@ impl PreparedFewRows {
             // SAFETY: the structure is the kernel's parameter; the caller vouches for the matrices, and the
             // kernel waits for the kernel before it in the stream before it touches them.
             unsafe {
-                let parameter: *mut FewRows = gemm;
+                let parameter: *mut FewRowsParams = gemm;
                 cuda.launch(stream, &self.function, config, &mut [parameter.cast()])?;
             }
             Ok(())
         })
     }
 
-    fn encode(&self, [a, b, c, bias]: [DevicePtr; 4]) -> Result<FewRows, Error> {
+    fn encode(&self, [a, b, c, bias]: [DevicePtr; 4]) -> Result<FewRowsParams, Error> {
         let problem = &self.problem;
         let GemmProblem { m, n, k, .. } = *problem;
         let map = |operand, address, (rows, ld), box_rows: usize| {
@@ -177,7 +178,7 @@ impl PreparedFewRows {
             stages,
             ..
         } = self.division;
-        Ok(FewRows {
+        Ok(FewRowsParams {
             // Rows that a box fills with zeros take TMA longer than rows that are there.
             a: map("A", a, (m, problem.lda), m)?,
             b: map("B", b, (n, problem.ldb), width)?,

@@ -35,19 +35,23 @@ impl Epilogue {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct Scales {
-    addresses: [DevicePtr; 2],
+    a: DevicePtr,
+    b: DevicePtr,
     rows: u32,
     columns: u32,
     stride: u32,
-    /// Of a row and of 128 elements of one.
-    steps_of_a: [u32; 2],
+    row_step: u32,
+    block_step: u32,
 }
 
 impl Scales {
     /// Those of `problem` at `addresses`, if it has some.
     pub fn new(problem: &GemmProblem, addresses: [DevicePtr; 2]) -> Self {
+        let [a, b] = used_scales(problem, addresses);
+        let [row_step, block_step] = problem.block_scale_steps();
         Self {
-            addresses: used_scales(problem, addresses),
+            a,
+            b,
             rows: problem.m as u32,
             columns: problem.n as u32,
             stride: match problem.scaling {
@@ -55,7 +59,8 @@ impl Scales {
                 Scaling::Row => 1,
                 Scaling::Block => problem.scale_stride() as u32,
             },
-            steps_of_a: problem.block_scale_steps().map(|step| step as u32),
+            row_step: row_step as u32,
+            block_step: block_step as u32,
         }
     }
 }
@@ -79,7 +84,7 @@ pub(super) fn used_scales(problem: &GemmProblem, addresses: [DevicePtr; 2]) -> [
 /// The parameter of the kernels: `PlainParams` in `cuda/sm90/plain.cu`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-struct Gemm {
+struct PlainParams {
     a: TensorMap,
     last_a: TensorMap,
     b: TensorMap,
@@ -90,7 +95,8 @@ struct Gemm {
     epilogue: Epilogue,
     scales: Scales,
 }
-const _: () = assert!(size_of::<Gemm>() == 640 && std::mem::offset_of!(Gemm, scales) == 552);
+const _: () =
+    assert!(size_of::<PlainParams>() == 640 && std::mem::offset_of!(PlainParams, scales) == 552);
 
 /// A GEMM ready to be launched.
 #[derive(Debug)]
@@ -101,7 +107,7 @@ pub struct Prepared {
     function: Function,
     blocks: u32,
     raster: Raster,
-    launches: Launches<Addresses, Gemm>,
+    launches: Launches<Addresses, PlainParams>,
 }
 
 /// Addresses of A, B, C, the bias and the scales.
@@ -172,7 +178,7 @@ impl Prepared {
             // SAFETY: the structure is the kernel's parameter; the caller vouches for the matrices, and the
             // kernel waits for the kernel before it in the stream before it touches them.
             unsafe {
-                let parameter: *mut Gemm = gemm;
+                let parameter: *mut PlainParams = gemm;
                 cuda.launch(stream, &self.function, launch, &mut [parameter.cast()])?;
             }
             Ok(())
@@ -180,7 +186,7 @@ impl Prepared {
     }
 
     /// The parameter for operands at these addresses.
-    fn encode(&self, addresses: Addresses) -> Result<Gemm, Error> {
+    fn encode(&self, addresses: Addresses) -> Result<PlainParams, Error> {
         let (a, [b, c]) = boxes(&self.problem, &self.config);
         let refused = |operand| refused(&self.problem, operand);
         let at = |matrix, address| Matrix { address, ..matrix };
@@ -188,7 +194,7 @@ impl Prepared {
             TensorMap::encode(at(matrix, address), box_rows).map_err(refused(operand))
         };
         let [a, last_a] = maps_of_a(at(a, addresses[0]), &self.config).map_err(refused("A"))?;
-        Ok(Gemm {
+        Ok(PlainParams {
             a,
             last_a,
             b: map("B", b, addresses[1])?,

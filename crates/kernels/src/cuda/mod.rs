@@ -128,7 +128,7 @@ impl KernelBackend for Cuda {
             threads: REDUCE_THREADS,
         };
         let limits = kernel.limits(self, None)?;
-        let parameters = parameters::Sum::from(launch);
+        let parameters = parameters::ReduceParams::from(launch);
         if parameters.units == 0 {
             return Ok(());
         }

@@ -74,8 +74,8 @@ pub(super) struct Strided {
 /// Parameter of `sum_*`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub(super) struct Sum {
-    pub summands: [Strided; MAX_PARTIALS],
+pub(super) struct ReduceParams {
+    pub partials: [Strided; MAX_PARTIALS],
     pub dst: Strided,
     /// Vectors or elements of a row.
     pub columns: u32,
@@ -84,9 +84,9 @@ pub(super) struct Sum {
     pub count: u32,
     pub vectors: u32,
 }
-const _: () = assert!(size_of::<Sum>() == 160);
+const _: () = assert!(size_of::<ReduceParams>() == 160);
 
-impl From<&crate::LocalReduce> for Sum {
+impl From<&crate::LocalReduce> for ReduceParams {
     /// The sizes were validated: they fit.
     fn from(launch: &crate::LocalReduce) -> Self {
         let launch = launch.flattened();
@@ -100,8 +100,8 @@ impl From<&crate::LocalReduce> for Sum {
             address: b.address,
             row_stride: (b.row_stride * size) as u64,
         };
-        Sum {
-            summands: launch.partials.map(strided),
+        ReduceParams {
+            partials: launch.partials.map(strided),
             dst: strided(launch.dst),
             columns: columns as u32,
             units: (launch.rows * columns) as u32,

@@ -7,7 +7,7 @@ mod tests;
 use warpweave_symm_mem::cuda::CudaStream;
 use warpweave_symm_mem::{Backend, Cuda, DevicePtr};
 
-use self::parameters::{Eager, Gathering, Maps, TileSchedule, slices};
+use self::parameters::{AllGatherParams, EagerParams, Maps, TileSchedule, slices};
 use super::RANKS;
 use super::check_problem;
 use super::config::{self, Family};
@@ -123,10 +123,15 @@ impl PreparedAllGather {
         unsafe {
             match &self.arrived {
                 Some(arrived) => self.kernel.launch(cuda, stream, call, || {
-                    Ok(Gathering::new(&gemm, &maps()?, schedule, arrived.address()))
+                    Ok(AllGatherParams::new(
+                        &gemm,
+                        &maps()?,
+                        schedule,
+                        arrived.address(),
+                    ))
                 }),
                 None => self.kernel.launch(cuda, stream, call, || {
-                    Ok(Eager::new(&gemm, &maps()?, schedule))
+                    Ok(EagerParams::new(&gemm, &maps()?, schedule))
                 }),
             }
         }

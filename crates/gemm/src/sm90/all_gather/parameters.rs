@@ -101,16 +101,16 @@ fn rows_of(gemm: &AllGatherMatmul) -> [u32; RANKS] {
 /// `GatheredScales` in `cuda/sm90/scales.cuh`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-struct Scales {
+struct GatheredScales {
     a: [u64; RANKS],
     peers: [u64; RANKS],
     b: u64,
     columns: u32,
     stride: u32,
 }
-const _: () = assert!(size_of::<Scales>() == 144);
+const _: () = assert!(size_of::<GatheredScales>() == 144);
 
-impl Scales {
+impl GatheredScales {
     /// `peers` are what the kernel has of each rank, where rows have scales.
     fn new(gemm: &Launch<'_>, peers: impl Fn(usize) -> DevicePtr) -> Self {
         let by_row = gemm.has_row_scales();
@@ -128,7 +128,7 @@ impl Scales {
 /// `AllGatherParams` in `cuda/sm90/all_gather.cu`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub(super) struct Gathering {
+pub(super) struct AllGatherParams {
     a: [TensorMap; RANKS],
     last_a: [TensorMap; RANKS],
     c: [TensorMap; RANKS],
@@ -151,19 +151,20 @@ pub(super) struct Gathering {
     pushed: u32,
     copied: u64,
     epilogue: Epilogue,
-    scales: Scales,
+    scales: GatheredScales,
 }
-const _: () =
-    assert!(size_of::<Gathering>() == 3712 && std::mem::offset_of!(Gathering, scales) == 3528);
+const _: () = assert!(
+    size_of::<AllGatherParams>() == 3712 && std::mem::offset_of!(AllGatherParams, scales) == 3528
+);
 
 // SAFETY: the structure above is that of the device code.
-unsafe impl Parameter for Gathering {
+unsafe impl Parameter for AllGatherParams {
     fn pad(&mut self) -> &mut PadView {
         &mut self.pad
     }
 }
 
-impl Gathering {
+impl AllGatherParams {
     /// `arrived` is the place of the counters.
     pub fn new(gemm: &Launch<'_>, maps: &Maps, schedule: TileSchedule, arrived: DevicePtr) -> Self {
         let (problem, operands) = (&gemm.problem, gemm.operands);
@@ -195,7 +196,7 @@ impl Gathering {
             pushed: gemm.pushed_chunks() as u32,
             copied: gemm.copied_a().0,
             epilogue: Epilogue::new(problem, operands.bias),
-            scales: Scales::new(gemm, |rank| operands.scales.a[rank]),
+            scales: GatheredScales::new(gemm, |rank| operands.scales.a[rank]),
         }
     }
 }
@@ -203,7 +204,7 @@ impl Gathering {
 /// `EagerParams` in `cuda/sm90/eager.cu`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub(super) struct Eager {
+pub(super) struct EagerParams {
     a: [[TensorMap; RANKS]; 2],
     last_a: [[TensorMap; RANKS]; 2],
     c: [TensorMap; RANKS],
@@ -220,19 +221,20 @@ pub(super) struct Eager {
     chunk_rows: u32,
     slot: u32,
     epilogue: Epilogue,
-    scales: Scales,
+    scales: GatheredScales,
     scale_stagings: u64,
 }
-const _: () = assert!(size_of::<Eager>() == 5760 && std::mem::offset_of!(Eager, scales) == 5496);
+const _: () =
+    assert!(size_of::<EagerParams>() == 5760 && std::mem::offset_of!(EagerParams, scales) == 5496);
 
 // SAFETY: the structure above is that of the device code.
-unsafe impl Parameter for Eager {
+unsafe impl Parameter for EagerParams {
     fn pad(&mut self) -> &mut PadView {
         &mut self.pad
     }
 }
 
-impl Eager {
+impl EagerParams {
     pub fn new(gemm: &Launch<'_>, maps: &Maps, schedule: TileSchedule) -> Self {
         let (problem, operands) = (&gemm.problem, gemm.operands);
         let (own, world) = (gemm.rank, gemm.world);
@@ -254,7 +256,7 @@ impl Eager {
             chunk_rows: gemm.chunk_rows as u32,
             slot: gemm.ready as u32,
             epilogue: Epilogue::new(problem, operands.bias),
-            scales: Scales::new(gemm, |peer| gemm.staged_scale(peer, start, 0)),
+            scales: GatheredScales::new(gemm, |peer| gemm.staged_scale(peer, start, 0)),
             scale_stagings: (operands.scales.staging_stride / DType::F32.size()) as u64,
         }
     }
