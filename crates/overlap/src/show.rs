@@ -147,7 +147,7 @@ pub(crate) fn op_line(plan: &Plan, kind: &OpKind) -> String {
         ),
         OpKind::Reduce { srcs, dst } => {
             let srcs: Vec<String> = srcs.iter().map(|src| region(plan, src)).collect();
-            format!("sum {} = {}", region(plan, dst), srcs.join(" + "))
+            format!("reduce {} = {}", region(plan, dst), srcs.join(" + "))
         }
         OpKind::Kernel { kernel, .. } => kernel_line(plan, kernel),
     }

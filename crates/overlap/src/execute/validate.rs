@@ -81,7 +81,7 @@ impl Checker<'_> {
             }),
             OpKind::Reduce { srcs, .. } => ensure(srcs.len() <= MAX_PARTIALS, || {
                 format!(
-                    "a sum of {} boxes: {MAX_PARTIALS} can be added with one rounding",
+                    "a reduction of {} boxes: {MAX_PARTIALS} can be added with one rounding",
                     srcs.len()
                 )
             }),

@@ -1,5 +1,5 @@
 //! GEMM + all-reduce by multimem: K is sharded, and for the owner of each row the switch adds all ranks'
-//! partials, and copies the sum to all, in the same launch.
+//! partials, and copies the result to all, in the same launch.
 
 use std::ops::Range;
 
@@ -22,9 +22,9 @@ use crate::simulate::{Cost, Costs};
 
 /// Computes this rank's partial result of all of C, and reduces the partials of its own rows, for all.
 ///
-/// As [`MatmulReduce`](super::MatmulReduce), but the owner of a row loads the sum of all ranks' partials from
-/// the multicast address of staging, and stores it to that of C. The order in which the switch adds is its
-/// own.
+/// As [`MatmulReduce`](super::MatmulReduce), but the owner of a row loads the reduction of all ranks'
+/// partials from the multicast address of staging, and stores it to that of C. The order in which the switch
+/// adds is its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct MultimemMatmulReduce {
     /// Sizes of the whole GEMM.

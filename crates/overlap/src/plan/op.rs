@@ -22,7 +22,8 @@ pub struct Op {
 #[serde(deny_unknown_fields)]
 pub enum OpKind {
     /// Copies a box to a box of the same shape, by what [`Plan::copies_by`](super::Plan::copies_by) says. A
-    /// source on a peer makes it a get, a destination on a peer a put. A sum of one box is a copy by the SMs.
+    /// source on a peer makes it a get, a destination on a peer a put. A reduction of one box is a copy by
+    /// the SMs.
     Copy {
         /// What is read.
         src: Region,
@@ -105,7 +106,7 @@ pub enum OpKind {
     /// Adds boxes of one shape in the order of the list, in f32, and rounds once. `dst` may be one of them.
     #[serde(alias = "Sum")]
     Reduce {
-        /// The summands; on a peer they are loaded by the SMs.
+        /// The partials; on a peer they are loaded by the SMs.
         srcs: Vec<Region>,
         /// The result, this rank's own.
         dst: Region,

@@ -11,7 +11,7 @@ const SHAPE: (usize, usize) = (3, 7);
 
 /// Each rank adds a box of every rank's `a` to its own output, on top of what a bias holds there.
 fn plan(rank: usize, world: usize, dtype: DType) -> Plan {
-    let mut plan = PlanBuilder::new("sum", rank, world);
+    let mut plan = PlanBuilder::new("reduce", rank, world);
     let a = plan.buffer("a", Placement::Symmetric, Role::Input, dtype, SHAPE);
     let b = plan.buffer("b", Placement::Local, Role::Input, dtype, SHAPE);
     let (ready, done) = (plan.slot("ready"), plan.slot("done"));
@@ -29,7 +29,7 @@ fn plan(rank: usize, world: usize, dtype: DType) -> Plan {
 }
 
 #[test]
-fn sums_of_the_boxes_of_all_ranks_leave_the_rest_as_it_is() {
+fn reductions_of_the_boxes_of_all_ranks_leave_the_rest_as_it_is() {
     for world in 1..=4 {
         for dtype in [DType::F32, DType::F16, DType::Bf16] {
             on_ranks(world, host, |rank| {
@@ -75,7 +75,10 @@ fn a_sum_of_more_boxes_than_a_kernel_takes_is_refused() {
         plan.reduce(StreamId::MAIN, srcs, dst);
         let error = rank.bind(plan.finish().unwrap()).unwrap_err();
         assert!(matches!(error, ExecuteError::InvalidPlan { .. }), "{error}");
-        assert!(error.to_string().contains("a sum of 9 boxes"), "{error}");
+        assert!(
+            error.to_string().contains("a reduction of 9 boxes"),
+            "{error}"
+        );
     });
 }
 

@@ -207,8 +207,8 @@ fn needed(name: &str) -> usize {
     count
 }
 
-/// Where everyone gets the sums, those that come of a part are after it, and whoever it is from waits for
-/// these.
+/// Where everyone gets the result, those that come of a partial are after it, and whoever it is from waits
+/// for these.
 #[test]
 fn ranks_are_done_after_all_that_they_pull() {
     for name in FUSED {
@@ -219,9 +219,9 @@ fn ranks_are_done_after_all_that_they_pull() {
             panic!("{name}");
         };
         // Of two own groups, from two ranks. By multimem the reductions of own groups.
-        let parts = 4;
+        let partials = 4;
         let needed = if FUSED[1..3].contains(&name) {
-            parts
+            partials
         } else {
             0
         };
@@ -246,7 +246,8 @@ fn lanes_come_after_those_before_them_alone() {
     assert!(report.to_string().contains(&after), "{report}");
 }
 
-/// Own groups come last, or, where everyone gets the sums, a round after that in which their parts are ready.
+/// Own groups come last, or, where everyone gets the result, a round after that in which their partials are
+/// ready.
 #[test]
 fn fused_kernels_take_own_groups_late() {
     let rounds = [(2, 0), (0, 0), (2, 1), (0, 1), (1, 0), (1, 1)];
@@ -290,15 +291,15 @@ fn fused_kernels_take_own_groups_late() {
         let order = reduction.order(1, 3);
         let groups: Vec<_> = order.iter().map(|g| (g.owner, g.index)).collect();
         assert_eq!(groups, wanted, "{name}, {m} rows");
-        // The parts of own groups, and the sums of others where everyone gets them, are pulled during the
-        // GEMMs.
+        // The partials of own groups, and the results of others where everyone gets them, are pulled during
+        // the GEMMs.
         let own = groups.iter().filter(|(owner, _)| *owner == 1).count();
-        let sums = if name == FUSED[0] {
+        let results = if name == FUSED[0] {
             0
         } else {
             groups.len() - own
         };
-        assert_eq!(lanes.len(), groups.len() + 2 * own + sums + 1);
+        assert_eq!(lanes.len(), groups.len() + 2 * own + results + 1);
     }
 }
 

@@ -202,7 +202,8 @@ fn streams_launches_and_transports_are_those_of_the_name() {
             2,
             SymmetricMemory,
         ),
-        // A GEMM for each owner's chunks, a sum for each of the own: the caller's stream, GEMMs', pushes'.
+        // A GEMM for each owner's chunks, a reduction for each of the own: the caller's stream, GEMMs',
+        // pushes'.
         ("reduceScatterPipeline", 3, 10, CopyEngine),
         ("reduceScatterPipeline:chunks=1", 3, 5, CopyEngine),
         (
@@ -213,7 +214,7 @@ fn streams_launches_and_transports_are_those_of_the_name() {
         ),
         ("allReducePipeline", 3, 10, CopyEngine),
         ("rowParallelLinearPipeline:streams=2", 4, 10, CopyEngine),
-        // A GEMM for each shard, a sum for each but the first.
+        // A GEMM for each shard, a reduction for each but the first.
         ("reduceScatterRing", 3, 7, CopyEngine),
         // One launch, and no other.
         ("fusedReduceScatter", 1, 1, ThreadLoads),
@@ -326,21 +327,22 @@ fn the_output_is_where_it_is_asked_to_be() {
 }
 
 #[test]
-fn sums_are_taken_in_the_order_of_ranks() {
+fn partials_are_reduced_in_the_order_of_ranks() {
     for name in ["reduceScatterPipeline", "allReducePipeline"] {
         for rank in 0..4 {
             let plan = plan(name, rank, 4, &problem(32));
-            let sums = plan.ops.iter().filter_map(|op| match &op.kind {
+            let reductions = plan.ops.iter().filter_map(|op| match &op.kind {
                 OpKind::Reduce { srcs, dst } => Some((srcs, dst)),
                 _ => None,
             });
             let mut count = 0;
-            for (srcs, dst) in sums {
-                // The own part lies where the sum goes, those of the others in staging, one below the other.
+            for (srcs, dst) in reductions {
+                // The own partial lies where the result goes, those of the others in staging, one below the
+                // other.
                 assert_eq!(&srcs[rank], dst, "{name}");
                 let others = srcs.iter().filter(|src| *src != dst);
                 let rows: Vec<usize> = others.map(|src| src.rows.start).collect();
-                assert_eq!(rows, [0, 8, 16].map(|part| part + 4 * count), "{name}");
+                assert_eq!(rows, [0, 8, 16].map(|first| first + 4 * count), "{name}");
                 count += 1;
             }
             assert_eq!(count, 2, "{name}");
@@ -384,7 +386,7 @@ fn pipelines_are_predicted_to_hide_most_of_the_reduction() {
         ("reduceScatterPipeline", "matmulThenReduceScatter", 0.70),
         ("reduceScatterRing", "matmulThenReduceScatter", 0.85),
         ("fusedReduceScatter", "matmulThenReduceScatter", 0.61),
-        // Its loads are the slower part: those of the sums follow those of the parts.
+        // Its loads are the slower part: those of the results follow those of the partials.
         ("fusedAllReduce", "matmulThenAllReduce", 0.71),
         ("allReducePipeline", "matmulThenAllReduce", 0.84),
         (

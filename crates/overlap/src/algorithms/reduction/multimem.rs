@@ -23,8 +23,8 @@ pub(in crate::algorithms) fn is_multimem(options: &Options) -> bool {
 }
 
 /// One kernel. It leaves its partial C in its `staging` as it is computed, in groups of `rows` rows. The
-/// owners load the sums of all ranks' partials from the multicast address of `staging`, and store them to
-/// that of C. In a world of one it is one GEMM.
+/// owners load the reduction of all ranks' partials from the multicast address of `staging`, and store it
+/// to that of C. In a world of one it is one GEMM.
 ///
 /// `ready i`: "my partial of group i of your rows is in my staging, and my C may be written". `done`: "I have
 /// loaded everything of yours, and stored my rows to your C"; each call ends after it, so no credit is

@@ -37,8 +37,8 @@ pub(super) fn one_shot(
     if world == 1 {
         return plan.alone();
     }
-    let parts = problem.m.saturating_mul(world);
-    let staging = plan.buffer("staging", Placement::Symmetric, parts);
+    let partials = problem.m.saturating_mul(world);
+    let staging = plan.buffer("staging", Placement::Symmetric, partials);
     plan.builder.alternate(staging);
     let Problem { m, n, k, dtype, .. } = *problem;
     let shape = KernelShape { m, n, k, dtype };

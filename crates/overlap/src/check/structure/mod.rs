@@ -306,7 +306,7 @@ impl<'a> Inspector<'a> {
                     self.row_of("bias", bias, c, columns);
                 }
             }
-            OpKind::Reduce { srcs, dst } => self.sum(srcs, dst),
+            OpKind::Reduce { srcs, dst } => self.reduce(srcs, dst),
             OpKind::Kernel { kernel, lanes } => {
                 let effects = kernel.about_effects(self.plan.world);
                 self.expect(effects <= Plan::MOST_STEPS, FaultKind::Excess, || {

@@ -81,12 +81,12 @@ impl Inspector<'_> {
         });
     }
 
-    /// Summands are one element type and shape; one that is the sum's own box is the in-place form.
-    pub(super) fn sum(&mut self, srcs: &[Region], dst: &Region) {
+    /// Partials are one element type and shape; one that is the result's own box is the in-place form.
+    pub(super) fn reduce(&mut self, srcs: &[Region], dst: &Region) {
         self.write(dst);
         self.own(dst);
         self.expect(!srcs.is_empty(), FaultKind::WrongShape, || {
-            "a sum of nothing".into()
+            "a reduction of nothing".into()
         });
         for src in srcs {
             self.read(src);
