@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::exchange::ExchangeError;
+use crate::exchange::error::ExchangeError;
 
 /// Result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
