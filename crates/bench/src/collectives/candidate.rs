@@ -6,7 +6,6 @@ use warpweave_comm::collective::{Call, Operation, Variant};
 use warpweave_report::Metric;
 use warpweave_symm_mem::{DType, Memory};
 
-use super::decode::Layers;
 use super::expected::Expected;
 use super::memory::{Arena, MemoryKind, SETS};
 use super::method::{Libraries, Method};
@@ -36,25 +35,47 @@ pub(super) struct Table<'a> {
     pub is_call_alone: bool,
 }
 
+/// What a row enqueues around its call.
+pub(super) trait Around<B: NcclBackend> {
+    /// The name of the row.
+    fn name(&self) -> &str;
+
+    /// Enqueues the call of `row`, with what is around it.
+    fn enqueue(&self, row: &Row<'_, B>) -> Result<()>;
+
+    /// What the row writes; `None` if that is the output of `call`.
+    fn outputs(&self, call: &Call) -> Option<Vec<Output>>;
+
+    /// Compares the output of this number in a call with the inputs of `set`; `None` as in
+    /// [`outputs`](Around::outputs).
+    fn compare(
+        &self,
+        session: &Session<B>,
+        output: usize,
+        set: usize,
+        got: &[u8],
+    ) -> Option<Comparison>;
+}
+
 /// A row that can run here.
 pub(super) struct Row<'a, B: NcclBackend> {
     pub call: Call,
     pub arena: Rc<Arena<'a, B>>,
     pub method: Method,
     bytes: [usize; 2],
-    /// What an engine runs before and after the call.
-    layers: Option<Layers<B>>,
+    around: Option<Box<dyn Around<B> + 'a>>,
     graph: Option<B::Graph>,
 }
 
 impl<'a, B: NcclBackend> Row<'a, B> {
-    /// `call` by `method`, with operands in the memory that it takes: in `layers` ours takes local memory.
+    /// `call` by `method`, with operands in the memory that it takes: with work around it ours takes local
+    /// memory.
     /// `Err` says why it cannot run here.
     pub fn new(
         arena: &Rc<Arena<'a, B>>,
         method: Method,
         call: Call,
-        layers: Option<Layers<B>>,
+        around: Option<Box<dyn Around<B> + 'a>>,
     ) -> Result<Result<Self, String>> {
         let libraries = &arena.libraries;
         if let Some(Err(reason)) = libraries.communicator(method) {
@@ -63,7 +84,7 @@ impl<'a, B: NcclBackend> Row<'a, B> {
         let kind = match method {
             Method::Nccl => MemoryKind::Plain,
             Method::NcclWindow => MemoryKind::Window,
-            Method::Ours(_) if layers.is_some() => MemoryKind::Plain,
+            Method::Ours(_) if around.is_some() => MemoryKind::Plain,
             Method::Ours(Variant::Multimem | Variant::MulticastCopy) => MemoryKind::Multicast,
             Method::Ours(_) => MemoryKind::Symmetric,
         };
@@ -81,7 +102,7 @@ impl<'a, B: NcclBackend> Row<'a, B> {
             arena: arena.clone(),
             method,
             bytes: bytes_of(&call, libraries.session.world()),
-            layers,
+            around,
             graph: None,
         }))
     }
@@ -91,13 +112,13 @@ impl<'a, B: NcclBackend> Row<'a, B> {
     }
 
     fn enqueue(&self) -> Result<()> {
-        match &self.layers {
-            Some(layers) => layers.enqueue(self),
+        match &self.around {
+            Some(around) => around.enqueue(self),
             None => self.enqueue_call(),
         }
     }
 
-    /// The call alone, without the layers around it.
+    /// The call alone, without what is around it.
     pub fn enqueue_call(&self) -> Result<()> {
         let (session, call) = (self.session(), &self.call);
         let stream = &session.stream;
@@ -116,8 +137,8 @@ impl<'a, B: NcclBackend> Row<'a, B> {
 
 impl<B: NcclBackend> Candidate for Row<'_, B> {
     fn name(&self) -> &str {
-        let layers = self.layers.as_ref();
-        layers.map_or(self.method.name(), |layers| layers.name)
+        let around = self.around.as_ref();
+        around.map_or(self.method.name(), |around| around.name())
     }
 
     fn metrics(&self) -> &'static [Metric] {
@@ -181,8 +202,8 @@ impl<B: NcclBackend> Candidate for Row<'_, B> {
     }
 
     fn outputs(&self) -> Result<Vec<Output>> {
-        let around = self.layers.as_ref();
-        if let Some(outputs) = around.and_then(|layers| layers.outputs(&self.call)) {
+        let around = self.around.as_ref();
+        if let Some(outputs) = around.and_then(|around| around.outputs(&self.call)) {
             return Ok(outputs);
         }
         let output = self.call.output.address();
@@ -199,9 +220,9 @@ impl<B: NcclBackend> Candidate for Row<'_, B> {
         let (session, call) = (self.session(), &self.call);
         let place = (session.rank(), session.world());
         let set = set.index % SETS;
-        let around = self.layers.as_ref();
-        let normed = around.and_then(|layers| layers.compare(session, piece, set, got));
-        if let Some(comparison) = normed {
+        let around = self.around.as_ref();
+        let compared = around.and_then(|around| around.compare(session, piece, set, got));
+        if let Some(comparison) = compared {
             return (comparison, 0.0);
         }
         let first = piece * PIECE / call.dtype.size();

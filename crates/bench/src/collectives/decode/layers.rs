@@ -8,7 +8,7 @@ use warpweave_gemm::{Gemm, GemmOperands, GemmProblem, PreparedGemm, Provider};
 use warpweave_report::{Bytes, Kind};
 use warpweave_symm_mem::{BackendKind, DType, DeviceSlice, Memory};
 
-use super::super::candidate::Row;
+use super::super::candidate::{Around, Row};
 use super::super::method::Method;
 use super::super::nccl::NcclBackend;
 use super::super::numbers::Input;
@@ -150,18 +150,18 @@ impl<B: NcclBackend> Local<B> {
 }
 
 /// What a row enqueues around its all-reduce.
-pub(in super::super) struct Layers<B: NcclBackend> {
+pub(super) struct Layers<B: NcclBackend> {
     pub name: &'static str,
-    pub(super) reduce: Reduce,
-    pub(super) norm: Norm,
+    pub reduce: Reduce,
+    pub norm: Norm,
     /// [`LAYERS`] times, with a GEMM before each.
-    pub(super) has_gemms: bool,
-    pub(super) local: Rc<Local<B>>,
+    pub has_gemms: bool,
+    pub local: Rc<Local<B>>,
 }
 
 impl<B: NcclBackend> Layers<B> {
     /// Addition and norm of the message at `input`, one of the operands of `call`, to the output.
-    pub(super) fn add_rms_norm(&self, call: &Call, input: &Operand) -> AddRmsNorm<'_> {
+    pub fn add_rms_norm(&self, call: &Call, input: &Operand) -> AddRmsNorm<'_> {
         let Local { matrix, .. } = *self.local;
         // SAFETY: both are operands of the arena, of these bytes, which outlives the calls of a row.
         let slice = |at| unsafe { DeviceSlice::from_address(at, matrix.bytes()) };
@@ -175,17 +175,6 @@ impl<B: NcclBackend> Layers<B> {
             residual_out: DeviceSlice::of(&self.local.residual_out),
             normalized: Some(slice(call.output.address())),
             quantized: None,
-        }
-    }
-
-    /// Enqueues the call of `row`, with what is around it.
-    pub fn enqueue(&self, row: &Row<'_, B>) -> Result<()> {
-        match self.has_gemms {
-            false => self.reduce(row),
-            true => (0..LAYERS).try_for_each(|_| {
-                self.multiply(row)?;
-                self.reduce(row)
-            }),
         }
     }
 
@@ -216,9 +205,24 @@ impl<B: NcclBackend> Layers<B> {
             }
         }
     }
+}
 
-    /// What a row writes; `None` if that is the output of `call`.
-    pub fn outputs(&self, call: &Call) -> Option<Vec<Output>> {
+impl<B: NcclBackend> Around<B> for Layers<B> {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn enqueue(&self, row: &Row<'_, B>) -> Result<()> {
+        match self.has_gemms {
+            false => self.reduce(row),
+            true => (0..LAYERS).try_for_each(|_| {
+                self.multiply(row)?;
+                self.reduce(row)
+            }),
+        }
+    }
+
+    fn outputs(&self, call: &Call) -> Option<Vec<Output>> {
         let Local { matrix, .. } = *self.local;
         let output = |address| Output {
             address,
@@ -235,9 +239,9 @@ impl<B: NcclBackend> Layers<B> {
         }
     }
 
-    /// Compares the output of this number, where there is a norm: the normalized rows, then the new residual,
-    /// by the arithmetic of the host, which has the bits of the kernels.
-    pub fn compare(
+    /// With a norm: the normalized rows, then the new residual, by the arithmetic of the host, which has the
+    /// bits of the kernels.
+    fn compare(
         &self,
         session: &Session<B>,
         output: usize,

@@ -12,8 +12,7 @@ use warpweave_gemm::Gemm;
 use warpweave_report::Bytes;
 use warpweave_symm_mem::{BackendKind, DType};
 
-pub(super) use self::layers::Layers;
-use self::layers::{Local, Matrix, Norm, Reduce};
+use self::layers::{Layers, Local, Matrix, Norm, Reduce};
 use super::candidate::{Row, Table};
 use super::memory::{Arena, MemoryKind};
 use super::method::{Method, wants};
@@ -188,7 +187,7 @@ fn row<'a, B: NcclBackend>(
             "at this size it takes two launches, the first by {by}"
         )));
     }
-    Row::new(arena, method, call, Some(layers))
+    Row::new(arena, method, call, Some(Box::new(layers)))
 }
 
 #[cfg(test)]
