@@ -8,7 +8,7 @@ use crate::metadata::{files, root};
 /// The error types that users meet, and where they are.
 const ERRORS: [(&str, &str); 15] = [
     ("symm-mem/src/error.rs", "Error"),
-    ("symm-mem/src/exchange.rs", "ExchangeError"),
+    ("symm-mem/src/exchange/error.rs", "ExchangeError"),
     ("comm/src/error.rs", "CommError"),
     ("comm/src/store/refusal.rs", "Refusal"),
     ("kernels/src/error.rs", "Error"),

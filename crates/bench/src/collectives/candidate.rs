@@ -46,8 +46,8 @@ pub(super) trait Around<B: NcclBackend> {
     /// What the row writes; `None` if that is the output of `call`.
     fn outputs(&self, call: &Call) -> Option<Vec<Output>>;
 
-    /// Compares the output of this number in a call with the inputs of `set`; `None` as in
-    /// [`outputs`](Around::outputs).
+    /// Compares the output of this number in a call with the inputs of `set`; `None` if that is the output of
+    /// the call alone.
     fn compare(
         &self,
         session: &Session<B>,
@@ -69,8 +69,7 @@ pub(super) struct Row<'a, B: NcclBackend> {
 
 impl<'a, B: NcclBackend> Row<'a, B> {
     /// `call` by `method`, with operands in the memory that it takes: with work around it ours takes local
-    /// memory.
-    /// `Err` says why it cannot run here.
+    /// memory. `Err` says why it cannot run here.
     pub fn new(
         arena: &Rc<Arena<'a, B>>,
         method: Method,

@@ -7,8 +7,8 @@
 //   warp 0      one thread loads tiles by TMA, as in `gemm.cuh`. After the operands of an own tile it loads
 //               the partials that were pulled from the other ranks, when they are here. Then it acquires a
 //               stage for the epilogue
-//   consumers   wgmma; of an own tile the sum of all partials in f32, in the order of ranks; accumulators to
-//               the epilogue's stage
+//   consumers   wgmma; of an own tile the reduction of all partials in f32, in the order of ranks;
+//               accumulators to the epilogue's stage
 //   warps 1, 2  the store warps, one for each consumer: one thread stores a partial into staging, a result
 //               into C, and where C is local memory another to where the others pull it. It waits until the
 //               stores are complete and signals, while the consumer multiplies again
@@ -20,9 +20,9 @@
 // **Order.** A *group* is some rows of a shard. The blocks take the groups of the other ranks in rounds, that
 // of the next rank first, so that at any time every rank pulls from another. For a reduce-scatter own groups
 // come last: their partials have arrived by then. For an all-reduce each comes a round after its partials, so
-// that the links have work from the first round to the last. `units` in `sm90/reduction.rs` makes the order.
-// The kernel depends on one property of it: no tile of an own group comes before those of the same group of
-// other ranks.
+// that the links have work from the first round to the last. `schedule` in `sm90/reduction.rs` makes the
+// order. The kernel depends on one property of it: no tile of an own group comes before those of the same
+// group of other ranks.
 //
 // **Signals.** Flags by slot, each signalled once a call:
 //   ready + group     to the owner: "my partial of the group may be pulled"
@@ -129,8 +129,8 @@ __device__ __forceinline__ void load_partials(const ReductionParams& p, const Gr
   }
 }
 
-// A warpgroup: replaces its accumulators of 64 columns, this rank's partial, by the sum of the partials of
-// all ranks, in their order. Negative zero is the neutral element.
+// A warpgroup: replaces its accumulators of 64 columns, this rank's partial, by the reduction of the
+// partials of all ranks, in their order. Negative zero is the neutral element.
 template <class Tile>
 __device__ __forceinline__ void reduce_partials(const PadView& pad, const Pipeline<Tile>& pipeline,
                                                 typename Pipeline<Tile>::Cursor& at, uint32_t consumer,

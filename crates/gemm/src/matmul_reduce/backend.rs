@@ -47,14 +47,14 @@ pub trait GemmReduceBackend: GemmBackend {
     ///
     /// # Safety
     /// - `a` and `b` hold the problem's matrices, `bias` and `scales` its elements if it has them, and C the
-    ///   rows of this rank or all of them. Each staging and `pulled` hold as many rows as the largest shard
-    ///   for each of the other ranks; in one shot each staging holds all rows for each rank, twice, and by
-    ///   multimem all rows, at the multicast addresses too. All are mapped until the launches of all ranks
-    ///   have ended, and what is written overlaps nothing else.
+    ///   rows of this rank or all of them, as `local_c` does if there is one. Each staging and `pulled` hold
+    ///   as many rows as the largest shard for each of the other ranks; in one shot each staging holds all
+    ///   rows for each rank, twice, and by multimem all rows, at the multicast addresses too. All are mapped
+    ///   until the launches of all ranks have ended, and what is written overlaps nothing else.
     /// - The pad lives until then. Nothing signals or waits in the GEMM's slots but GEMMs of this kind with
     ///   the same `done`, whose counter holds the epochs of all of them. Every rank launches a GEMM with the
     ///   same shards, groups and slots, as often as this one and in the same order with the others.
-    /// - No unordered work writes `a`, B, the bias or scales, or touches this rank's C, staging or
+    /// - No unordered work writes `a`, B, the bias or scales, or touches this rank's C, `local_c`, staging or
     ///   `pulled`. Others read staging, and C where everyone gets the result, or by multimem write C, only
     ///   until this rank's launch has ended; after a fault until the pad has recovered.
     /// - In one shot others write staging from the start of their launches. Everything that uses `ready` or

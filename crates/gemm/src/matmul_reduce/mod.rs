@@ -30,9 +30,9 @@
 //! With NVLink multicast ([`ReduceOutput::Multimem`]) the switch adds partials and copies results, so that
 //! each crosses a link once. Staging has rows as C has, those of this rank too. In a call rank r
 //! - for each group: stores its partial into its staging and signals `ready` to the owner;
-//! - for each group of its own: waits for `ready` of all others, loads the sum of all ranks' partials from
-//!   the multicast address of staging, and stores it to the multicast address of C. Whoever has signalled
-//!   `ready` has begun the call, so its C may be written;
+//! - for each group of its own: waits for `ready` of all others, loads the reduction of all ranks' partials
+//!   from the multicast address of staging, and stores it to the multicast address of C. Whoever has
+//!   signalled `ready` has begun the call, so its C may be written;
 //! - then signals `done` to all others, and ends after their `done`: all its rows of C have been stored.
 //!
 //! # In one shot
@@ -149,7 +149,7 @@ pub struct ReduceOperands {
     /// Where the result goes. [`ReduceOutput::Owner`]: one address, of the first row of this rank's shard;
     /// [`Each`](ReduceOutput::Each): one, of row 0 of this rank's C;
     /// [`Everyone`](ReduceOutput::Everyone) and [`Multimem`](ReduceOutput::Multimem): for each rank that of
-    /// row 0 of its C, as mapped here.
+    /// row 0 of its C, or of where the others pull its rows, as mapped here.
     pub c: Peers,
     /// With [`ReduceOutput::Everyone`], where this rank has its C, row 0, if that is local memory, which
     /// peers do not reach: the launch stores all rows there, and those of its shard in `c` too. NULL

@@ -41,6 +41,19 @@ pub(super) fn own_scales(problem: &GemmProblem, scales: [DevicePtr; 2]) -> Gathe
     }
 }
 
+/// Checks that the parameter of each of `others` is told from that of `first`, from which they differ in one
+/// address each.
+#[cfg(test)]
+pub(super) fn assert_told_apart<Operands: fmt::Debug>(
+    addresses: impl Fn(&Operands) -> Addresses,
+    first: &Operands,
+    others: &[Operands],
+) {
+    for other in others {
+        assert_ne!(addresses(other), addresses(first), "{other:?}");
+    }
+}
+
 /// Such a kernel, with what its launches have encoded.
 #[derive(Debug)]
 pub(super) struct Resident {

@@ -114,6 +114,9 @@ impl Kernel for MatmulReduce {
     }
 
     fn validate(&self, _: usize, world: usize) -> Result<(), String> {
+        if self.local_c.is_some() && !self.everyone() {
+            return Err("a C that only owners get is local as it is".into());
+        }
         check_groups(self.shape.m, world, (self.rows, self.groups))
     }
 
@@ -185,7 +188,8 @@ impl Kernel for MatmulReduce {
             Effect::Write(region) if region.rank == own => {
                 let is_result = costs.is_own(region, self.c) && !region.rows.is_empty();
                 let rows = shard(self.shape.m, own, costs.plan.world);
-                // Results of others are written as they come, and what goes to staging is not worth a figure.
+                // Results of others are written as they come. What goes to staging is not worth a figure, nor
+                // are reduced rows in `local_c`.
                 let is_reduced =
                     is_result && (!self.everyone() || rows.contains(&region.rows.start));
                 (!is_reduced).then(Cost::default)

@@ -7,8 +7,8 @@
 //!   the caller's is local, the plan *stages* it: it copies an input to `NAME.staged` at the start and an
 //!   output from there at the end, unless the kernel that alone uses it takes or leaves it in local memory
 //!   itself ([`Kernel::copying`](crate::kernels::Kernel::copying)). The copies are operations of the plan, or
-//!   effects of its kernel, so *show*, *check* and *simulate* see them. A caller that holds the operand in symmetric memory [says so](Schedule::symmetric),
-//!   and nothing is copied.
+//!   effects of its kernel, so *show*, *check* and *simulate* see them. A caller that holds the operand in
+//!   symmetric memory [says so](Schedule::symmetric), and nothing is copied.
 //! - Calls are [closed](Checked::is_closed), so that calls of any schedules and any M follow each other on
 //!   one arena of staging memory. Many algorithms are as they are; for others credits become grants or
 //!   acknowledgements, or the call begins with a barrier ([`Closing`]).

@@ -382,7 +382,8 @@ impl Costs<'_> {
         for (peer, stream) in self.pulls_and_gemms() {
             let before = last.insert(stream, peer);
             first += usize::from(peer.is_some() && before.is_none());
-            follows |= peer.is_some() && matches!(before, Some(Some(_)));
+            // Of one peer's rows several copies may come, as of rows with their scales.
+            follows |= matches!((peer, before), (Some(now), Some(Some(last))) if now != last);
         }
         match (first, follows) {
             (2.., _) => link.pulls_streams_gbs,

@@ -65,7 +65,7 @@ fn reductions_of_the_boxes_of_all_ranks_leave_the_rest_as_it_is() {
 }
 
 #[test]
-fn a_sum_of_more_boxes_than_a_kernel_takes_is_refused() {
+fn a_reduction_of_more_boxes_than_a_kernel_takes_is_refused() {
     on_ranks(1, host, |rank| {
         let mut plan = PlanBuilder::new("many", 0, 1);
         let a = plan.buffer("a", Placement::Local, Role::Input, DType::F32, (9, 1));

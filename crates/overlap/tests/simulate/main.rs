@@ -7,6 +7,7 @@ mod machines;
 mod measured;
 mod nodes;
 mod norms;
+mod pulls;
 mod push_chunks;
 mod reductions;
 mod schedules;

@@ -36,9 +36,9 @@ pub struct Batches {
     pub fused_bytes: usize,
     /// Whether the bits of a request may depend on what shares its batch.
     pub reproducible: Reproducible,
-    /// From so many rows on, and of two at least, ranks have a shard of the rows between a row-parallel layer
-    /// and the column-parallel layer after it (sequence parallelism). Only the time and the memory depend on
-    /// it.
+    /// Batches of at least as many rows, and of at least two, are sharded by rows between a row-parallel
+    /// layer and the column-parallel layer after it (sequence parallelism). Only the time and the memory
+    /// depend on it.
     pub sharded_rows: usize,
 }
 
@@ -54,8 +54,8 @@ impl Batches {
         }
     }
 
-    /// The most rows of which each rank gets all that a row-parallel layer computes. More are sharded; one row
-    /// never is: a rank that has all rows of a batch takes it for whole.
+    /// The most rows of a batch that is not sharded. One row never is: a rank that has all rows of a batch
+    /// takes it for one that is not.
     fn most_whole(&self, world: usize) -> usize {
         match world {
             1 => self.rows,

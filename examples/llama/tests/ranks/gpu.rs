@@ -10,7 +10,7 @@ use warpweave_example_llama::place::Place;
 use warpweave_symm_mem::Cuda;
 
 use super::logits::{all_logits, bound, condition, distance};
-use super::{FUSED_ROWS, on_ranks_at, plain, written};
+use super::{Reduced, on_ranks_at, plain, written};
 
 /// Wide enough for the tiles of a GEMM on GPUs.
 fn model() -> Config {
@@ -39,7 +39,7 @@ fn gpu_logits_are_those_of_candle_on_the_host() {
         condition(&config, folder.path(), &one),
     );
     for world in [1, 2, 4] {
-        let job = (world, FUSED_ROWS);
+        let job = (world, Reduced::of(world));
         let ranks = on_ranks_at(job, place, folder.path(), DType::BF16, |_, model| {
             all_logits(model)
         });
@@ -63,7 +63,7 @@ fn gpu_captured_steps_choose_the_tokens_of_enqueued_ones() {
     const STEPS: usize = 6;
     let folder = written(&model());
     for world in [1, 2] {
-        let job = (world, FUSED_ROWS);
+        let job = (world, Reduced::of(world));
         on_ranks_at(job, place, folder.path(), DType::BF16, |place, model| {
             let decode = Decode::new(place, model, 4, 32, 5).unwrap();
             // The two steps before the capture have moved on: begin from what they chose.

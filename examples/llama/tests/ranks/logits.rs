@@ -17,7 +17,7 @@ use warpweave_example_llama::model::{Batch, Model, Rows};
 use warpweave_example_llama::parallel::Plain;
 use warpweave_example_llama::place::Place;
 
-use super::{FUSED_ROWS, ROWS, on_ranks, on_ranks_at, plain, weights, written};
+use super::{ROWS, Reduced, on_ranks, on_ranks_at, plain, weights, written};
 
 /// Residual, norm, q and k and v, their rotation, weights and sum of the attention, partials and their sum;
 /// residual, norm, gate and up, silu and its GEMM's input, partials and their sum. Then norm and logits.
@@ -140,21 +140,31 @@ fn llama_in_bf16() {
     }
 }
 
-/// One row is no shard of a batch, whatever the ranks would shard.
+/// Around the bounds between the ways to reduce, of batches of one row too.
 #[test]
-fn batches_of_one_row_may_be_reduced_as_prompts_are() {
+fn logits_do_not_depend_on_how_layers_are_reduced() {
     let folder = written(&small_llama());
-    let one_row = |model: &Model<'_>| {
-        let mut cache = model.cache(&[1]).unwrap();
-        let logits = model.forward(&batch([(0, 1)]), &mut cache, Rows::All);
-        logits.unwrap().to_vec2::<f32>().unwrap()
+    let logits = |model: &Model<'_>| {
+        let of_rows = |rows| {
+            let mut cache = model.cache(&[rows]).unwrap();
+            let logits = model.forward(&batch([(0, rows)]), &mut cache, Rows::All);
+            logits.unwrap().to_vec2::<f32>().unwrap()
+        };
+        [1, 2, 63, 64].map(of_rows)
     };
-    let [fused, other] = [FUSED_ROWS, 0].map(|fused_rows| {
+    let by = |reduced| {
         let host = |_| Place::host().unwrap();
-        let work = |_: &_, model: &Model<'_>| one_row(model);
-        on_ranks_at((4, fused_rows), host, folder.path(), DType::BF16, work)
-    });
-    assert_eq!(fused, other);
+        let work = |_: &_, model: &Model<'_>| logits(model);
+        on_ranks_at((4, reduced), host, folder.path(), DType::BF16, work)
+    };
+    let wanted = by(Reduced::of(4));
+    for sharded_rows in [0, 1, 64, usize::MAX] {
+        let reduced = Reduced {
+            fused_rows: 0,
+            sharded_rows,
+        };
+        assert!(by(reduced) == wanted, "sharded from {sharded_rows} rows on");
+    }
 }
 
 #[test]

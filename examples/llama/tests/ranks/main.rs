@@ -25,7 +25,7 @@ use warpweave_symm_mem::{BackendKind, Exchange};
 /// The most rows of a step.
 const ROWS: usize = 256;
 
-/// Batches of more rows than this take the other way to reduce: prompts do, single tokens do not.
+/// Batches of more rows than this are reduced by their GEMMs, or sharded: prompts are, single tokens are not.
 const FUSED_ROWS: usize = 16;
 
 fn written(config: &Config) -> TempDir {
@@ -64,15 +64,31 @@ fn on_ranks<T: Send>(
     work: impl Fn(&Model<'_>) -> T + Sync,
 ) -> Vec<T> {
     let host = |_| Place::host().unwrap();
-    on_ranks_at((world, FUSED_ROWS), host, folder, dtype, |_, model| {
-        work(model)
-    })
+    let job = (world, Reduced::of(world));
+    on_ranks_at(job, host, folder, dtype, |_, model| work(model))
 }
 
-/// What `work` gives on each of `world` ranks, at the places of their own. Batches of more than `fused_rows`
-/// take the other ways to reduce.
+/// How row-parallel layers are reduced: `fused_rows` or fewer in one launch, and `sharded_rows` or more for
+/// shards.
+#[derive(Clone, Copy)]
+struct Reduced {
+    fused_rows: usize,
+    sharded_rows: usize,
+}
+
+impl Reduced {
+    /// Among two ranks for all rows, else for shards, where one launch does not.
+    fn of(world: usize) -> Self {
+        Reduced {
+            fused_rows: FUSED_ROWS,
+            sharded_rows: if world == 2 { usize::MAX } else { 0 },
+        }
+    }
+}
+
+/// What `work` gives on each of `world` ranks, at the places of their own.
 fn on_ranks_at<B: ExecuteBackend + CollectiveKernels, T: Send>(
-    (world, fused_rows): (usize, usize),
+    (world, reduced): (usize, Reduced),
     place: impl Fn(usize) -> Place<B> + Sync,
     folder: &Path,
     dtype: DType,
@@ -85,9 +101,8 @@ fn on_ranks_at<B: ExecuteBackend + CollectiveKernels, T: Send>(
         let (config, weights) = weights_on(&place.candle, folder, part, dtype).unwrap();
         let row = config.hidden_size * dtype.size_in_bytes();
         let batches = Batches {
-            fused_bytes: fused_rows * row,
-            // Both ways for more rows.
-            sharded_rows: if comm.world() == 2 { usize::MAX } else { 0 },
+            fused_bytes: reduced.fused_rows * row,
+            sharded_rows: reduced.sharded_rows,
             ..Batches::of_rows(ROWS)
         };
         let parallel = Warpweave::new(&place, &exchange, &config, dtype, batches).unwrap();

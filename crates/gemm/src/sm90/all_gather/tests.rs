@@ -5,6 +5,7 @@ use warpweave_symm_mem::{DType, DevicePtr};
 
 use super::*;
 use crate::sm90::CONFIGS;
+use crate::sm90::resident::assert_told_apart;
 use crate::{GemmProblem, Peers, Scaling};
 
 /// Sizes of small and of absurd GEMMs.
@@ -105,15 +106,11 @@ fn every_address_of_a_launch_tells_its_parameter_from_others() {
             ..first.scales
         }),
     ];
-    let key = |operands| {
-        addresses(&Launch {
-            gemm: &gemm,
-            operands,
-        })
+    let key = |operands: &AllGatherOperands| {
+        let gemm = &gemm;
+        addresses(&Launch { gemm, operands })
     };
-    for operands in &changed {
-        assert_ne!(key(operands), key(&first), "{operands:?}");
-    }
+    assert_told_apart(key, &first, &changed);
 }
 
 #[test]

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::matmul_reduce::tests::{gemm, of, operands};
 use crate::sm90::config::STEP;
+use crate::sm90::resident::assert_told_apart;
 use crate::sm90::{CONFIGS, config};
 use crate::{GemmProblem, Peers, Scaling};
 use warpweave_symm_mem::DType;
@@ -87,38 +88,35 @@ fn every_address_of_a_launch_tells_its_parameter_from_others() {
         bias: true,
         ..GemmProblem::e4m3(64, 520, 64, Scaling::Row, DType::Bf16)
     };
-    let first = operands(&gemm);
-    let (other, others) = (
-        DevicePtr(32),
-        Peers::from(vec![DevicePtr(16), DevicePtr(32)]),
-    );
-    let change: [fn(&mut ReduceOperands, DevicePtr); 7] = [
-        |o, at| o.a = at,
-        |o, at| o.b = at,
-        |o, at| o.bias = at,
-        |o, at| o.scales[0] = at,
-        |o, at| o.scales[1] = at,
-        |o, at| o.local_c = at,
-        |o, at| o.pulled = at,
+    let other = DevicePtr(32);
+    let others = Peers::from(vec![DevicePtr(16), other]);
+    let change: [&dyn Fn(&mut ReduceOperands); 9] = [
+        &|o| o.a = other,
+        &|o| o.b = other,
+        &|o| o.bias = other,
+        &|o| o.scales[0] = other,
+        &|o| o.scales[1] = other,
+        &|o| o.c = others,
+        &|o| o.local_c = other,
+        &|o| o.staging = others,
+        &|o| o.pulled = other,
     ];
-    let key = |operands: &ReduceOperands| {
-        let gemm = &gemm;
-        addresses(&Launch { gemm, operands })
+    let first = operands(&gemm);
+    let all_but = |change: &dyn Fn(&mut ReduceOperands)| {
+        let mut operands = first;
+        change(&mut operands);
+        operands
     };
-    for change in change {
-        let mut changed = first;
-        change(&mut changed, other);
-        assert_ne!(key(&changed), key(&first), "{changed:?}");
-    }
-    for changed in [
-        ReduceOperands { c: others, ..first },
-        ReduceOperands {
-            staging: others,
-            ..first
-        },
-    ] {
-        assert_ne!(key(&changed), key(&first), "{changed:?}");
-    }
+    let told_apart = |gemm: &MatmulReduce, others: &[ReduceOperands]| {
+        let key = |operands: &ReduceOperands| addresses(&Launch { gemm, operands });
+        assert_told_apart(key, &first, others);
+    };
+    told_apart(&gemm, &change.map(all_but));
+    gemm.c = ReduceOutput::Multimem;
+    told_apart(
+        &gemm,
+        &[0, 1].map(|which| all_but(&|o| o.multicast[which] = other)),
+    );
 }
 
 #[test]
