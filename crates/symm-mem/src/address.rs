@@ -15,6 +15,11 @@ impl DevicePtr {
         DevicePtr(self.0 + bytes as u64)
     }
 
+    /// This address, unless it is null.
+    pub fn non_null(self) -> Option<DevicePtr> {
+        (self != DevicePtr::NULL).then_some(self)
+    }
+
     /// As a pointer. Valid on the host backend only.
     pub const fn as_host<T>(self) -> *mut T {
         self.0 as *mut T

@@ -383,10 +383,8 @@ impl Launch<'_> {
 
     /// Where this rank's shard is read by itself.
     pub fn own_a(&self) -> DevicePtr {
-        match self.operands.local_a {
-            DevicePtr::NULL => self.operands.a[self.rank],
-            local => local,
-        }
+        let local = self.operands.local_a.non_null();
+        local.unwrap_or(self.operands.a[self.rank])
     }
 
     /// Where this rank's shard is copied to for its peers, if it is local.

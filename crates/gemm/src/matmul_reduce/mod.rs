@@ -362,17 +362,14 @@ impl Launch<'_> {
 
     /// Where all get the result, row 0 of the C that this rank has for itself.
     pub fn own_c(&self) -> DevicePtr {
-        match self.operands.local_c {
-            DevicePtr::NULL => self.operands.c[self.rank],
-            local => local,
-        }
+        let local = self.operands.local_c.non_null();
+        local.unwrap_or(self.operands.c[self.rank])
     }
 
     /// Where the rows that this rank reduces are stored a second time, if its C is local.
     pub fn local_results(&self) -> Option<DevicePtr> {
-        let local = self.operands.local_c;
-        let first = self.shards.get(self.rank)?.start;
-        (local != DevicePtr::NULL).then(|| self.row_from(local, first))
+        let local = self.operands.local_c.non_null()?;
+        Some(self.row_from(local, self.shards[self.rank].start))
     }
 
     /// The multicast addresses of this rank's rows of C and of their partials.
@@ -465,8 +462,8 @@ impl Launch<'_> {
                 ));
             }
         }
-        let is_local = *local_c != DevicePtr::NULL;
-        if is_local && self.c != ReduceOutput::Everyone {
+        let local_c = local_c.non_null();
+        if local_c.is_some() && self.c != ReduceOutput::Everyone {
             return refuse("only a C that all get from its owners may be local".into());
         }
         let copies = match self.c {
@@ -497,10 +494,9 @@ impl Launch<'_> {
             .iter()
             .filter(|_| world > 1 || matches!(self.c, ReduceOutput::Each | ReduceOutput::Multimem));
         let pulls = world > 1 && matches!(self.c, ReduceOutput::Owner | ReduceOutput::Everyone);
-        let own = is_local.then_some(local_c).into_iter();
         for &c in c
             .iter()
-            .chain(own)
+            .chain(&local_c)
             .chain(stagings)
             .chain(pulls.then_some(pulled))
         {

@@ -191,7 +191,7 @@ impl PreparedReduction {
             done: gemm.done as u32,
             all_reduce: all_reduce.into(),
             most_rows: gemm.most_rows() as u32,
-            is_local: (operands.local_c != DevicePtr::NULL).into(),
+            is_local: operands.local_c.non_null().is_some().into(),
             epilogue: Epilogue::new(&gemm.problem, operands.bias),
             scales: Scales::new(&gemm.problem, operands.scales),
         })

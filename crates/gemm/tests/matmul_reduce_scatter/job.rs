@@ -168,9 +168,10 @@ pub struct Job<B: GemmReduceBackend> {
     pub gemm: MatmulReduce,
     pub operands: ReduceOperands,
     pub handle: B::GemmHandle,
-    /// Where C, or this rank's rows of it, lies; and for everyone also where it is in calls that have it in
-    /// local memory.
-    pub c: [DevicePtr; 2],
+    /// Where C, or this rank's rows of it, lies.
+    c: DevicePtr,
+    /// Where everyone gets the result, where C is in calls that have it in local memory.
+    local_c: Option<DevicePtr>,
     pub c_bytes: usize,
     /// Of A and its scales.
     pub a_bytes: usize,
@@ -314,10 +315,10 @@ impl<B: GemmReduceBackend> Job<B> {
         let prepared = backend.prepare_reduce(&handle, &gemm).unwrap();
         let job = Job {
             c: match case.to {
-                To::Everyone => [copies.local(), c],
-                To::Multimem => [copies.local(); 2],
-                To::Owner | To::Each => [c; 2],
+                To::Everyone | To::Multimem => copies.local(),
+                To::Owner | To::Each => c,
             },
+            local_c: (case.to == To::Everyone).then_some(c),
             backend,
             stream,
             pad,
@@ -345,9 +346,15 @@ impl<B: GemmReduceBackend> Job<B> {
         self.exchange.barrier(place).unwrap();
     }
 
-    /// Where C is in a call of `input`: of some ranks in local memory.
+    /// Where C is in local memory in a call of `input`: every second one of a rank has it there.
+    fn local_c(&self, input: usize) -> Option<DevicePtr> {
+        let is_local = (input + self.exchange.rank()) % 2 == 1;
+        self.local_c.filter(|_| is_local)
+    }
+
+    /// Where C is in a call of `input`.
     pub fn c(&self, input: usize) -> DevicePtr {
-        self.c[(input + self.exchange.rank()) % 2]
+        self.local_c(input).unwrap_or(self.c)
     }
 
     /// Enqueues a call: A of `input`, nonsense in C, the launch. Every second input is read where it is:
@@ -357,10 +364,7 @@ impl<B: GemmReduceBackend> Job<B> {
             .inputs
             .add(input * self.a_bytes.next_multiple_of(256).max(256));
         let mut operands = self.operands;
-        let c = self.c(input);
-        if self.gemm.c == ReduceOutput::Everyone && c != self.c[0] {
-            operands.local_c = c;
-        }
+        operands.local_c = self.local_c(input).unwrap_or(DevicePtr::NULL);
         // SAFETY: the ranges lie in the job's memory; all ranks launch as often as this one, and work on C is
         // on the stream of the launches.
         unsafe {
@@ -374,7 +378,7 @@ impl<B: GemmReduceBackend> Job<B> {
                 }
             }
             if self.c_bytes > 0 {
-                for c in self.c {
+                for c in [self.c].into_iter().chain(self.local_c) {
                     self.backend.fill(&self.stream, c, 0xff, self.c_bytes)?;
                 }
             }

@@ -496,9 +496,8 @@ impl OnRank<'_> {
         lane.push(Effect::After(partials));
         let sources = (0..self.world).filter(|&source| source != self.rank);
         lane.extend(sources.map(|source| Effect::Read(self.pulled(source, group))));
-        let places = [Some(self.kernel.c), self.kernel.local_c];
-        let results = places.into_iter().flatten();
-        lane.extend(results.map(|c| Effect::Write(self.result((self.rank, c), group))));
+        let places = [self.kernel.c].into_iter().chain(self.kernel.local_c);
+        lane.extend(places.map(|c| Effect::Write(self.result((self.rank, c), group))));
         lane.extend(self.kernel.reduced.map(|reduced| Effect::Signal {
             slot: slot(reduced, group.index),
             to: self.peers(),

@@ -6,8 +6,7 @@ use super::sharing::{Loads, Resource};
 use crate::check::Site;
 use crate::check::program::Node;
 use crate::plan::{
-    BufferId, Collective, Effect, MulticastRegion, OpKind, Plan, Provider, Region, StreamId,
-    Transport,
+    BufferId, Collective, Effect, MulticastRegion, OpKind, Plan, Provider, Region, Transport,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use warpweave_symm_mem::cuda::copy_blocks;
@@ -125,6 +124,8 @@ pub struct Costs<'a> {
     /// What the launch at hand moves over the links by the SMs, bytes: the more of what is loaded from peers
     /// and what is stored to them.
     pub(super) moved: f64,
+    /// What the plan's pulls by copy engine reach, if they are from several peers, GB/s.
+    pulls_gbs: Option<f64>,
 }
 
 /// The same for all launches of its plan.
@@ -140,6 +141,7 @@ impl<'a> PlanCosts<'a> {
             machine,
             plan,
             moved: 0.0,
+            pulls_gbs: pulls_gbs(machine, plan),
         };
         let moved = plan.ops.iter().map(|op| match &op.kind {
             OpKind::Kernel { lanes, .. } => costs.moved_by(lanes),
@@ -162,6 +164,37 @@ impl<'a> PlanCosts<'a> {
         }
         .of(node)
     }
+}
+
+/// What pulls by copy engine from several peers reach, GB/s; `None` if the plan has none. Ranks that pull
+/// from one peer alone, as in a ring, are as fast as if they pushed. Those that go from peer to peer without
+/// a pause, or pull from several at the same moment, end up at one that serves several while others serve
+/// none. With a GEMM between two pulls each rank pulls from a peer of its own.
+fn pulls_gbs(machine: &Machine, plan: &Plan) -> Option<f64> {
+    let mut peers = BTreeSet::new();
+    // The peer of the last pull of each stream, or none if that was a GEMM.
+    let mut last = BTreeMap::new();
+    let (mut first, mut follows) = (0, false);
+    for op in &plan.ops {
+        let peer = match &op.kind {
+            OpKind::Copy { src, dst } if src.rank != plan.rank && dst.rank == plan.rank => {
+                Some(src.rank)
+            }
+            OpKind::Gemm { .. } => None,
+            _ => continue,
+        };
+        peers.extend(peer);
+        let before = last.insert(op.stream, peer);
+        first += usize::from(peer.is_some() && before.is_none());
+        // Of one peer's rows several copies may come, as of rows with their scales.
+        follows |= matches!((peer, before), (Some(now), Some(Some(last))) if now != last);
+    }
+    let link = &machine.link;
+    (peers.len() > 1).then_some(match (first, follows) {
+        (2.., _) => link.pulls_streams_gbs,
+        (_, true) => link.pulls_gbs,
+        _ => link.copy_engine_gbs,
+    })
 }
 
 impl Costs<'_> {
@@ -223,11 +256,8 @@ impl Costs<'_> {
             }
             OpKind::Copy { src, dst } => {
                 let own = self.plan.rank;
-                let pulls = src.rank != own && self.pulls_from_several();
-                let rate = match pulls {
-                    true => self.pulls_gbs(),
-                    false => link.copy_engine_gbs,
-                };
+                let pulls = self.pulls_gbs.filter(|_| src.rank != own);
+                let rate = pulls.unwrap_or(link.copy_engine_gbs);
                 let mut cost = self.moved_to(src.rank, &[dst.rank], self.bytes(dst), rate);
                 cost.latency += match self.follows_copy(op) {
                     true => t.next_copy_us,
@@ -239,7 +269,7 @@ impl Costs<'_> {
                 if peer != own {
                     cost.loads.push((Resource::Engines(own), 1.0));
                 }
-                cost.pulls = pulls;
+                cost.pulls = pulls.is_some();
                 cost
             }
             OpKind::MulticastCopy { src, dst } => {
@@ -351,45 +381,6 @@ impl Costs<'_> {
         let mut earlier = self.plan.ops[..op].iter().rev();
         let before = earlier.find(|before| before.stream == stream)?;
         Some(&before.kind)
-    }
-
-    /// The pulls of the plan and its GEMMs: of each pull the peer, and the stream.
-    fn pulls_and_gemms(&self) -> impl Iterator<Item = (Option<usize>, StreamId)> {
-        let own = self.plan.rank;
-        self.plan.ops.iter().filter_map(move |op| match &op.kind {
-            OpKind::Copy { src, dst } if src.rank != own && dst.rank == own => {
-                Some((Some(src.rank), op.stream))
-            }
-            OpKind::Gemm { .. } => Some((None, op.stream)),
-            _ => None,
-        })
-    }
-
-    /// Whether the plan pulls from several peers. Ranks that pull from one alone, as in a ring, are as fast
-    /// as if they pushed.
-    fn pulls_from_several(&self) -> bool {
-        let peers = self.pulls_and_gemms().filter_map(|(peer, _)| peer);
-        peers.collect::<BTreeSet<_>>().len() > 1
-    }
-
-    /// What pulls from several peers reach. Ranks that go from peer to peer without a pause, or pull from
-    /// several at the same moment, end up at one that serves several while others serve none. With a GEMM
-    /// between two pulls each rank pulls from a peer of its own.
-    fn pulls_gbs(&self) -> f64 {
-        let link = &self.machine.link;
-        let mut last: BTreeMap<StreamId, Option<usize>> = BTreeMap::new();
-        let (mut first, mut follows) = (0, false);
-        for (peer, stream) in self.pulls_and_gemms() {
-            let before = last.insert(stream, peer);
-            first += usize::from(peer.is_some() && before.is_none());
-            // Of one peer's rows several copies may come, as of rows with their scales.
-            follows |= matches!((peer, before), (Some(now), Some(Some(last))) if now != last);
-        }
-        match (first, follows) {
-            (2.., _) => link.pulls_streams_gbs,
-            (_, true) => link.pulls_gbs,
-            _ => link.copy_engine_gbs,
-        }
     }
 
     /// A collective whose larger side has `whole` bytes.

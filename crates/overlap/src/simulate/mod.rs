@@ -41,11 +41,10 @@
 //! all-reduces on four GPUs: once a signal of one rank was late, two ranks pushed to one for 100 µs. GEMMs
 //! of several streams that take longer together than their tiles do, as those of K = 16384. Which of several
 //! GEMM kernels the library takes, beyond its tile and its cuts of K; halves of tiles in plain GEMMs of the
-//! hand-written kernel. Why reductions over nodes gain nothing
-//! from more chunks. Gathers of a megabyte by the threads of one kernel from several peers, which reach less
-//! of the link than larger ones. What pulls suffer among more or fewer GPUs than were measured, and latencies
-//! of collectives that grow with the ranks. All ranks begin at the same moment, and no rank is slower than
-//! another.
+//! hand-written kernel. Why reductions over nodes gain nothing from more chunks. Gathers of a megabyte by the
+//! threads of one kernel from several peers, which reach less of the link than larger ones. What pulls suffer
+//! among more or fewer GPUs than were measured, and latencies of collectives that grow with the ranks. All
+//! ranks begin at the same moment, and no rank is slower than another.
 
 mod collectives;
 mod contention;
