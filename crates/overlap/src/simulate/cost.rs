@@ -64,19 +64,20 @@ impl Cost {
             && (self.pulls, self.gemm, self.handshake) == (other.pulls, other.gemm, other.handshake)
     }
 
-    /// How many times as fast a GEMM is as by its share of the SMs, where others hold a part of them: tiles
-    /// come in whole waves over those that are left.
-    pub(super) fn in_whole_waves(&self, others: f64) -> f64 {
+    /// How many times as fast a GEMM is as by its share of the SMs, where others hold a part of them. Its
+    /// blocks are persistent and have their tiles from the launch on: those that find no SM begin when the
+    /// first have ended, and take as long.
+    pub(super) fn in_whole_rounds(&self, others: f64) -> f64 {
         let (last, left) = (self.last_wave, 1.0 - others);
         if last.us <= 0.0 || others <= 0.0 || left <= 0.0 {
             return 1.0;
         }
-        let count = (self.time / last.us).round();
-        let tiles = count - 1.0 + last.sms;
-        let shared = (left / tiles.min(1.0)).min(1.0);
-        // What is a wave but for rounding is one.
-        let waves = (tiles / left - 1e-6).ceil();
-        count / waves / shared
+        let waves = (self.time / last.us).round();
+        let blocks = if waves > 1.0 { 1.0 } else { last.sms };
+        let shared = (left / blocks).min(1.0);
+        // What is a round but for rounding is one.
+        let rounds = (blocks / left - 1e-6).ceil();
+        1.0 / rounds / shared
     }
 
     /// Takes this share of a GPU's power too.
@@ -304,8 +305,13 @@ impl Costs<'_> {
                     }
                     _ => (0.0, self.machine.library_waves(shape, dtype)),
                 };
+                // Its launch does not overlap with the end of a GEMM after which an event is recorded.
+                let recorded = match self.follows_recorded_gemm(op) {
+                    true => t.event_us,
+                    false => 0.0,
+                };
                 let (latency, busy) = (
-                    (self.machine.gemm.launch_us + latency).max(0.0),
+                    (self.machine.gemm.launch_us + latency).max(0.0) + recorded,
                     waves.tiles.min(1.0),
                 );
                 Cost {
@@ -375,12 +381,25 @@ impl Costs<'_> {
         between(&self.plan.ops[op].kind) && self.before(op).is_some_and(between)
     }
 
+    /// Whether the operations before this one on its stream are a GEMM and the record of an event.
+    fn follows_recorded_gemm(&self, op: usize) -> bool {
+        let recorded = |kind: &&OpKind| matches!(kind, OpKind::Record { .. });
+        let records = self.earlier(op).take_while(recorded).count();
+        let gemm = self.earlier(op).nth(records);
+        records > 0 && matches!(gemm, Some(OpKind::Gemm { .. }))
+    }
+
     /// The operation before this one on its stream.
     fn before(&self, op: usize) -> Option<&OpKind> {
+        self.earlier(op).next()
+    }
+
+    /// The operations before this one on its stream, the last first.
+    fn earlier(&self, op: usize) -> impl Iterator<Item = &OpKind> {
         let stream = self.plan.ops[op].stream;
-        let mut earlier = self.plan.ops[..op].iter().rev();
-        let before = earlier.find(|before| before.stream == stream)?;
-        Some(&before.kind)
+        let earlier = self.plan.ops[..op].iter().rev();
+        let earlier = earlier.filter(move |before| before.stream == stream);
+        earlier.map(|before| &before.kind)
     }
 
     /// A collective whose larger side has `whole` bytes.

@@ -218,7 +218,8 @@ pub struct Latency {
     /// and not memory operations of the stream.
     #[serde(default = "yes")]
     pub by_kernel: bool,
-    /// What a signal or a wait that is an operation of a stream costs more while GEMMs run on its GPU.
+    /// What a signal or a wait that is an operation of a stream costs more while GEMMs hold all SMs of its
+    /// GPU; a part of it while they hold a part.
     #[serde(alias = "beside_products_us")]
     pub during_gemm_us: f64,
     /// Within so many µs of the launch of a GEMM that fills the GPU, such a kernel and it overtake each

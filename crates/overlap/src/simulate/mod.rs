@@ -15,13 +15,15 @@
 //!
 //! A GEMM takes whole waves of tiles, one tile on each SM, or as long as memory needs. In its last wave the
 //! SMs without a tile are free. What holds most of the SMs that it needs keeps them. Of those that are free,
-//! what began first gets them first, urgent streams before others. A GEMM that finds fewer than a quarter of
+//! what began first gets them first, urgent streams before others. A GEMM that finds less than two fifths of
 //! what it needs gains nothing from them. So GEMMs in chunks fill each other's last waves on several streams,
-//! and not on one; and reductions and collectives that take SMs wait for the preceding GEMM.
-//! Next to collectives a GEMM's tiles come in whole waves over the SMs that are left. Signals and waits begin
-//! late during GEMMs. One that comes after a GEMM whose tiles fill the SMs finds a place in its last wave,
-//! unless it is more urgent. One that is launched at the same moment as such a GEMM finds none before in some
-//! calls, urgent or not: it begins later by what that makes on average, of the slowest rank.
+//! and not on one; and reductions and collectives that take SMs wait for the preceding GEMM. Next to
+//! collectives the blocks of a GEMM that find no SM begin when its first ones end, and take as long. A GEMM
+//! after which an event is recorded does not overlap with the launch of the next. Signals and waits begin
+//! late during GEMMs, the more so the more SMs these hold. One that comes after a GEMM whose tiles fill the
+//! SMs finds a place in its last wave, unless it is more urgent. One that is launched at the same moment as
+//! such a GEMM finds none before in some calls, urgent or not: it begins later by what that makes on average,
+//! of the slowest rank.
 //!
 //! Of links and memory all have a fair share. Beyond that, what was measured to suffer does: copies of one
 //! GPU to several peers, pulls of all GPUs at once, copy engines and SMs on one link, GEMMs during transfers,
@@ -38,13 +40,13 @@
 //! # What it leaves out
 //!
 //! Ranks that drift apart, so that what they push to different peers meets on a link, as in the results of
-//! all-reduces on four GPUs: once a signal of one rank was late, two ranks pushed to one for 100 µs. GEMMs
-//! of several streams that take longer together than their tiles do, as those of K = 16384. Which of several
+//! all-reduces on four GPUs: once a signal of one rank was late, two ranks pushed to one for 100 µs. GEMMs of
+//! several streams that take longer together than their tiles do, as those of K = 16384. Which of several
 //! GEMM kernels the library takes, beyond its tile and its cuts of K; halves of tiles in plain GEMMs of the
-//! hand-written kernel. Why reductions over nodes gain nothing from more chunks. Gathers of a megabyte by the
-//! threads of one kernel from several peers, which reach less of the link than larger ones. What pulls suffer
-//! among more or fewer GPUs than were measured, and latencies of collectives that grow with the ranks. All
-//! ranks begin at the same moment, and no rank is slower than another.
+//! hand-written kernel. Why reductions over nodes gain nothing from eight chunks. Gathers of a megabyte by
+//! the threads of one kernel from several peers, which reach less of the link than larger ones. What pulls
+//! suffer among more or fewer GPUs than were measured, and latencies of collectives that grow with the ranks.
+//! All ranks begin at the same moment, and no rank is slower than another.
 
 mod collectives;
 mod contention;

@@ -143,19 +143,14 @@ fn on_two_and_four_gpus_what_is_chosen_unseen_is_within_the_goal_but_for_what_is
     );
     let regrets = evaluations.iter().map(Evaluation::regret);
     let mean = regrets.sum::<f64>() / evaluations.len() as f64;
-    assert!(mean <= 1.0112, "{mean}");
+    assert!(mean <= 1.0110, "{mean}");
 }
 
 #[test]
-fn in_the_first_run_on_two_gpus_too_but_for_what_is_named() {
+fn in_the_first_run_on_two_gpus_too() {
     let evaluations = evaluated(&[recorded(FIRST), recorded(REPLACED)].concat());
     assert_eq!(evaluations.len(), 19);
-    // A ring instead of two chunks. In the second run, five microseconds faster for the chunks alone, it is
-    // not chosen.
-    hold(
-        &evaluations,
-        &[("all-gather-matmul 2 4096x1792x4096", 1.066)],
-    );
+    hold(&evaluations, &[]);
 }
 
 /// Each problem of four GPUs with all of two: four GPUs were never seen.

@@ -221,6 +221,17 @@ impl<'a, 'p> Engine<'a, 'p> {
         self.delayed.insert(id, begin + self.costs[id].latency);
     }
 
+    /// A pull has waited for one from another peer. Meanwhile it has started up but for its requests, which
+    /// cross the link now.
+    fn start_up(&mut self, pull: NodeId) {
+        let latency = &self.machine.latency;
+        let requests = latency.next_copy_us + latency.pull_us;
+        let reached = self.start[pull].unwrap_or(self.now).max(self.held[pull]);
+        let whole = self.costs[pull].latency;
+        let left = (whole - (self.now - reached)).max(requests);
+        self.costs[pull].latency = whole.min(left);
+    }
+
     /// Whether a copy can begin: an engine is free, and of pulls from several peers none is under way.
     fn has_engine(&self, id: NodeId) -> bool {
         let rank = self.program.nodes[id].rank;
@@ -342,6 +353,9 @@ impl<'a, 'p> Engine<'a, 'p> {
             if let Some(at) = queued.position(|&next| self.has_engine(next))
                 && let Some(next) = self.queued[node.rank].remove(at)
             {
+                if self.costs[next].pulls {
+                    self.start_up(next);
+                }
                 self.hold(next, self.now, Cause::Engine, id);
                 self.release(next);
             }

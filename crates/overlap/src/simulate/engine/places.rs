@@ -85,9 +85,14 @@ impl Engine<'_, '_> {
 
     /// Whether a GEMM fills the SMs of its GPU while so much of it is left.
     fn fills(&self, gemm: NodeId, left: f64) -> bool {
+        self.sms_of(gemm, left) > FULL
+    }
+
+    /// The part of the SMs that a GEMM holds while so much of it is left.
+    fn sms_of(&self, gemm: NodeId, left: f64) -> f64 {
         let sms = Resource::Sms(self.program.nodes[gemm].rank);
-        let taken = self.takes(gemm, left);
-        taken.iter().any(|&(r, load)| r == sms && load > FULL)
+        let taken = self.takes(gemm, left).into_iter();
+        taken.filter(|load| load.0 == sms).map(|load| load.1).sum()
     }
 
     /// Whether the one block of a signal or a wait that is an operation of a stream finds no place. Blocks of
@@ -110,15 +115,18 @@ impl Engine<'_, '_> {
         self.gemms(rank).any(|(gemm, left)| keeps_out(gemm, left))
     }
 
-    /// A signal or a wait is a kernel of one block, whose turn has come. During GEMMs it begins late, and
-    /// later still where one that was launched just before it fills the GPU first.
+    /// A signal or a wait is a kernel of one block, whose turn has come. During GEMMs it begins late, the
+    /// more so the more of the SMs they hold, since a free SM takes it at once; and later still where one
+    /// that was launched just before it fills the GPU first.
     pub(super) fn place_handshake(&mut self, id: NodeId) {
-        let gemms = self.gemms(self.program.nodes[id].rank);
-        let late = |(gemm, _)| {
-            let during = self.now + self.machine.latency.during_gemm_us;
-            during.max(self.overtaken_until(gemm, self.now))
-        };
-        if let Some(late) = gemms.map(late).max_by(f64::total_cmp) {
+        let rank = self.program.nodes[id].rank;
+        let held: f64 = self
+            .gemms(rank)
+            .map(|(gemm, left)| self.sms_of(gemm, left))
+            .sum();
+        let during = self.now + held.min(1.0) * self.machine.latency.during_gemm_us;
+        let late = |(gemm, _)| during.max(self.overtaken_until(gemm, self.now));
+        if let Some(late) = self.gemms(rank).map(late).max_by(f64::total_cmp) {
             self.held[id] = self.held[id].max(late);
         }
     }

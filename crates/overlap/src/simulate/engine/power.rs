@@ -24,7 +24,7 @@ pub(super) fn sustained(machine: &Machine) -> f64 {
 }
 
 impl Engine<'_, '_> {
-    /// Slows GEMMs, whose tiles come in whole waves over the SMs that others leave them, and from which copy
+    /// Slows GEMMs, whose blocks come in rounds over the SMs that others leave them, and from which copy
     /// engines take power and memory; and throttles those of GPUs without a reserve to what power sustains.
     /// Returns the power that each GPU draws, 1 where all SMs multiply.
     pub(super) fn draw(&self, jobs: &[InTurn<'_>], speeds: &mut [f64]) -> Vec<f64> {
@@ -63,7 +63,7 @@ impl Engine<'_, '_> {
                 other.1 == *rank && place < jobs[i].place && !self.costs[other.0].gemm
             });
             let others = others.map(|j| held[j] * before[j]).sum();
-            speeds[i] = (speeds[i] * cost.in_whole_waves(others)).min(1.0);
+            speeds[i] = (speeds[i] * cost.in_whole_rounds(others)).min(1.0);
             let shares = |&(resource, _): &(Resource, f64)| resource == Resource::Power(*rank);
             if jobs[i].loads.iter().any(shares) {
                 speeds[i] *= 1.0 - taken * copied[*rank];
