@@ -27,7 +27,7 @@
 //   done    "I have read your shard", and what was pushed here. The call ends after all of them, so that what
 //           follows may write the shard, and push
 // Counters of this rank, which only grow:
-//   arrived   for each slice of a chunk and peer: the blocks whose pieces of it are in staging
+//   arrived   for each slice of a chunk: the blocks whose pieces of it, of all peers, are in staging
 //   scaled    the blocks whose share of the scales of all peers' rows is in staging
 //   calls     calls that have ended
 //
@@ -77,7 +77,7 @@ struct alignas(128) AllGatherParams {
   const char* from[kMostRanks];
   char* to[kMostRanks];
   TileSchedule schedule;
-  // [chunks][slices][world], followed by the calls and `scaled`.
+  // [chunks][slices], followed by the calls and `scaled`.
   uint32_t* arrived;
   // Rows of each shard.
   uint32_t rows[kMostRanks];
@@ -108,11 +108,11 @@ struct alignas(128) AllGatherParams {
     return pushed == 0 || rows[peer] != 0;
   }
 
-  __device__ __forceinline__ uint32_t* arrivals(uint32_t chunk, uint32_t slice, uint32_t peer) const {
-    return &arrived[(chunk * slices + slice) * pad.world + peer];
+  __device__ __forceinline__ uint32_t* arrivals(uint32_t chunk, uint32_t slice) const {
+    return &arrived[chunk * slices + slice];
   }
-  __device__ __forceinline__ CallCounter calls() const { return {arrivals(chunks, 0, 0)}; }
-  __device__ __forceinline__ uint32_t* scaled() const { return arrivals(chunks, 0, 0) + 1; }
+  __device__ __forceinline__ CallCounter calls() const { return {arrivals(chunks, 0)}; }
+  __device__ __forceinline__ uint32_t* scaled() const { return arrivals(chunks, 0) + 1; }
 
   // Whether scales of rows are pulled.
   template <class Tile>
@@ -124,10 +124,16 @@ struct alignas(128) AllGatherParams {
     return slice * slice_steps * kSwizzledRow;
   }
 
-  // Rows of a chunk of a peer's shard; 0 after its last.
-  __device__ __forceinline__ uint32_t height(uint32_t chunk, uint32_t peer) const {
+  // Rows of a chunk of a shard of so many; 0 after its last.
+  __device__ __forceinline__ uint32_t height(uint32_t chunk, uint32_t of) const {
     const uint32_t first = chunk * chunk_rows;
-    return first < rows[peer] ? min(chunk_rows, rows[peer] - first) : 0;
+    return first < of ? min(chunk_rows, of - first) : 0;
+  }
+  // Rows of the largest shard of a peer.
+  __device__ __forceinline__ uint32_t most_rows() const {
+    uint32_t most = 0;
+    for (uint32_t peer = 0; peer < pad.world; ++peer) most = max(most, peer == pad.rank ? 0 : rows[peer]);
+    return most;
   }
   // Pieces of a slice of `height` rows: one for each row, unless the rows are contiguous.
   __device__ __forceinline__ uint32_t pieces(uint32_t height) const {
@@ -157,7 +163,7 @@ template <class Tile>
 class RowWaits {
  public:
   __device__ __forceinline__ explicit RowWaits(const AllGatherParams& p)
-      : p_(p), scales_wait_(p.pulls_scales<Tile>()) {}
+      : p_(p), most_rows_(p.most_rows()), scales_wait_(p.pulls_scales<Tile>()) {}
 
   __device__ __forceinline__ void begin_tile(TileCoord tile) {
     const bool is_new = need_.template advance<Tile>(tile, p_.pad.rank, p_.rows[tile.shard], p_.chunk_rows);
@@ -172,8 +178,8 @@ class RowWaits {
     if (waited_ == 0 && need_.first < p_.pushed) wait_ready(p_, shard);
     const uint32_t call = p_.calls().current();
     for (uint32_t chunk = max(need_.first, p_.pushed); chunk <= need_.last; ++chunk) {
-      const uint32_t blocks = min(p_.pieces(p_.height(chunk, shard)), gridDim.x);
-      wait_after_waits(p_.pad, p_.arrivals(chunk, waited_, shard), p_.ready, shard, call * blocks);
+      const uint32_t blocks = min(p_.pieces(p_.height(chunk, most_rows_)), gridDim.x);
+      wait_after_waits(p_.pad, p_.arrivals(chunk, waited_), p_.ready, shard, call * blocks);
     }
     if (scales_wait_) {
       wait_after_waits(p_.pad, p_.scaled(), p_.ready, shard, call * gridDim.x);
@@ -185,6 +191,7 @@ class RowWaits {
 
  private:
   const AllGatherParams& p_;
+  const uint32_t most_rows_;
   ChunkNeed need_;
   // The slices that this tile waits for, and those that it has waited for.
   uint32_t waits_ = 0;
@@ -197,15 +204,9 @@ class RowWaits {
 __device__ __forceinline__ void pull_piece(const AllGatherParams& p, Puller& puller, uint32_t absent,
                                            uint32_t chunk, uint32_t slice, uint32_t peer, uint32_t piece,
                                            uint64_t offset) {
-  const uint32_t height = p.height(chunk, peer), pieces = p.pieces(height);
-  if (piece >= pieces) return;
-  uint32_t* arrived = pieces - piece > gridDim.x ? nullptr : p.arrivals(chunk, slice, peer);
-  if (absent >> peer & 1) {
-    // The counters are complete after the call all the same.
-    if (arrived != nullptr) add_release_gpu(arrived, 1);
-    return;
-  }
-  puller.pull(p.to[peer] + offset, p.from[peer] + offset, p.piece_bytes(slice, height, piece), arrived);
+  const uint32_t height = p.height(chunk, p.rows[peer]);
+  if (piece >= p.pieces(height) || (absent >> peer & 1)) return;
+  puller.pull(p.to[peer] + offset, p.from[peer] + offset, p.piece_bytes(slice, height, piece));
 }
 
 // One thread: copies this block's share of this rank's rows to where peers pull them.
@@ -215,7 +216,7 @@ __device__ __forceinline__ void copy_share(const AllGatherParams& p, Puller& pul
   const uint32_t pieces = rows.pieces();
   for (uint32_t i = blockIdx.x; i < pieces; i += gridDim.x) {
     const StridedRows::Piece piece = rows.piece(i);
-    puller.pull(p.copied + piece.offset, p.from[own] + piece.offset, piece.bytes, nullptr);
+    puller.pull(p.copied + piece.offset, p.from[own] + piece.offset, piece.bytes);
   }
   puller.drain();
 }
@@ -228,13 +229,14 @@ __device__ __forceinline__ void pull_share(const AllGatherParams& p, uint32_t ab
   const uint32_t peers = pad.world - 1;
   if (peers == 0) return;
   fence_async();
-  const uint32_t most = p.pieces(p.chunk_rows);
+  const uint32_t most = p.pieces(p.chunk_rows), most_rows = p.most_rows();
   const uint32_t pitch = p.contiguous() ? kPieceBytes : p.row_stride;
   // This block's first piece of the next slice.
   uint32_t next = blockIdx.x;
   // Each block begins with another peer.
   uint32_t peer = (pad.rank + 1 + blockIdx.x % peers) % pad.world;
   for (uint32_t chunk = p.pushed; chunk < p.chunks; ++chunk) {
+    const uint32_t pieces = p.pieces(p.height(chunk, most_rows));
     for (uint32_t slice = 0; slice < p.slices; ++slice) {
       const uint64_t start = uint64_t(chunk) * p.chunk_rows * p.row_stride + p.slice_start(slice);
       uint32_t piece = next;
@@ -248,6 +250,7 @@ __device__ __forceinline__ void pull_share(const AllGatherParams& p, uint32_t ab
           } while (peer == pad.rank);
         }
       }
+      if (next < pieces) puller.count(p.arrivals(chunk, slice));
       next = piece - most;
     }
   }

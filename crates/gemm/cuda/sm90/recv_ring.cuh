@@ -6,7 +6,7 @@
 //
 //   load    piece i into slot i % kSlots
 //   store   piece i - kAhead to this rank's memory, when it has arrived
-//   count   piece i - kAhead - kLag, where it is counted, when it has been written
+//   count   piece i - kAhead - kLag, if it is the last of what is counted, when it has been written
 //
 // Loads cross the link, not stores: a slow link then stalls the loads alone and none of the SM's other
 // stores. The bytes stay in the async proxy, so that no proxy fence is needed. Groups that `bulk_wait` has
@@ -35,7 +35,7 @@ struct RecvRing {
   // A piece, from its load until it is counted.
   struct Piece {
     void* to;
-    // Counts the block when the piece has arrived; null if more pieces of this block follow.
+    // Counts the block when this piece and all before it have arrived; null if more of its pieces follow.
     uint32_t* arrived;
     uint32_t bytes;
   };
@@ -106,17 +106,32 @@ class Puller {
   }
 
   // Copies `bytes`, a multiple of 16 and at most `kPieceBytes`.
-  __device__ __forceinline__ void pull(void* to, const void* from, uint32_t bytes, uint32_t* arrived) {
+  __device__ __forceinline__ void pull(void* to, const void* from, uint32_t bytes) {
     // The newest store is at least that of piece `loaded_ - 1 - kAhead`: the store of piece `loaded_ -
     // kSlots` has been read then.
     bulk_wait_read<int(kSlots - 1 - kAhead)>();
     const uint32_t slot = loaded_ % kSlots;
     arrive_expecting(&ring_.full[slot], bytes);
     bulk_load(ring_.slots[slot], from, bytes, &ring_.full[slot]);
-    ring_.pieces[loaded_ % RecvRing::kPieces] = {to, arrived, bytes};
+    ring_.pieces[loaded_ % RecvRing::kPieces] = {to, nullptr, bytes};
     if (++loaded_ - stored_ <= kAhead) return;
     store();
-    count();
+    count_stored();
+  }
+
+  // Adds one to a counter when everything so far has arrived.
+  __device__ __forceinline__ void count(uint32_t* arrived) {
+    if (counted_ != loaded_) {
+      // The newest piece, which has not been stored.
+      uint32_t*& of_newest = ring_.pieces[(loaded_ - 1) % RecvRing::kPieces].arrived;
+      if (of_newest == nullptr) {
+        of_newest = arrived;
+        return;
+      }
+      // Nothing was pulled since it was counted.
+      drain();
+    }
+    add_release_gpu(arrived, 1);
   }
 
   // Returns when everything so far has arrived and been counted.
@@ -143,7 +158,7 @@ class Puller {
   }
 
   // All but the last `kLag` that are stored.
-  __device__ __forceinline__ void count() {
+  __device__ __forceinline__ void count_stored() {
     if (stored_ - counted_ <= kLag) return;
     uint32_t* arrived = ring_.pieces[counted_++ % RecvRing::kPieces].arrived;
     if (arrived == nullptr) return;

@@ -254,9 +254,9 @@ class SharePuller {
     const char* const from = (result ? p_.results[peer] : p_.from[peer]) + above;
     for (uint32_t i = first; i < pieces; i += gridDim.x) {
       const StridedRows::Piece piece = rows.piece(i);
-      puller_.pull(to + piece.offset, from + piece.offset, piece.bytes,
-                   pieces - i > gridDim.x ? nullptr : arrived);
+      puller_.pull(to + piece.offset, from + piece.offset, piece.bytes);
     }
+    if (arrived != nullptr) puller_.count(arrived);
   }
 
   __device__ __forceinline__ bool wait(uint32_t peer, uint32_t slot) {

@@ -138,20 +138,19 @@ impl AllGather<'_> {
                 thread.wait(ready(peer, rank), expected(ready(peer, rank)));
             }
         }
-        for peer in peers(rank, self.chunks.len()) {
-            for chunk in self.pushed..self.chunks[peer] {
-                let count = |thread: &mut Thread<'_>| thread.arrive(arrived(chunk, peer, rank));
-                let early = self.planted == Some(Planted::CountBeforeArrival);
-                if early {
-                    count(thread);
-                }
+        for chunk in self.pushed..self.most_chunks(rank) {
+            let early = self.planted == Some(Planted::CountBeforeArrival);
+            if early {
+                thread.arrive(arrived(chunk, rank));
+            }
+            for peer in peers(rank, self.chunks.len()).filter(|&peer| chunk < self.chunks[peer]) {
                 for opened in self.opened(chunk, peer) {
                     thread.read(opened, call);
                 }
                 thread.write(piece(chunk, peer, rank, block), call);
-                if !early {
-                    count(thread);
-                }
+            }
+            if !early {
+                thread.arrive(arrived(chunk, rank));
             }
         }
         if !self.pullers_end() {
@@ -164,6 +163,12 @@ impl AllGather<'_> {
             |_| {},
             |last| self.release(last, rank),
         );
+    }
+
+    /// Chunks of the largest shard of a peer.
+    fn most_chunks(&self, rank: usize) -> usize {
+        let peers = peers(rank, self.chunks.len());
+        peers.map(|peer| self.chunks[peer]).max().unwrap_or(0)
     }
 
     /// Whether peers have what they want back once everything is pulled.
@@ -189,7 +194,7 @@ impl AllGather<'_> {
             }
             for chunk in self.pushed..self.chunks[peer] {
                 let blocks = self.blocks[rank];
-                thread.barrier_wait(arrived(chunk, peer, rank), blocks * call as usize);
+                thread.barrier_wait(arrived(chunk, rank), blocks * call as usize);
                 for block in 0..blocks {
                     thread.read(piece(chunk, peer, rank, block), call);
                 }
@@ -237,9 +242,9 @@ fn expected(flag: String) -> String {
     format!("expected {flag}")
 }
 
-/// The counter of the blocks whose pieces of a chunk lie in the staging of `to`.
-fn arrived(chunk: usize, from: usize, to: usize) -> String {
-    format!("arrivals of chunk {chunk} from {from} to {to}")
+/// The counter of the blocks whose pieces of a chunk, of all peers, lie in the staging of `to`.
+fn arrived(chunk: usize, to: usize) -> String {
+    format!("arrivals of chunk {chunk} to {to}")
 }
 
 /// A chunk that the copy engines of a rank write into the staging of `to`.

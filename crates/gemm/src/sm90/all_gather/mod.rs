@@ -180,10 +180,10 @@ fn favourite(gemm: &AllGatherMatmul, blocks: u32) -> Option<Tiling> {
 /// Most counters of a launch: 64 MiB.
 const MOST_COUNTERS: usize = 1 << 24;
 
-/// Counters of what was pulled: one for each slice of a chunk of each rank, and two more.
+/// Counters of what was pulled: one for each slice of a chunk, and two more.
 fn counters(gemm: &AllGatherMatmul) -> usize {
     match gemm.protocol {
-        Protocol::Rendezvous { .. } => gemm.chunks() * slices(gemm) * gemm.world + 2,
+        Protocol::Rendezvous { .. } => gemm.chunks() * slices(gemm) + 2,
         Protocol::Eager => 0,
     }
 }
