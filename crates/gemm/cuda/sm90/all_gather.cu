@@ -223,7 +223,7 @@ __device__ __forceinline__ void copy_share(const AllGatherParams& p, Puller& pul
 
 // One thread: pulls this block's pieces of each chunk of each peer. Slice after slice, and within a slice a
 // piece of each peer, so that every rank reads from all others at once and all its links are equally
-// busy. Nothing is pulled from peers that are `absent`, a bit each.
+// busy. Nothing is pulled from peers that are `absent`, a bit each; slices are counted all the same.
 __device__ __forceinline__ void pull_share(const AllGatherParams& p, uint32_t absent, Puller& puller) {
   const PadView& pad = p.pad;
   const uint32_t peers = pad.world - 1;
