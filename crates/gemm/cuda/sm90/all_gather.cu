@@ -97,6 +97,8 @@ struct alignas(128) AllGatherParams {
   uint32_t done;
   // Chunks of each shard that are pushed, from its first.
   uint32_t pushed;
+  // Of the largest shard of a peer.
+  uint32_t peer_rows;
   // Where peers pull this rank's rows, if these are to be copied there from `from`; else null.
   char* copied;
   Epilogue epilogue;
@@ -129,12 +131,6 @@ struct alignas(128) AllGatherParams {
     const uint32_t first = chunk * chunk_rows;
     return first < of ? min(chunk_rows, of - first) : 0;
   }
-  // Rows of the largest shard of a peer.
-  __device__ __forceinline__ uint32_t most_rows() const {
-    uint32_t most = 0;
-    for (uint32_t peer = 0; peer < pad.world; ++peer) most = max(most, peer == pad.rank ? 0 : rows[peer]);
-    return most;
-  }
   // Pieces of a slice of `height` rows: one for each row, unless the rows are contiguous.
   __device__ __forceinline__ uint32_t pieces(uint32_t height) const {
     return contiguous() ? pieces_of(uint64_t(height) * row_bytes) : height;
@@ -163,7 +159,7 @@ template <class Tile>
 class RowWaits {
  public:
   __device__ __forceinline__ explicit RowWaits(const AllGatherParams& p)
-      : p_(p), most_rows_(p.most_rows()), scales_wait_(p.pulls_scales<Tile>()) {}
+      : p_(p), scales_wait_(p.pulls_scales<Tile>()) {}
 
   __device__ __forceinline__ void begin_tile(TileCoord tile) {
     const bool is_new = need_.template advance<Tile>(tile, p_.pad.rank, p_.rows[tile.shard], p_.chunk_rows);
@@ -178,7 +174,7 @@ class RowWaits {
     if (waited_ == 0 && need_.first < p_.pushed) wait_ready(p_, shard);
     const uint32_t call = p_.calls().current();
     for (uint32_t chunk = max(need_.first, p_.pushed); chunk <= need_.last; ++chunk) {
-      const uint32_t blocks = min(p_.pieces(p_.height(chunk, most_rows_)), gridDim.x);
+      const uint32_t blocks = min(p_.pieces(p_.height(chunk, p_.peer_rows)), gridDim.x);
       wait_after_waits(p_.pad, p_.arrivals(chunk, waited_), p_.ready, shard, call * blocks);
     }
     if (scales_wait_) {
@@ -191,7 +187,6 @@ class RowWaits {
 
  private:
   const AllGatherParams& p_;
-  const uint32_t most_rows_;
   ChunkNeed need_;
   // The slices that this tile waits for, and those that it has waited for.
   uint32_t waits_ = 0;
@@ -229,14 +224,14 @@ __device__ __forceinline__ void pull_share(const AllGatherParams& p, uint32_t ab
   const uint32_t peers = pad.world - 1;
   if (peers == 0) return;
   fence_async();
-  const uint32_t most = p.pieces(p.chunk_rows), most_rows = p.most_rows();
+  const uint32_t most = p.pieces(p.chunk_rows);
   const uint32_t pitch = p.contiguous() ? kPieceBytes : p.row_stride;
   // This block's first piece of the next slice.
   uint32_t next = blockIdx.x;
   // Each block begins with another peer.
   uint32_t peer = (pad.rank + 1 + blockIdx.x % peers) % pad.world;
   for (uint32_t chunk = p.pushed; chunk < p.chunks; ++chunk) {
-    const uint32_t pieces = p.pieces(p.height(chunk, most_rows));
+    const uint32_t pieces = p.pieces(p.height(chunk, p.peer_rows));
     for (uint32_t slice = 0; slice < p.slices; ++slice) {
       const uint64_t start = uint64_t(chunk) * p.chunk_rows * p.row_stride + p.slice_start(slice);
       uint32_t piece = next;

@@ -149,12 +149,13 @@ pub(super) struct AllGatherParams {
     ready: u32,
     done: u32,
     pushed: u32,
+    peer_rows: u32,
     copied: u64,
     epilogue: Epilogue,
     scales: GatheredScales,
 }
 const _: () = assert!(
-    size_of::<AllGatherParams>() == 3712 && std::mem::offset_of!(AllGatherParams, scales) == 3528
+    size_of::<AllGatherParams>() == 3712 && std::mem::offset_of!(AllGatherParams, scales) == 3536
 );
 
 // SAFETY: the structure above is that of the device code.
@@ -170,6 +171,8 @@ impl AllGatherParams {
         let (problem, operands) = (&gemm.problem, gemm.operands);
         let own = gemm.rank;
         let starts = gemm.shards.iter().map(|shard| shard.start);
+        let peers = (0..gemm.world).filter(|&rank| rank != own);
+        let peer_rows = peers.map(|peer| gemm.shards[peer].len());
         Self {
             a: maps.a[0],
             last_a: maps.last_a[0],
@@ -194,6 +197,7 @@ impl AllGatherParams {
             ready: gemm.ready as u32,
             done: gemm.done as u32,
             pushed: gemm.pushed_chunks() as u32,
+            peer_rows: peer_rows.max().unwrap_or(0) as u32,
             copied: gemm.copied_a().0,
             epilogue: Epilogue::new(problem, operands.bias),
             scales: GatheredScales::new(gemm, |rank| operands.scales.a[rank]),
