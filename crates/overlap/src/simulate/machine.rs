@@ -94,7 +94,11 @@ pub struct Gemm {
     pub e4m3: f64,
     /// From launch to the first tile, µs.
     pub launch_us: f64,
-    /// For how long GEMMs whose tiles fill all SMs run at that rate, µs; beyond it power throttles.
+    /// What one of the library takes longer that memory keeps busy for half of its time or more, µs: the
+    /// latency of its first loads and last stores. Of one that memory keeps busy for less time, a part of it.
+    #[serde(default)]
+    pub memory_us: f64,
+    /// How long it takes until GEMMs whose tiles fill all SMs have lost 63 % of what power throttles, µs.
     pub boost_us: f64,
     /// The part of the rate that power sustains. GEMMs whose waves leave more SMs idle are not throttled.
     pub throttled: f64,
@@ -398,6 +402,7 @@ impl Machine {
         let latencies = [
             ("gpu.l2_mb", self.gpu.l2_mb),
             ("gemm.launch_us", p.launch_us),
+            ("gemm.memory_us", p.memory_us),
             ("gemm.boost_us", p.boost_us),
             ("link.sm_start_us", l.sm_start_us),
             ("latency.launch_us", t.launch_us),
@@ -432,7 +437,8 @@ impl Machine {
     }
 
     /// The waves of tiles of such a GEMM of the library. Where tiles do not fill the SMs, it cuts K into up
-    /// to four parts, which are written in f32, read and added.
+    /// to four parts, which are written in f32, read and added. One that memory keeps busy for half of its
+    /// time or more is longer by the latency of memory.
     pub(crate) fn library_waves(&self, shape: (usize, usize, usize), dtype: DType) -> Waves {
         let (m, n, k) = shape;
         let cut = |parts: usize| {
@@ -442,10 +448,19 @@ impl Machine {
             waves.slower(1.0 + adding / waves.time().max(f64::MIN_POSITIVE))
         };
         let whole = self.waves(shape, dtype);
-        match whole.count() > 1.0 {
+        let fastest = match whole.count() > 1.0 {
             true => whole,
             false => [2, 4].map(cut).into_iter().fold(whole, Waves::faster),
-        }
+        };
+        let us = fastest.time().max(f64::MIN_POSITIVE);
+        let moved = moved_by(shape, dtype);
+        let late = match self.in_l2(moved) {
+            true => 0.0,
+            false => {
+                self.gemm.memory_us * f64::min(2.0 * micros(moved, self.gpu.memory_gbs) / us, 1.0)
+            }
+        };
+        fastest.slower(1.0 + late / us)
     }
 
     /// The waves of tiles of such a GEMM, none cut along K.
@@ -513,6 +528,11 @@ impl Machine {
             .unwrap_or_else(|| self.waves(shape, dtype))
     }
 
+    /// Whether so many bytes stay in L2 from one call to the next.
+    fn in_l2(&self, bytes: f64) -> bool {
+        bytes <= self.gpu.l2_mb * 1e6
+    }
+
     /// How many times as long a GEMM takes as its multiplications, since it also reads and writes so many
     /// bytes. Both overlap, but the first loads and the last stores with nothing, which shows where both
     /// take about as long.
@@ -520,7 +540,7 @@ impl Machine {
         if multiplying_us <= 0.0 {
             return 1.0;
         }
-        let gbs = match bytes <= self.gpu.l2_mb * 1e6 {
+        let gbs = match self.in_l2(bytes) {
             true => self.gpu.l2_gbs,
             false => self.gpu.memory_gbs,
         };
@@ -553,9 +573,7 @@ impl Machine {
             DType::E4m3 => self.gemm.e4m3 * rates.bf16,
         };
         let sms = self.gpu.sms as f64;
-        let (rows, cols, depth) = (m as f64, n as f64, k as f64);
-        let [operand, result] = [dtype, output_of(dtype)].map(|dtype| dtype.size() as f64);
-        let bytes = (rows + cols) * depth * operand + rows * cols * result;
+        let bytes = moved_by((m, n, k), dtype);
         let of = move |t: &Tile| {
             let tiles = m.div_ceil(t.rows).saturating_mul(n.div_ceil(t.cols)) as f64 / sms;
             // A small tile loads more for each multiplication. Where fewer SMs multiply, each gets more of
@@ -572,6 +590,13 @@ impl Machine {
         };
         self.gemm.tiles.iter().map(of)
     }
+}
+
+/// Bytes of the operands and of the result of a GEMM.
+fn moved_by((m, n, k): (usize, usize, usize), dtype: DType) -> f64 {
+    let (rows, cols, depth) = (m as f64, n as f64, k as f64);
+    let [operand, result] = [dtype, output_of(dtype)].map(|dtype| dtype.size() as f64);
+    (rows + cols) * depth * operand + rows * cols * result
 }
 
 /// A GEMM as waves of tiles.

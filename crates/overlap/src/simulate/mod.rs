@@ -29,9 +29,9 @@
 //! GPU to several peers, pulls of all GPUs at once, copy engines and SMs on one link, GEMMs during transfers,
 //! and transfers by SMs, not those by copy engines, during GEMMs. What copy engines pull from several peers
 //! comes from one after the other, and more slowly than from one alone unless a GEMM follows each pull. GEMMs
-//! slow down once a GPU has used up its reserve of energy: power, which falls faster than the clock does,
-//! sustains a part of their rate. Waves that leave SMs idle draw less, and in idle times the reserve fills
-//! again.
+//! slow down gradually as a GPU uses up its reserve of energy, down to the part of their rate that power
+//! sustains; power falls faster than the clock does. Waves that leave SMs idle draw less, and in idle times
+//! the reserve fills again.
 //!
 //! Each of these has one figure in the [`Machine`] at most, and the machine's file says what it was measured
 //! by, or that it was fitted. The README of this crate has the errors against what was recorded, in the

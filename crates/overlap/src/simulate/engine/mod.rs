@@ -14,7 +14,7 @@ use crate::simulate::error::SimulateError;
 use crate::simulate::machine::Machine;
 use crate::simulate::sharing::{InTurn, Loads, speeds_in_turn};
 use crate::timeline::{Cause, Timeline};
-use power::{most_reserve, sustained};
+use power::{end_of, most_reserve, step_of, sustained};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What happens within a picosecond happens at once, µs.
@@ -80,8 +80,8 @@ impl Steps {
 struct Shares {
     /// Each step that runs, whether it is in its last wave, and whether it was placed before.
     steps: Vec<(NodeId, bool, bool)>,
-    /// GPUs without a reserve.
-    exhausted: Vec<bool>,
+    /// Of each GPU the step of its reserve.
+    reserves: Vec<usize>,
     /// Of each step.
     speeds: Vec<f64>,
     /// That each GPU draws, 1 where all SMs multiply.
@@ -247,7 +247,9 @@ impl<'a, 'p> Engine<'a, 'p> {
             self.shares = shares;
         }
         let (speeds, power) = (&self.shares.speeds, &self.shares.power);
-        let sustained = sustained(self.machine);
+        let machine = self.machine;
+        let sustained = sustained(machine);
+        let end_of_step = |reserve| end_of(step_of(reserve, machine), machine);
         let ends = self.running.iter().zip(speeds);
         let next = ends
             .map(|((id, left), speed)| self.now + self.until_change(id, left) / speed)
@@ -258,7 +260,9 @@ impl<'a, 'p> Engine<'a, 'p> {
                     .iter()
                     .zip(&self.reserve)
                     .filter(|(power, reserve)| **power > sustained && **reserve > 0.0)
-                    .map(|(power, reserve)| self.now + reserve / (power - sustained)),
+                    .map(|(power, &reserve)| {
+                        self.now + (reserve - end_of_step(reserve)) / (power - sustained)
+                    }),
             )
             .min_by(f64::total_cmp);
         let Some(next) = next else {
@@ -267,9 +271,10 @@ impl<'a, 'p> Engine<'a, 'p> {
         let step = (next - self.now).max(0.0);
         for (reserve, power) in self.reserve.iter_mut().zip(power) {
             let left = *reserve + step * (sustained - power);
-            *reserve = left.min(most_reserve(self.machine));
-            if *reserve <= INSTANT {
-                *reserve = 0.0;
+            *reserve = left.min(most_reserve(machine));
+            let end = end_of_step(*reserve);
+            if *reserve <= end + INSTANT {
+                *reserve = end;
             }
         }
         let mut ended = Vec::new();
@@ -306,17 +311,18 @@ impl<'a, 'p> Engine<'a, 'p> {
 
     /// The speeds of what runs, in the order of `running`, and the power that each GPU draws. Blocks keep
     /// their places; then what begins first gets SMs first, and what comes later what is left of them, as
-    /// blocks are dispatched in the order of launches, those of urgent streams before others. GEMMs of GPUs
-    /// without a reserve are throttled to what power sustains.
+    /// blocks are dispatched in the order of launches, those of urgent streams before others. GEMMs are
+    /// throttled to the power that the GPU has.
     ///
     /// `None` where nothing that they depend on has changed.
     fn changed_shares(&self) -> Option<Shares> {
-        let exhausted: Vec<bool> = self.reserve.iter().map(|&left| left <= 0.0).collect();
+        let step = |&left| step_of(left, self.machine);
+        let reserves: Vec<usize> = self.reserve.iter().map(step).collect();
         let steps = self.running.iter();
         let steps: Vec<_> = steps
             .map(|(id, left)| (id, self.is_last_wave(id, left), self.is_placed(id)))
             .collect();
-        if (&self.shares.steps, &self.shares.exhausted) == (&steps, &exhausted) {
+        if (&self.shares.steps, &self.shares.reserves) == (&steps, &reserves) {
             return None;
         }
         let ranks = |&(id, ..): &(NodeId, bool, bool)| self.program.nodes[id].rank;
@@ -338,7 +344,7 @@ impl<'a, 'p> Engine<'a, 'p> {
         let power = self.draw(&jobs, &mut speeds);
         Some(Shares {
             steps,
-            exhausted,
+            reserves,
             speeds,
             power,
         })

@@ -9,11 +9,13 @@ use crate::simulate::sharing::{InTurn, Resource};
 /// and the square of the voltage, which falls with the clock, but less.
 const POWER_OF_RATE: f64 = 2.5;
 
+/// Steps in which the power of a GPU falls with its reserve.
+const STEPS: f64 = 16.0;
+
 /// The speed above which most blocks of a step have their places, which they keep.
 pub(super) const PLACED: f64 = 0.5;
 
-/// The energy that a GPU may draw above what its power sustains, in µs of all SMs multiplying: what lasts for
-/// a boost.
+/// The energy that a GPU may draw above what its power sustains, in µs of all SMs multiplying.
 pub(super) fn most_reserve(machine: &Machine) -> f64 {
     machine.gemm.boost_us * (1.0 - sustained(machine))
 }
@@ -23,12 +25,33 @@ pub(super) fn sustained(machine: &Machine) -> f64 {
     machine.gemm.throttled.powf(POWER_OF_RATE)
 }
 
+/// The step of a GPU with this reserve, 0 where nothing is left.
+pub(super) fn step_of(reserve: f64, machine: &Machine) -> usize {
+    let left = reserve / most_reserve(machine) * STEPS;
+    // At its end a step is over.
+    (left - 1e-9).ceil().clamp(0.0, STEPS) as usize
+}
+
+/// The reserve at which a step is over.
+pub(super) fn end_of(step: usize, machine: &Machine) -> f64 {
+    most_reserve(machine) * step.saturating_sub(1) as f64 / STEPS
+}
+
+/// The power that a GPU has at this step, as a part of what it draws where all SMs multiply at full rate. It
+/// falls from all of it to what is sustained like the reserve, so that the rate of long GEMMs falls
+/// gradually: clocks are lowered as the power of the last milliseconds comes near its limit.
+fn available(step: usize, machine: &Machine) -> f64 {
+    let sustained = sustained(machine);
+    sustained + (1.0 - sustained) * step as f64 / STEPS
+}
+
 impl Engine<'_, '_> {
     /// Slows GEMMs, whose blocks come in rounds over the SMs that others leave them, and from which copy
-    /// engines take power and memory; and throttles those of GPUs without a reserve to what power sustains.
+    /// engines take power and memory; and throttles them to the power that the GPU has.
     /// Returns the power that each GPU draws, 1 where all SMs multiply.
     pub(super) fn draw(&self, jobs: &[InTurn<'_>], speeds: &mut [f64]) -> Vec<f64> {
-        let sustained = sustained(self.machine);
+        let power_of = |&left| available(step_of(left, self.machine), self.machine);
+        let available: Vec<f64> = self.reserve.iter().map(power_of).collect();
         let steps: Vec<(NodeId, usize)> = self
             .running
             .ids()
@@ -68,14 +91,12 @@ impl Engine<'_, '_> {
             if jobs[i].loads.iter().any(shares) {
                 speeds[i] *= 1.0 - taken * copied[*rank];
             }
-            if self.reserve[*rank] <= 0.0 && power[*rank] > sustained {
-                speeds[i] *= (sustained / power[*rank]).powf(1.0 / POWER_OF_RATE);
+            if power[*rank] > available[*rank] {
+                speeds[i] *= (available[*rank] / power[*rank]).powf(1.0 / POWER_OF_RATE);
             }
         }
-        for (power, reserve) in power.iter_mut().zip(&self.reserve) {
-            if *reserve <= 0.0 {
-                *power = power.min(sustained);
-            }
+        for (power, available) in power.iter_mut().zip(available) {
+            *power = power.min(available);
         }
         power
     }
