@@ -14,7 +14,7 @@ use crate::simulate::error::SimulateError;
 use crate::simulate::machine::Machine;
 use crate::simulate::sharing::{InTurn, Loads, speeds_in_turn};
 use crate::timeline::{Cause, Timeline};
-use power::{end_of, most_reserve, step_of, sustained};
+use power::{end_of_step, most_reserve, step_of, sustained};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What happens within a picosecond happens at once, µs.
@@ -249,7 +249,6 @@ impl<'a, 'p> Engine<'a, 'p> {
         let (speeds, power) = (&self.shares.speeds, &self.shares.power);
         let machine = self.machine;
         let sustained = sustained(machine);
-        let end_of_step = |reserve| end_of(step_of(reserve, machine), machine);
         let ends = self.running.iter().zip(speeds);
         let next = ends
             .map(|((id, left), speed)| self.now + self.until_change(id, left) / speed)
@@ -261,7 +260,7 @@ impl<'a, 'p> Engine<'a, 'p> {
                     .zip(&self.reserve)
                     .filter(|(power, reserve)| **power > sustained && **reserve > 0.0)
                     .map(|(power, &reserve)| {
-                        self.now + (reserve - end_of_step(reserve)) / (power - sustained)
+                        self.now + (reserve - end_of_step(reserve, machine)) / (power - sustained)
                     }),
             )
             .min_by(f64::total_cmp);
@@ -272,7 +271,7 @@ impl<'a, 'p> Engine<'a, 'p> {
         for (reserve, power) in self.reserve.iter_mut().zip(power) {
             let left = *reserve + step * (sustained - power);
             *reserve = left.min(most_reserve(machine));
-            let end = end_of_step(*reserve);
+            let end = end_of_step(*reserve, machine);
             if *reserve <= end + INSTANT {
                 *reserve = end;
             }

@@ -32,8 +32,9 @@ pub(super) fn step_of(reserve: f64, machine: &Machine) -> usize {
     (left - 1e-9).ceil().clamp(0.0, STEPS) as usize
 }
 
-/// The reserve at which a step is over.
-pub(super) fn end_of(step: usize, machine: &Machine) -> f64 {
+/// The reserve at which the step of this one is over.
+pub(super) fn end_of_step(reserve: f64, machine: &Machine) -> f64 {
+    let step = step_of(reserve, machine);
     most_reserve(machine) * step.saturating_sub(1) as f64 / STEPS
 }
 
