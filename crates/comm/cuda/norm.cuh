@@ -299,30 +299,21 @@ __device__ __forceinline__ float max_of_warp(float value) {
   return value;
 }
 
-// The sum of what the warps of a row have, neighbours first. A lane adds sixteen; those of as many lanes as
-// it takes are added.
+// The sum of what the warps of a row have, neighbours first. A lane adds two of 64; what each 64 make is
+// added in the same way.
 __device__ __forceinline__ float sum_of_warps(const float* values, uint32_t count) {
-  uint32_t lanes = 1;  // a power of two
+  const uint32_t lane = threadIdx.x % 32;
+  float sums = 0;
 #pragma unroll 1
-  while (16 * lanes < count) lanes *= 2;
-  const uint32_t first = 16 * (threadIdx.x & (lanes - 1));
-  float sums[16];
-#pragma unroll
-  for (uint32_t i = 0; i < 16; i += 4) {
-    const float4 four = *reinterpret_cast<const float4*>(values + first + i);
-    sums[i] = four.x, sums[i + 1] = four.y, sums[i + 2] = four.z, sums[i + 3] = four.w;
+  for (uint32_t first = 0;; first += 64) {
+    const uint32_t place = first + 2 * lane;
+    const float2 two = *reinterpret_cast<const float2*>(values + place);
+    const float sum =
+        sum_of_warp(__fadd_rn(place < count ? two.x : 0.0f, place + 1 < count ? two.y : 0.0f));
+    if (count <= 64) return sum;
+    if (lane == first / 64) sums = sum;
+    if (first + 64 >= count) return sum_of_warp(sums);
   }
-#pragma unroll
-  for (uint32_t i = 0; i < 16; ++i)
-    if (first + i >= count) sums[i] = 0;
-#pragma unroll
-  for (uint32_t apart = 1; apart < 16; apart *= 2)
-#pragma unroll
-    for (uint32_t at = 0; at < 16; at += 2 * apart) sums[at] = __fadd_rn(sums[at], sums[at + apart]);
-  float sum = sums[0];
-#pragma unroll 1
-  for (uint32_t mask = 1; mask < lanes; mask *= 2) sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, mask));
-  return sum;
 }
 
 // Calls `body` with each unit of a row that this thread computes.
@@ -344,15 +335,16 @@ __device__ __forceinline__ void norm_row(const Units& units, Cluster& cluster, u
 #pragma unroll 1
   for (uint32_t place = cluster.warp(); place < sums; place += cluster.warps()) {
     const uint32_t unit = 32 * place + lane;
+    bool here = false;
     float sum = 0;
     if (unit < count) {
       Words residual, words;
       // These loads overlap what `x` waits for.
       units.load(residual, units.row(n.residual, row), unit);
       units.load(weight, n.weight, unit);
-      if (x(unit, words)) {
+      here = x(unit, words);
+      if (here) {
         units.add(r, words, residual);
-        units.store(units.row(n.residual_out, row), unit, r);
         sum = units.squares(r);
       } else {
         complete = false;
@@ -360,6 +352,8 @@ __device__ __forceinline__ void norm_row(const Units& units, Cluster& cluster, u
       }
     }
     cluster.publish(place, sum_of_warp(sum));
+    // What others wait for went first.
+    if (here) units.store(units.row(n.residual_out, row), unit, r);
   }
   const float sum = sum_of_warps(cluster.collect(sums), sums);
   const float mean = __fmul_rn(sum, n.share);
