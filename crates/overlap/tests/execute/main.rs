@@ -86,7 +86,7 @@ fn every_algorithm_computes_the_gemm_call_after_call() {
     }
 }
 
-/// The pipelines that gather and multiply.
+/// All-gather + matmul by one collective over symmetric memory, and by pipelines.
 fn pipelines() -> Vec<Configuration> {
     let mut all = algorithms::every().split_off(algorithms::table().len());
     all.retain(|c| c.operation() == Operation::AllGatherMatmul);
@@ -359,6 +359,7 @@ fn a_peer_that_stays_away_is_named_and_the_plan_recovers() {
     for name in [
         "baselineNcclAllgatherMatmul",
         "threadloadGatherThenCutlass",
+        "allGatherThenMatmul",
         "directExchangePipeline",
         "ringGet",
         "ringPut",

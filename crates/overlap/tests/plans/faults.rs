@@ -258,9 +258,12 @@ fn scales_belong_to_e4m3_and_have_their_shape() {
         matches!(refused, Err(PlanError::NarrowOperands { .. })),
         "{refused:?}"
     );
-    for option in ["gemms=batched", "gather=symmetric"] {
-        let name = format!("columnParallelLinear:{option}");
-        let refused = algorithms::find(&name).unwrap().plan(0, 2, &problem);
+    for name in [
+        "allGatherThenMatmul",
+        "columnParallelLinear:gemms=batched",
+        "columnParallelLinear:gather=symmetric",
+    ] {
+        let refused = algorithms::find(name).unwrap().plan(0, 2, &problem);
         let refused = refused.unwrap_err().to_string();
         assert!(refused.contains(&format!("`{name}` does not")), "{refused}");
     }

@@ -40,6 +40,7 @@ fn pipelines_are_found_by_their_exact_names() {
     assert_eq!(
         names,
         [
+            "allGatherThenMatmul",
             "directExchangePipeline",
             "directExchangePipeline:streams=1",
             "directExchangePipeline:streams=2",
@@ -85,6 +86,7 @@ fn pipelines_are_found_by_their_exact_names() {
             "hierarchical" | "hierarchical:chunks=2" | "hierarchical:chunks=4" => {
                 &[Transport::Nccl, Transport::CopyEngine]
             }
+            "allGatherThenMatmul" => &[Transport::SymmetricMemory],
             "hierarchical:nodes=4" => &[Transport::Nccl],
             "fusedAllGather:pulled=3" => &[Transport::CopyEngine, Transport::ThreadLoads],
             _ if name.contains("fused") => &[Transport::ThreadLoads],
@@ -196,6 +198,28 @@ fn streams_and_chunks_are_those_of_the_name() {
     }
 }
 
+/// The schedule that the column-parallel layer has, too.
+#[test]
+fn the_collective_over_symmetric_memory_is_one_and_one_gemm_follows() {
+    let schedule = |plan: Plan| {
+        let kinds = plan.ops.iter().map(|op| match op.kind {
+            OpKind::Collective { transport, .. } => Some(transport),
+            OpKind::Gemm { .. } => None,
+            ref other => panic!("{other:?}"),
+        });
+        (kinds.collect::<Vec<_>>(), plan.streams.len())
+    };
+    let layer = "columnParallelLinear:chunks=1:streams=1:gather=symmetric";
+    for (world, m) in [(1, 8), (2, 8), (4, 10), (8, 3)] {
+        let [own, of_layer] =
+            ["allGatherThenMatmul", layer].map(|name| plan(name, 0, world, &problem(m)));
+        let gather = (world > 1).then_some(Some(Transport::SymmetricMemory));
+        let expected: Vec<_> = gather.into_iter().chain([None]).collect();
+        assert_eq!(schedule(own), (expected.clone(), 1));
+        assert_eq!(schedule(of_layer), (expected, 1));
+    }
+}
+
 /// Source and destination rank of each copy.
 fn transfers(plan: &Plan) -> Vec<(usize, usize)> {
     let copies = plan.ops.iter().filter_map(|op| match &op.kind {
@@ -213,6 +237,11 @@ fn transfers_go_the_way_of_the_algorithm() {
     assert_eq!(of("ringPut"), [(1, 2); 3]);
     assert_eq!(of("pushChunks:chunks=1"), [(1, 2), (1, 3), (1, 0)]);
     assert_eq!(of("broadcastPipeline"), [(1, 2), (1, 3), (1, 0)]);
+}
+
+#[test]
+fn a_ragged_collective_over_symmetric_memory_is_printed() {
+    insta::assert_snapshot!(show(&plan("allGatherThenMatmul", 1, 4, &problem(10))));
 }
 
 #[test]
