@@ -76,6 +76,21 @@ fn without_measurements_the_model_ranks_and_nothing_beats_the_limit() {
     }
 }
 
+/// Where the gather or the GEMM is short, there is little to hide.
+#[test]
+fn small_problems_are_gathered_by_one_collective_and_large_ones_in_the_launch_of_the_gemm() {
+    let best = |m, n, k| {
+        let selection = chosen(problem(m, n, k), SM90, &Measurements::none());
+        selection.best().configuration.algorithm().name
+    };
+    for (m, n, k) in [(512, 1024, 1024), (256, 4096, 4096), (64, 8192, 8192)] {
+        assert_eq!(best(m, n, k), "allGatherThenMatmul", "{m}x{n}x{k}");
+    }
+    for (m, n, k) in [(4096, 1792, 4096), (8192, 8192, 8192)] {
+        assert_eq!(best(m, n, k), "fusedAllGather", "{m}x{n}x{k}");
+    }
+}
+
 /// On the rows of decoding one launch for the all-reduce and the norm beats two.
 #[test]
 fn a_layer_with_its_norm_is_chosen_among_all_that_compute_it() {
