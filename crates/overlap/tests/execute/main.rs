@@ -503,6 +503,19 @@ fn parts_go_to_everyone_in_two_stagings_and_the_units_that_there_are() {
 }
 
 #[test]
+fn shards_of_an_odd_number_of_bytes_are_for_nccl() {
+    let problem = Problem::new(2, 8, 9, DType::E4m3).with_scaling(Scaling::Tensor);
+    let algorithm = algorithms::find("allGatherThenMatmul").unwrap();
+    on_ranks(2, host, |rank| {
+        let (me, world) = rank.place();
+        let plan = algorithm.plan(me, world, &problem).unwrap();
+        let error = rank.bind(plan).unwrap_err();
+        assert!(error.is_unavailable(), "{error}");
+        assert!(error.to_string().contains("use NCCL"), "{error}");
+    });
+}
+
+#[test]
 fn an_all_gather_of_parts_of_rows_is_refused() {
     on_ranks(1, host, |rank| {
         let mut plan = PlanBuilder::new("parts", 0, 1);

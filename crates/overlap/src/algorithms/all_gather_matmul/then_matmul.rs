@@ -12,14 +12,13 @@ use crate::plan::{Placement, Plan, Problem, StreamId, Transport};
 ///
 /// The collective synchronizes: it ends on no rank before all have entered it, and the next call's enters
 /// after this call's GEMM has read the staging.
-///
-/// It does not take e4m3: collectives over symmetric memory move no single bytes.
 pub const ALGORITHM: Algorithm = Algorithm::new(
     "allGatherThenMatmul",
     Operation::AllGatherMatmul,
     "an all-gather over symmetric memory, then one GEMM",
     build,
-);
+)
+.takes_e4m3();
 
 fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
     let mut plan = Operands::new(ALGORITHM.name, (rank, world), problem, Placement::Local);

@@ -96,10 +96,10 @@ fn redundant(options: &Options) -> bool {
     options.count("streams") > chunks || chunks == 1 && (cyclic || batched) || cyclic && batched
 }
 
-/// The GEMMs of a batch have no scales, and collectives over symmetric memory move no single bytes.
+/// The GEMMs of a batch have no scales.
 fn scalings(options: &Options) -> &'static [Scaling] {
-    match (options.choice("gemms"), options.choice("gather")) {
-        ("batched", _) | (_, "symmetric") => &[],
+    match options.choice("gemms") {
+        "batched" => &[],
         _ => ALL_SCALES,
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use warpweave_comm::Collectives;
 use warpweave_comm::collective::Operation;
-use warpweave_symm_mem::{Exchange, SubExchange, agree};
+use warpweave_symm_mem::{DType, Exchange, SubExchange, agree};
 
 use super::Binder;
 use crate::execute::addresses::{Nowhere, Place};
@@ -200,6 +200,23 @@ impl<B: ExecuteBackend> Binder<'_, B> {
             output,
             norm: None,
         };
+        // Single bytes are moved in pairs.
+        let moved = |operation, count, root, output| match dtype.size() {
+            1 => SymmetricCall {
+                dtype: DType::F16,
+                ..call(operation, count / 2, root, output)
+            },
+            _ => call(operation, count, root, output),
+        };
+        if dtype.size() == 1 && counts.iter().any(|count| !count.is_multiple_of(2)) {
+            return Err(warpweave_symm_mem::Error::Unavailable {
+                what: format!(
+                    "a collective of {rows} rows of {cols} {dtype} over symmetric memory"
+                ),
+                why: "each shard must have an even number of bytes there: use NCCL".into(),
+            }
+            .into());
+        }
         let calls = match collective {
             Collective::AllReduce => {
                 let result = match then {
@@ -228,13 +245,13 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                 vec![call(Operation::ReduceScatter, counts[0], 0, output(0))]
             }
             Collective::AllGather if even => {
-                vec![call(Operation::AllGather, counts[0], 0, output(0))]
+                vec![moved(Operation::AllGather, counts[0], 0, output(0))]
             }
             Collective::AllGather => {
                 let mut calls = Vec::new();
                 let mut start = 0;
                 for (root, &count) in counts.iter().enumerate() {
-                    calls.push(call(
+                    calls.push(moved(
                         Operation::Broadcast,
                         count,
                         root,
