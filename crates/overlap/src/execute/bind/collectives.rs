@@ -191,7 +191,7 @@ impl<B: ExecuteBackend> Binder<'_, B> {
         let input = self.places(src, ranks, &boxes, |peer| &peer.src, 0);
         let output = |start| self.places(dst, ranks, &boxes, |peer| &peer.dst, start);
         let even = counts.iter().all(|count| *count == counts[0]);
-        let call = |operation, count, root, output| SymmetricCall {
+        let call = |operation, (dtype, count), root, output| SymmetricCall {
             operation,
             dtype,
             count,
@@ -200,13 +200,10 @@ impl<B: ExecuteBackend> Binder<'_, B> {
             output,
             norm: None,
         };
-        // Single bytes are moved in pairs.
-        let moved = |operation, count, root, output| match dtype.size() {
-            1 => SymmetricCall {
-                dtype: DType::F16,
-                ..call(operation, count / 2, root, output)
-            },
-            _ => call(operation, count, root, output),
+        // What is not reduced: single bytes go in pairs.
+        let moved = |count| match dtype.size() {
+            1 => (DType::F16, count / 2),
+            _ => (dtype, count),
         };
         if dtype.size() == 1 && counts.iter().any(|count| !count.is_multiple_of(2)) {
             return Err(warpweave_symm_mem::Error::Unavailable {
@@ -223,7 +220,7 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                     None => output(0),
                     Some(_) => input.clone(),
                 };
-                let reduction = call(Operation::AllReduce, rows * cols, 0, result);
+                let reduction = call(Operation::AllReduce, (dtype, rows * cols), 0, result);
                 vec![SymmetricCall {
                     norm: norm(src),
                     ..reduction
@@ -242,18 +239,23 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                 .into());
             }
             Collective::ReduceScatter => {
-                vec![call(Operation::ReduceScatter, counts[0], 0, output(0))]
+                vec![call(
+                    Operation::ReduceScatter,
+                    (dtype, counts[0]),
+                    0,
+                    output(0),
+                )]
             }
             Collective::AllGather if even => {
-                vec![moved(Operation::AllGather, counts[0], 0, output(0))]
+                vec![call(Operation::AllGather, moved(counts[0]), 0, output(0))]
             }
             Collective::AllGather => {
                 let mut calls = Vec::new();
                 let mut start = 0;
                 for (root, &count) in counts.iter().enumerate() {
-                    calls.push(moved(
+                    calls.push(call(
                         Operation::Broadcast,
-                        count,
+                        moved(count),
                         root,
                         output(start * dtype.size()),
                     ));
