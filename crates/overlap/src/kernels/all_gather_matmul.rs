@@ -154,6 +154,10 @@ impl Kernel for AllGatherMatmul {
         Some(self.c)
     }
 
+    fn most_ranks(&self) -> usize {
+        warpweave_gemm::AllGatherMatmul::MAX_WORLD
+    }
+
     fn slots(&self) -> Vec<SlotId> {
         match self.protocol {
             GatherProtocol::Rendezvous { done, .. } => vec![self.ready, done],

@@ -98,6 +98,10 @@ impl Kernel for MatmulReduce {
         Some(self.own_c())
     }
 
+    fn most_ranks(&self) -> usize {
+        warpweave_gemm::AllGatherMatmul::MAX_WORLD
+    }
+
     fn slots(&self) -> Vec<SlotId> {
         let reduced = self.reduced.into_iter();
         let reduced = reduced.flat_map(|first| slots_from(first, self.groups));

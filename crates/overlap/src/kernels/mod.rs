@@ -182,6 +182,11 @@ pub trait Kernel: fmt::Debug + Send + Sync {
         world.saturating_mul(8)
     }
 
+    /// The most ranks that it serves on GPUs.
+    fn most_ranks(&self) -> usize {
+        usize::MAX
+    }
+
     /// The buffer of the GEMM's result, if it computes one.
     fn result(&self) -> Option<BufferId> {
         None

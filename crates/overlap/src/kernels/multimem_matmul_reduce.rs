@@ -80,6 +80,10 @@ impl Kernel for MultimemMatmulReduce {
         Some(self.c)
     }
 
+    fn most_ranks(&self) -> usize {
+        warpweave_gemm::AllGatherMatmul::MAX_WORLD
+    }
+
     fn slots(&self) -> Vec<SlotId> {
         slots_from(self.ready, self.groups)
             .chain([self.done])

@@ -83,6 +83,10 @@ impl Kernel for OneShotMatmul {
         Some(self.c)
     }
 
+    fn most_ranks(&self) -> usize {
+        warpweave_gemm::AllGatherMatmul::MAX_WORLD
+    }
+
     fn slots(&self) -> Vec<SlotId> {
         slots_from(self.ready, self.units.min(Units::MOST))
             .chain([self.calls])

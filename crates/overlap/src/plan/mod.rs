@@ -46,6 +46,7 @@ mod region;
 
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
+use warpweave_comm::collective::launch::MAX_WORLD;
 use warpweave_symm_mem::Priority;
 
 pub use buffer::{Buffer, BufferId, EventId, Placement, Role, Slot, SlotId, StreamId};
@@ -110,6 +111,30 @@ impl Plan {
     pub fn shares_memory(&self) -> bool {
         let shared = |buffer: &Buffer| buffer.placement != Placement::Local;
         !self.slots.is_empty() || self.buffers.iter().any(shared)
+    }
+
+    /// The first kernel or collective over symmetric memory that serves fewer ranks on GPUs than take part in
+    /// it, if there is one, and how many it serves.
+    pub fn overcrowded(&self) -> Option<(String, usize)> {
+        self.ops.iter().find_map(|op| {
+            let (what, ranks, most) = match &op.kind {
+                OpKind::Kernel { kernel, .. } => {
+                    (kernel.name().to_owned(), self.world, kernel.most_ranks())
+                }
+                OpKind::Collective {
+                    collective,
+                    ranks,
+                    transport: transport @ Transport::SymmetricMemory,
+                    ..
+                } => (
+                    format!("{collective} by {transport}"),
+                    ranks.len(),
+                    MAX_WORLD,
+                ),
+                _ => return None,
+            };
+            (ranks > most).then_some((what, most))
+        })
     }
 
     /// The ranks of the node of `rank`.

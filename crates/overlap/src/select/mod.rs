@@ -66,6 +66,14 @@ pub enum SelectError {
         /// Why each was left out.
         reasons: Vec<String>,
     },
+    /// A plan of more ranks than a part of it serves.
+    #[error("{what} serves {most} ranks at most")]
+    TooManyRanks {
+        /// The kernel or the collective.
+        what: String,
+        /// How many it serves.
+        most: usize,
+    },
     /// A problem of which no plan can be built.
     #[error(transparent)]
     Plan(#[from] PlanError),
@@ -143,8 +151,8 @@ impl Selection {
     }
 }
 
-/// Ranks all configurations of an operation. One whose plans cannot be built or simulated, or share memory
-/// between nodes of the machine, is left out, with the reason.
+/// Ranks all configurations of an operation. One whose plans cannot be built or simulated, share memory
+/// between nodes of the machine, or have a part that serves fewer ranks, is left out, with the reason.
 ///
 /// # Errors
 /// An empty problem, more ranks than the machine has GPUs, an operation of which nothing can run there.
@@ -229,6 +237,9 @@ fn choice(
         request
             .machine
             .holds_nodes_of(first.node_size, request.world)?;
+    }
+    if let Some((what, most)) = first.overcrowded() {
+        return Err(SelectError::TooManyRanks { what, most });
     }
     let problem = (request.world, &request.problem);
     let (plans, timeline) =

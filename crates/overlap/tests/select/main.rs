@@ -91,6 +91,31 @@ fn small_problems_are_gathered_by_one_collective_and_large_ones_in_the_launch_of
     }
 }
 
+/// A rack of GPUs that reach each other's memory has more ranks than our collectives and fused kernels serve.
+#[test]
+fn what_serves_fewer_ranks_is_left_out_with_the_reason() {
+    let (machine, none) = (Machine::named("nvl72").unwrap(), Measurements::none());
+    let reasons = |world| {
+        let request = Request {
+            operation: OPERATION,
+            problem: problem(1024, 1024, 1024),
+            world,
+            machine: &machine,
+            capabilities: SM90,
+            measurements: &none,
+        };
+        select(&request).unwrap().left_out().join("\n")
+    };
+    let (gathered, fused) = (
+        "allGatherThenMatmul: all-gather by symmetric-memory serves 16 ranks at most",
+        "fusedAllGather: all_gather_matmul serves 8 ranks at most",
+    );
+    let has = |world, reason| reasons(world).contains(reason);
+    assert_eq!([has(8, gathered), has(8, fused)], [false, false]);
+    assert_eq!([has(16, gathered), has(16, fused)], [false, true]);
+    assert_eq!([has(72, gathered), has(72, fused)], [true, true]);
+}
+
 /// On the rows of decoding one launch for the all-reduce and the norm beats two.
 #[test]
 fn a_layer_with_its_norm_is_chosen_among_all_that_compute_it() {
