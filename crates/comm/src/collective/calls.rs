@@ -21,7 +21,7 @@ use super::operation::Operation;
 use super::variant::Variant;
 
 /// The unit of data that is moved and not reduced: two bytes, whatever the elements are.
-const MOVED: DType = DType::F16;
+pub const MOVED: DType = DType::F16;
 
 /// # Calls on the caller's memory
 ///

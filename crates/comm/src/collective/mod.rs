@@ -49,6 +49,7 @@ use warpweave_symm_mem::{
 
 pub use backend::{CollectiveKernels, Kernel, Move};
 pub use call::{Call, Operand};
+pub use calls::MOVED;
 pub use norm::{AddRmsNorm, Quantized};
 pub use operation::Operation;
 pub use select::{Costs, MalformedCosts, ReductionOrder, interpolate};

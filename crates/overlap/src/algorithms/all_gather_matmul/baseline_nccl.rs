@@ -4,7 +4,7 @@ use super::buffers::Operands;
 use crate::algorithms::{Algorithm, Options};
 use crate::error::PlanError;
 use crate::operation::Operation;
-use crate::plan::{Placement, Plan, Problem, Provider, StreamId, Transport};
+use crate::plan::{Placement, Plan, Problem, Transport};
 
 /// An NCCL all-gather, then cuBLASLt; NCCL brings its own synchronisation.
 pub const ALGORITHM: Algorithm = Algorithm::new(
@@ -17,11 +17,6 @@ pub const ALGORITHM: Algorithm = Algorithm::new(
 
 fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
     let mut plan = Operands::new(ALGORITHM.name, (rank, world), problem, Placement::Local);
-    let staging = plan.staging(Placement::Local);
-
-    let all = plan.rows_in(rank, staging, 0..problem.m);
-    let own = plan.own_shard();
-    plan.gather(StreamId::MAIN, &own, &all, Transport::Nccl);
-    plan.gemm(Provider::CublasLt, staging);
+    plan.gather_then_gemm(Transport::Nccl);
     plan.builder.finish()
 }

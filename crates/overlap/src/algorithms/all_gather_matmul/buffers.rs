@@ -213,6 +213,15 @@ impl Operands {
         self.gemms(provider, StreamId::MAIN, src, (rows, Batch::ONE));
     }
 
+    /// Gathers all rows by one collective, then multiplies them by cuBLASLt, as in [`Operands::gemm_of`].
+    pub fn gather_then_gemm(&mut self, transport: Transport) {
+        let (main, rows) = (StreamId::MAIN, 0..self.problem.m);
+        let staging = self.staging(transport.placement());
+        let all = self.rows_in(self.rank, staging, rows.clone());
+        self.gather(main, &self.own_shard(), &all, transport);
+        self.gemm_staged(main, staging, rows);
+    }
+
     /// Whether B is stored n × k.
     pub fn b_transposed(&self) -> bool {
         self.problem.stores_b_transposed(self.bias.is_some())

@@ -22,15 +22,9 @@ pub const ALGORITHM: Algorithm = Algorithm::new(
 
 fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
     let mut plan = Operands::new(ALGORITHM.name, (rank, world), problem, Placement::Local);
-    let main = StreamId::MAIN;
-    if world == 1 {
-        plan.gemm_own(main);
-        return plan.builder.finish();
+    match world {
+        1 => plan.gemm_own(StreamId::MAIN),
+        _ => plan.gather_then_gemm(Transport::SymmetricMemory),
     }
-    let transport = Transport::SymmetricMemory;
-    let staging = plan.staging(transport.placement());
-    let (src, dst) = (plan.own_shard(), plan.rows_in(rank, staging, 0..problem.m));
-    plan.gather(main, &src, &dst, transport);
-    plan.gemm_staged(main, staging, 0..problem.m);
     plan.builder.finish()
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use warpweave_comm::Collectives;
-use warpweave_comm::collective::Operation;
-use warpweave_symm_mem::{DType, Exchange, SubExchange, agree};
+use warpweave_comm::collective::{MOVED, Operation};
+use warpweave_symm_mem::{Exchange, SubExchange, agree};
 
 use super::Binder;
 use crate::execute::addresses::{Nowhere, Place};
@@ -200,12 +200,13 @@ impl<B: ExecuteBackend> Binder<'_, B> {
             output,
             norm: None,
         };
-        // What is not reduced: single bytes go in pairs.
-        let moved = |count| match dtype.size() {
-            1 => (DType::F16, count / 2),
-            _ => (dtype, count),
+        // Single bytes are moved in pairs.
+        let (unit, each) = match dtype.size() {
+            1 => (MOVED, MOVED.size()),
+            _ => (dtype, 1),
         };
-        if dtype.size() == 1 && counts.iter().any(|count| !count.is_multiple_of(2)) {
+        let moved = |count| (unit, count / each);
+        if counts.iter().any(|count| !count.is_multiple_of(each)) {
             return Err(warpweave_symm_mem::Error::Unavailable {
                 what: format!(
                     "a collective of {rows} rows of {cols} {dtype} over symmetric memory"
