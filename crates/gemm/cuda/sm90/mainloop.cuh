@@ -141,6 +141,9 @@ __device__ __forceinline__ void multiply(const Pipeline<Tile>& pipeline, typenam
 // take the second one while the first is added; a wider tile has them for 128 columns at a time, and of half
 // a tile only the first are computed.
 //
+// There the tensor cores idle if a warpgroup takes longer than the other's instructions from the end of its
+// own to the next ones. So where the next step lies, and whether it is there, is found out before the end.
+//
 // No instructions run from one iteration to the next: ptxas runs such one after the other if their registers
 // are read in between.
 template <class Tile>
@@ -153,6 +156,8 @@ __device__ __forceinline__ void multiply_promoting(const Pipeline<Tile>& pipelin
   constexpr uint32_t kParts = Tile::kN / kColumns;
   constexpr uint32_t kTogether = kParts == 1 ? 2 : 1;
   constexpr uint32_t kSums = kColumns / 2;
+  // As descriptors count.
+  constexpr uint32_t kStage = sizeof(Stage<Tile>) >> 4, kPart = kColumns * kSwizzledRow >> 4;
   const uint32_t parts = Tile::kSkipsHalf && tile.is_half ? kParts / 2 : kParts;
   auto& accumulators = reinterpret_cast<float (&)[kParts][kSums]>(boxes);
 #pragma unroll
@@ -161,54 +166,70 @@ __device__ __forceinline__ void multiply_promoting(const Pipeline<Tile>& pipelin
       std::conditional_t<Tile::kScaling == Scaling::kBlock, BlockScales<Tile>, NoScales<kTogether>>;
   Loaded loaded{scales, tile, consumer, steps};
 
-  // Gives the instructions for a part of the columns of the step in `stage`.
-  const auto issue = [&](float (&sums)[kSums], uint32_t stage, uint32_t part) {
-    const uint32_t address_a = shared_address(pipeline.memory.stages[stage].a) + consumer * kRowsA;
-    const uint32_t address_b = shared_address(pipeline.memory.stages[stage].b);
-    const uint64_t a = wgmma_descriptor<Major::kK>(address_a, 0);
-    const uint64_t b = wgmma_descriptor<Major::kK>(address_b + part * kColumns * kSwizzledRow, 0);
+  // Descriptors of the operands in the first stage, and in the one at `at`.
+  const uint32_t address_a = shared_address(pipeline.memory.stages[0].a) + consumer * kRowsA;
+  const uint64_t first_a = wgmma_descriptor<Major::kK>(address_a, 0);
+  const uint64_t first_b = wgmma_descriptor<Major::kK>(shared_address(pipeline.memory.stages[0].b), 0);
+  uint64_t a = first_a + at.stage * kStage, b = first_b + at.stage * kStage;
+  // Whether the stage at `at` is known to be full.
+  bool is_full = false;
+  const auto wait_full = [&] {
+    if (!is_full) pipeline.wait_full(at);
+  };
+  // Goes on to the next step.
+  const auto advance = [&] {
+    at.advance();
+    a = at.stage == 0 ? first_a : a + kStage;
+    b = at.stage == 0 ? first_b : b + kStage;
+    is_full = pipeline.is_full(at);
+  };
+  // Gives the instructions for a part of the columns of the step at `at`.
+  const auto issue = [&](float (&sums)[kSums], uint32_t part) {
     fence_accumulators(sums);
     wgmma_fence();
 #pragma unroll
     for (uint32_t depth = 0; depth < kSwizzledRow / kWgmmaBytes; ++depth) {
       wgmma<typename Tile::Element, Major::kK>(sums, a + depth * kDescriptorStep<Major::kK>,
-                                               b + depth * kDescriptorStep<Major::kK>, depth != 0);
+                                               b + part * kPart + depth * kDescriptorStep<Major::kK>,
+                                               depth != 0);
     }
     wgmma_commit();
   };
   // The step whose scales are at `place`.
   const auto multiply_one = [&](uint32_t place) {
-    pipeline.wait_full(at);
+    wait_full();
+    const uint32_t stage = at.stage;
 #pragma unroll
     for (uint32_t part = 0; part < kParts; ++part) {
       if (part >= parts) break;
       float sums[kSums];
-      issue(sums, at.stage, part);
+      issue(sums, part);
+      if (part + 1 == parts) advance();
       wgmma_wait<0>();
       fence_accumulators(sums);
-      if (part + 1 == parts) pipeline.release(at.stage);
+      if (part + 1 == parts) pipeline.release(stage);
       loaded.add(accumulators[part], sums, place, part);
     }
     loaded.load(place);
-    at.advance();
   };
   // That step and the next.
   const auto multiply_two = [&](uint32_t place) {
     float first[kSums], second[kSums];
-    pipeline.wait_full(at);
+    wait_full();
     const uint32_t stage = at.stage;
-    issue(first, stage, 0);
-    at.advance();
-    pipeline.wait_full(at);
-    issue(second, at.stage, 0);
+    issue(first, 0);
+    advance();
+    wait_full();
+    const uint32_t next = at.stage;
+    issue(second, 0);
+    advance();
     wgmma_wait<1>();
     fence_accumulators(first);
     pipeline.release(stage);
     loaded.add(accumulators[0], first, place, 0);
     wgmma_wait<0>();
     fence_accumulators(second);
-    pipeline.release(at.stage);
-    at.advance();
+    pipeline.release(next);
     loaded.add(accumulators[0], second, place + 1, 0);
     loaded.load(place), loaded.load(place + 1);
   };

@@ -60,6 +60,11 @@ struct Pipeline {
     wait_phase(&memory.full[at.stage], at.parity);
   }
 
+  // Whether it would not wait.
+  __device__ __forceinline__ bool is_full(const Cursor& at) const {
+    return has_phase_ended(&memory.full[at.stage], at.parity);
+  }
+
   // Each warp of a consumer, when its instructions on the stage have ended. One lane for each block that
   // loads into it.
   __device__ __forceinline__ void release(uint32_t stage) const {

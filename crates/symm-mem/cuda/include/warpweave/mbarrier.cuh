@@ -41,6 +41,21 @@ __device__ __forceinline__ void arrive_expecting(uint64_t* barrier, uint32_t byt
                : "memory");
 }
 
+// Whether the phase of `parity` has ended.
+__device__ __forceinline__ bool has_phase_ended(uint64_t* barrier, uint32_t parity) {
+  uint32_t ended;
+  asm volatile(
+      "{\n"
+      ".reg .pred ended;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 ended, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, ended;\n"
+      "}\n"
+      : "=r"(ended)
+      : "r"(shared_address(barrier)), "r"(parity)
+      : "memory");
+  return ended != 0;
+}
+
 // Waits until the phase of `parity` has ended. No deadline: hardware copies always end, and threads of the
 // block arrive after waits that have one. A waiter must see the phase before the next one ends.
 __device__ __forceinline__ void wait_phase(uint64_t* barrier, uint32_t parity) {
