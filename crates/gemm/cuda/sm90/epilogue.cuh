@@ -70,24 +70,6 @@ __device__ __forceinline__ void round_to_box(char* to, const float (&box)[kBox /
   }
 }
 
-// A warpgroup: applies outer scales, where there are some, to its accumulators of a box of a tile.
-template <class Tile>
-__device__ __forceinline__ void scale_box(const Scales& scales, TileCoord tile, uint32_t consumer,
-                                          uint32_t box, float (&accumulators)[kBox / 2]) {
-  if constexpr (Tile::kScaling == Scaling::kOuter) {
-    scales.apply(tile.row + consumer * 64, tile.column + box * kBox, accumulators);
-  }
-}
-
-// A warpgroup: scales its accumulators of a box of a tile, and adds the bias.
-template <class Tile>
-__device__ __forceinline__ void finish_box(const Scales& scales, const Epilogue& epilogue, TileCoord tile,
-                                           uint32_t consumer, uint32_t box,
-                                           float (&accumulators)[kBox / 2]) {
-  scale_box<Tile>(scales, tile, consumer, box, accumulators);
-  epilogue.add_bias<typename Tile::Output>(tile.column + box * kBox, accumulators);
-}
-
 // A warpgroup: the SwiGLU of two neighbouring boxes, in the place of the first. A thread has two columns of
 // each eight, so that it has those of the gate and of up.
 __device__ __forceinline__ void swiglu_boxes(float (&first)[kBox / 2], const float (&second)[kBox / 2]) {
@@ -117,13 +99,15 @@ __device__ __forceinline__ void store_tile(const TensorMap* c, const Scales& sca
   // Each tile begins with the first buffer.
   constexpr uint32_t kBuffers = kBoxes % Tile::kBuffersC == 0 ? Tile::kBuffersC : 1;
   const uint32_t boxes = Tile::kSkipsHalf && tile.is_half ? kBoxes / 2 : kBoxes;
+  const EpilogueScales<Tile> of_tile(scales, tile, consumer);
 #pragma unroll
   for (uint32_t box = 0; box < kBoxes; ++box) {
     if (box >= boxes) break;
     float (&of_box)[kBox / 2] = accumulators[kOf * box];
 #pragma unroll
     for (uint32_t i = kOf * box; i < kOf * (box + 1); ++i) {
-      finish_box<Tile>(scales, epilogue, tile, consumer, i, accumulators[i]);
+      of_tile.apply(i, accumulators[i]);
+      epilogue.add_bias<typename Tile::Output>(tile.column + i * kBox, accumulators[i]);
     }
     if constexpr (kSwiGlu) swiglu_boxes(of_box, accumulators[kOf * box + 1]);
     char* buffer = memory.c[consumer][box % kBuffers];

@@ -80,10 +80,9 @@ __device__ __forceinline__ void multiply_partial(const Pipeline<Tile>& pipeline,
                                                  const Scales& scales, TileCoord tile, uint32_t consumer,
                                                  Accumulators<Tile>& accumulators) {
   multiply_tile<Tile>(pipeline, at, steps, scales, tile, consumer, accumulators);
+  const EpilogueScales<Tile> of_tile(scales, tile, consumer);
 #pragma unroll
-  for (uint32_t box = 0; box < Tile::kBoxesC; ++box) {
-    scale_box<Tile>(scales, tile, consumer, box, accumulators[box]);
-  }
+  for (uint32_t box = 0; box < Tile::kBoxesC; ++box) of_tile.apply(box, accumulators[box]);
 }
 
 // A consumer of a kernel that stores its tiles itself, in halves too. `c(tile)` is the map of the matrix that

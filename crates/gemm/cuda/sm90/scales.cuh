@@ -1,6 +1,8 @@
 // Scales of e4m3 operands: f32, by which an element of C is multiplied before the bias is added.
 #pragma once
 
+#include <type_traits>
+
 #include "schedule.cuh"
 
 namespace warpweave {
@@ -23,22 +25,6 @@ struct Scales {
   // that of the next 128.
   uint32_t row_step;
   uint32_t block_step;
-
-  // A warpgroup: multiplies the accumulators of 64 columns, from `column` on, of 64 rows, from `row` on.
-  __device__ __forceinline__ void apply(uint32_t row, uint32_t column, float (&box)[32]) const {
-    const uint32_t first = row + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
-    // Rows beyond A have sums that are not stored.
-    const float upper = a[min(first, rows - 1) * stride], lower = a[min(first + 8, rows - 1) * stride];
-    const uint32_t from = column + threadIdx.x % 4 * 2;
-#pragma unroll
-    for (uint32_t i = 0; i < 64; i += 8) {
-      const uint32_t at = from + i < columns ? from + i : 0;
-      const float2 of = stride == 0 ? make_float2(b[0], b[0]) : *reinterpret_cast<const float2*>(b + at);
-      float* d = &box[i / 2];
-      d[0] *= upper * of.x, d[1] *= upper * of.y;
-      d[2] *= lower * of.x, d[3] *= lower * of.y;
-    }
-  }
 };
 static_assert(sizeof(Scales) == 40, "as in Rust");
 
@@ -61,6 +47,64 @@ struct GatheredScales {
   }
 };
 static_assert(sizeof(GatheredScales) == 144, "as in Rust");
+
+// A consumer's outer scales of a tile: of the two rows that this thread has sums of, and of two of each 64
+// columns. The other lanes of the warp have those of the rest: loads of all that a thread multiplies by, eight
+// for each 64 columns, would take the SM longer than the multiplications.
+template <class Tile>
+class OuterScales {
+ public:
+  __device__ __forceinline__ OuterScales(const Scales& scales, TileCoord tile, uint32_t consumer)
+      : is_one_(scales.stride == 0) {
+    const uint32_t lane = threadIdx.x % 32;
+    const uint32_t row = tile.row + consumer * 64 + threadIdx.x % 128 / 32 * 16 + lane / 4;
+    // Rows beyond A, and columns beyond C, have sums that are not stored.
+    upper_ = scales.a[min(row, scales.rows - 1) * scales.stride];
+    lower_ = scales.a[min(row + 8, scales.rows - 1) * scales.stride];
+#pragma unroll
+    for (uint32_t box = 0; box < Tile::kBoxesC; ++box) {
+      const uint32_t column = tile.column + box * kBox + 2 * lane;
+      const float2* at = reinterpret_cast<const float2*>(scales.b + (column < scales.columns ? column : 0));
+      of_columns_[box] = is_one_ ? make_float2(*scales.b, 0) : *at;
+    }
+  }
+
+  // Multiplies the accumulators of a box.
+  __device__ __forceinline__ void apply(uint32_t box, float (&sums)[kBox / 2]) const {
+    const float2 mine = of_columns_[box];
+    if (is_one_) {
+      const float of_all = upper_ * mine.x;
+#pragma unroll
+      for (float& sum : sums) sum *= of_all;
+      return;
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < kBox; i += 8) {
+      const uint32_t lane = i / 2 + threadIdx.x % 4;
+      const float left = __shfl_sync(0xffffffff, mine.x, lane), right = __shfl_sync(0xffffffff, mine.y, lane);
+      float* d = &sums[i / 2];
+      d[0] *= upper_ * left, d[1] *= upper_ * right;
+      d[2] *= lower_ * left, d[3] *= lower_ * right;
+    }
+  }
+
+ private:
+  // Whether A has one scale and B one.
+  const bool is_one_;
+  float upper_;
+  float lower_;
+  float2 of_columns_[Tile::kBoxesC];
+};
+
+// Where the epilogue does not scale.
+struct NoOuterScales {
+  __device__ __forceinline__ NoOuterScales(const Scales&, TileCoord, uint32_t) {}
+  __device__ __forceinline__ void apply(uint32_t, float (&)[kBox / 2]) const {}
+};
+
+template <class Tile>
+using EpilogueScales =
+    std::conditional_t<Tile::kScaling == Scaling::kOuter, OuterScales<Tile>, NoOuterScales>;
 
 // A consumer's scales of the steps of K that come next: of the two rows of A that this thread has sums of,
 // and of each 128 columns of its tile. They are loaded `kAhead` steps before they are needed.
