@@ -2,8 +2,6 @@
 //!
 //! The constants were fitted to two H200s and hold on four.
 
-use warpweave_symm_mem::DType;
-
 use super::config::{CONFIGS, LINK_RATE, UNCLUSTERED, square_swizzle};
 use crate::Tiling;
 use crate::cutlass::{self, Config};
@@ -17,11 +15,6 @@ const REDUCE_RATE: f64 = 40e9;
 /// What own tiles lose in each wave that also computes the partials for which they wait, seconds.
 const STALL: f64 = 3e-6;
 
-/// By how much longer the widest tile is multiplied where sums of e4m3 are promoted: narrower ones have
-/// registers for those of two steps, so that the tensor cores go on while one is added. On four H200s
-/// `fusedReduceScatter` with scales by row takes 952 µs with 128 columns and 983 with 256 at 8192×8192×32768.
-const PROMOTED: f64 = 1.09;
-
 /// The tiles of a configuration, a wave at a time.
 struct Waves {
     wave: f64,
@@ -31,12 +24,8 @@ struct Waves {
 impl Waves {
     fn new(config: &Config, problem: &GemmProblem, sms: u32) -> Self {
         let (multiply, store) = cutlass::tile_seconds(config, problem);
-        let slower = match problem.dtype {
-            DType::E4m3 if config.tile[1] > 128 => PROMOTED,
-            _ => 1.0,
-        };
         Self {
-            wave: slower * multiply + store,
+            wave: multiply + store,
             slots: cutlass::slots(config, sms),
         }
     }
@@ -151,8 +140,8 @@ fn reduction_seconds(config: &Config, gemm: &MatmulReduce, sms: u32) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Scaling;
     use crate::matmul_reduce::tests::{gemm, of};
+    use warpweave_symm_mem::DType;
 
     /// Columns of the tile for K / world.
     fn width(everyone: bool, world: usize, [m, n, k]: [usize; 3], group_rows: usize) -> u32 {
@@ -208,17 +197,5 @@ mod tests {
         assert_eq!(on_four([4096, 4096, 3584]), 128);
         assert_eq!(on_four([8192, 8192, 2048]), 128);
         assert_eq!(on_four([8192, 8192, 8192]), 256);
-    }
-
-    #[test]
-    fn results_of_owners_in_e4m3_are_as_measured() {
-        let width = |k| {
-            let mut gemm = gemm(8192, (0, 4), 512);
-            gemm.problem = GemmProblem::e4m3(8192, 8192, k, Scaling::Row, DType::Bf16);
-            CONFIGS[to_owners(&gemm, 132)].tile[1]
-        };
-        // 375 µs, and 371 with 128.
-        assert_eq!(width(2048), 256);
-        assert_eq!(width(8192), 128);
     }
 }
