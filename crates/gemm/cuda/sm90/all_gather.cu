@@ -5,7 +5,7 @@
 //               tile needs
 //   warp 1      waits for the peers' `ready`, a lane for each; one thread then pulls the block's share into
 //               staging
-//   warp 2      in the first block signals `ready`, unless chunks are pushed or rows are copied
+//   warp 2      in the last block, first of all, signals `ready`, unless chunks are pushed or rows are copied
 //   warp 3      of e4m3 with scales by row: waits as warp 1 and pulls the block's share of these
 //   consumers   as in `gemm.cuh`
 //
@@ -148,6 +148,12 @@ __device__ __forceinline__ bool is_peer(const PadView& pad, uint32_t lane) {
   return lane < pad.world && lane != pad.rank;
 }
 
+// A warp: signals `ready`, unless chunks are pushed or rows are copied.
+__device__ __forceinline__ void signal_ready(const AllGatherParams& p) {
+  const uint32_t peer = threadIdx.x % 32;
+  if (is_peer(p.pad, peer) && p.pushed == 0 && p.copied == nullptr) signal_peer(p.pad, p.ready, peer);
+}
+
 // Waits until `peer` has signalled `ready` in this call.
 __device__ __forceinline__ bool wait_ready(const AllGatherParams& p, uint32_t peer) {
   return wait_epoch(p.pad, p.ready, peer, next_epoch(p.pad, p.ready, peer));
@@ -269,6 +275,7 @@ __device__ __forceinline__ void pull_scales(const AllGatherParams& p, uint32_t a
 template <class Tile>
 __device__ __forceinline__ void all_gather_gemm(const AllGatherParams& p) {
   const PadView& pad = p.pad;
+  if (blockIdx.x == gridDim.x - 1 && threadIdx.x / 32 == 2) signal_ready(p);
   const Pipeline<Tile> pipeline{memory_of_block<Tile>()};
   begin<Tile>(pipeline, p.a[pad.rank], p.b, p.c[pad.rank]);
 
@@ -323,10 +330,6 @@ __device__ __forceinline__ void all_gather_gemm(const AllGatherParams& p) {
           __syncwarp();
           // Nothing of the peers will be read any more.
           if (last && theirs) signal_peer(pad, p.done, peer);
-        }
-        // Signals `ready`.
-        if (warp == 2 && blockIdx.x == 0 && theirs && p.pushed == 0 && p.copied == nullptr) {
-          signal_peer(pad, p.ready, peer);
         }
       },
       // Consumers.
