@@ -49,8 +49,8 @@ struct GatheredScales {
 static_assert(sizeof(GatheredScales) == 144, "as in Rust");
 
 // A consumer's outer scales of a tile: of the two rows that this thread has sums of, and of two of each 64
-// columns. The other lanes of the warp have those of the rest: loads of all that a thread multiplies by, eight
-// for each 64 columns, would take the SM longer than the multiplications.
+// columns. The other lanes of the warp have those of the rest: if each thread loaded all that it multiplies
+// by, eight times for each 64 columns, that would take the SM longer than the multiplications.
 template <class Tile>
 class OuterScales {
  public:
@@ -81,7 +81,8 @@ class OuterScales {
 #pragma unroll
     for (uint32_t i = 0; i < kBox; i += 8) {
       const uint32_t lane = i / 2 + threadIdx.x % 4;
-      const float left = __shfl_sync(0xffffffff, mine.x, lane), right = __shfl_sync(0xffffffff, mine.y, lane);
+      const float left = __shfl_sync(0xffffffff, mine.x, lane);
+      const float right = __shfl_sync(0xffffffff, mine.y, lane);
       float* d = &sums[i / 2];
       d[0] *= upper_ * left, d[1] *= upper_ * right;
       d[2] *= lower_ * left, d[3] *= lower_ * right;
