@@ -141,8 +141,9 @@ __device__ __forceinline__ void multiply(const Pipeline<Tile>& pipeline, typenam
 // take the second one while the first is added; a wider tile has them for 128 columns at a time, and of half
 // a tile only the first are computed.
 //
-// There the tensor cores idle if a warpgroup takes longer than the other's instructions from the end of its
-// own to the next ones. So where the next step lies, and whether it is there, is found out before the end.
+// There the tensor cores idle if a warpgroup takes longer from the end of its instructions to the next ones
+// than those of the other take. So the next step's descriptors are computed, and its barrier is tested,
+// before it waits for the end.
 //
 // No instructions run from one iteration to the next: ptxas runs such one after the other if their registers
 // are read in between.

@@ -55,7 +55,7 @@ template <class Tile>
 class OuterScales {
  public:
   __device__ __forceinline__ OuterScales(const Scales& scales, TileCoord tile, uint32_t consumer)
-      : is_one_(scales.stride == 0) {
+      : per_tensor_(scales.stride == 0) {
     const uint32_t lane = threadIdx.x % 32;
     const uint32_t row = tile.row + consumer * 64 + threadIdx.x % 128 / 32 * 16 + lane / 4;
     // Rows beyond A, and columns beyond C, have sums that are not stored.
@@ -65,14 +65,14 @@ class OuterScales {
     for (uint32_t box = 0; box < Tile::kBoxesC; ++box) {
       const uint32_t column = tile.column + box * kBox + 2 * lane;
       const float2* at = reinterpret_cast<const float2*>(scales.b + (column < scales.columns ? column : 0));
-      of_columns_[box] = is_one_ ? make_float2(*scales.b, 0) : *at;
+      of_columns_[box] = per_tensor_ ? make_float2(*scales.b, 0) : *at;
     }
   }
 
   // Multiplies the accumulators of a box.
   __device__ __forceinline__ void apply(uint32_t box, float (&sums)[kBox / 2]) const {
     const float2 mine = of_columns_[box];
-    if (is_one_) {
+    if (per_tensor_) {
       const float of_all = upper_ * mine.x;
 #pragma unroll
       for (float& sum : sums) sum *= of_all;
@@ -90,8 +90,8 @@ class OuterScales {
   }
 
  private:
-  // Whether A has one scale and B one.
-  const bool is_one_;
+  // Whether all of A has one scale, and all of B.
+  const bool per_tensor_;
   float upper_;
   float lower_;
   float2 of_columns_[Tile::kBoxesC];
