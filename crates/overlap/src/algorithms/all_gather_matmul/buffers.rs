@@ -1,9 +1,10 @@
 //! The buffers that the plans share, and GEMMs of parts of the rows.
 
+use crate::PlanError;
 use crate::kernels::{KernelScales, KernelShape, RowScales};
 use crate::operation::Operation;
-use crate::plan::{Batch, Collective, OpKind, Provider, Scales, SlotId, Transport};
-use crate::plan::{BufferId, Placement, PlanBuilder, Problem, Region, Role, StreamId};
+use crate::plan::{Batch, Collective, OpKind, Provider, Role, Scales, SlotId, StreamId, Transport};
+use crate::plan::{BufferId, Placement, Plan, PlanBuilder, Problem, Region};
 use crate::plan::{chunk, chunks, layout_of};
 use std::ops::Range;
 use warpweave_gemm::{Activation, Scaling};
@@ -294,6 +295,12 @@ impl Operands {
     pub fn gemm_own(&mut self, stream: StreamId) {
         let (src, rows) = (self.own_shard(), self.rows_of(self.rank));
         self.gemm_of(stream, src, rows);
+    }
+
+    /// The plan of a rank without peers, whose shard is all of A.
+    pub fn finish_alone(mut self) -> Result<Plan, PlanError> {
+        self.gemm_own(StreamId::MAIN);
+        self.builder.finish()
     }
 
     /// Multiplies these rows, which are in this rank's staging.

@@ -42,8 +42,7 @@ fn build(
     let mut plan = Operands::new(ALGORITHM.name, (rank, world), problem, Placement::Symmetric);
     let main = StreamId::MAIN;
     if world == 1 {
-        plan.gemm_own(main);
-        return plan.builder.finish();
+        return plan.finish_alone();
     }
     let staging = plan.staging(Placement::Local);
     let ready = plan.builder.slot("ready");

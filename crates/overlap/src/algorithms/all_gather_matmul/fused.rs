@@ -85,8 +85,7 @@ pub(in crate::algorithms) fn build(
     let mut plan = Operands::of(operation, name, (rank, world), problem, a);
     let main = StreamId::MAIN;
     if world == 1 {
-        plan.gemm_own(main);
-        return plan.builder.finish();
+        return plan.finish_alone();
     }
     let chunk_rows = match is_eager {
         true => gemm::AllGatherMatmul::eager_chunk_rows(shard),

@@ -35,8 +35,7 @@ fn build(
     let mut plan = Operands::new(ALGORITHM.name, (rank, world), problem, Placement::Local);
     let main = StreamId::MAIN;
     if world == 1 {
-        plan.gemm_own(main);
-        return plan.builder.finish();
+        return plan.finish_alone();
     }
     let staging = plan.staging(Placement::Symmetric);
     let ready = plan.builder.slot("ready");

@@ -27,8 +27,7 @@ fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Pl
     let mut plan = Operands::new(ALGORITHM.name, (rank, world), problem, Placement::Symmetric);
     let main = StreamId::MAIN;
     if world == 1 {
-        plan.gemm_own(main);
-        return plan.builder.finish();
+        return plan.finish_alone();
     }
     let staging = plan.staging(Placement::Symmetric);
     let (right, left) = ((rank + 1) % world, (rank + world - 1) % world);
