@@ -140,6 +140,7 @@ fn reduction_seconds(config: &Config, gemm: &MatmulReduce, sms: u32) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Scaling;
     use crate::matmul_reduce::tests::{gemm, of};
     use warpweave_symm_mem::DType;
 
@@ -197,5 +198,17 @@ mod tests {
         assert_eq!(on_four([4096, 4096, 3584]), 128);
         assert_eq!(on_four([8192, 8192, 2048]), 128);
         assert_eq!(on_four([8192, 8192, 8192]), 256);
+    }
+
+    /// As in 16 bits: that sums of e4m3 are added costs the widest tile no more than others.
+    #[test]
+    fn results_of_owners_in_e4m3_take_the_widest_tile() {
+        let width = |k| {
+            let mut gemm = gemm(8192, (0, 4), 512);
+            gemm.problem = GemmProblem::e4m3(8192, 8192, k, Scaling::Row, DType::Bf16);
+            CONFIGS[to_owners(&gemm, 132)].tile[1]
+        };
+        assert_eq!(width(2048), 256);
+        assert_eq!(width(8192), 256);
     }
 }
