@@ -72,6 +72,10 @@ struct alignas(128) AllGatherParams {
   TensorMap last_a[kMostRanks];
   TensorMap c[kMostRanks];
   TensorMap b;
+  // By peer: its shard and the shard's place in staging, in boxes that are pieces. Unused where these are of
+  // one row.
+  TensorMap boxes_from[kMostRanks];
+  TensorMap boxes_to[kMostRanks];
   PadView pad;
   // By rank: its shard, as mapped here, and the shard's place in staging.
   const char* from[kMostRanks];
@@ -99,6 +103,8 @@ struct alignas(128) AllGatherParams {
   uint32_t pushed;
   // Of the largest shard of a peer.
   uint32_t peer_rows;
+  // Rows of a piece, of which a chunk has whole ones, unless it is all of the shard.
+  uint32_t piece_rows;
   // Where peers pull this rank's rows, if these are to be copied there from `from`; else null.
   char* copied;
   Epilogue epilogue;
@@ -131,17 +137,16 @@ struct alignas(128) AllGatherParams {
     const uint32_t first = chunk * chunk_rows;
     return first < of ? min(chunk_rows, of - first) : 0;
   }
-  // Pieces of a slice of `height` rows: one for each row, unless the rows are contiguous.
+  // Pieces of a slice of `height` rows.
   __device__ __forceinline__ uint32_t pieces(uint32_t height) const {
-    return contiguous() ? pieces_of(uint64_t(height) * row_bytes) : height;
+    return (height + piece_rows - 1) / piece_rows;
   }
-  __device__ __forceinline__ uint32_t piece_bytes(uint32_t slice, uint32_t height, uint32_t piece) const {
-    if (!contiguous()) return min(slice_start(slice + 1), row_bytes) - slice_start(slice);
-    return uint32_t(min(uint64_t(kPieceBytes), uint64_t(height) * row_bytes - uint64_t(piece) * kPieceBytes));
-  }
-  __device__ __forceinline__ bool contiguous() const { return slices == 1 && row_bytes == row_stride; }
 };
-static_assert(sizeof(AllGatherParams) == 3712, "as in Rust");
+// More than the 4096 bytes that drivers before CUDA 12.1 take.
+static_assert(sizeof(AllGatherParams) == 5760, "as in Rust");
+
+// Bytes of an element of the maps of boxes.
+constexpr uint32_t kBoxUnit = 8;
 
 // Whether this lane stands for a peer.
 __device__ __forceinline__ bool is_peer(const PadView& pad, uint32_t lane) {
@@ -203,11 +208,16 @@ class RowWaits {
 
 // Pulls a piece of a peer's slice, if the slice has so many.
 __device__ __forceinline__ void pull_piece(const AllGatherParams& p, Puller& puller, uint32_t absent,
-                                           uint32_t chunk, uint32_t slice, uint32_t peer, uint32_t piece,
-                                           uint64_t offset) {
-  const uint32_t height = p.height(chunk, p.rows[peer]);
-  if (piece >= p.pieces(height) || (absent >> peer & 1)) return;
-  puller.pull(p.to[peer] + offset, p.from[peer] + offset, p.piece_bytes(slice, height, piece));
+                                           uint32_t chunk, uint32_t slice, uint32_t peer, uint32_t piece) {
+  if (piece >= p.pieces(p.height(chunk, p.rows[peer])) || (absent >> peer & 1)) return;
+  const uint32_t row = chunk * p.chunk_rows + piece * p.piece_rows, start = p.slice_start(slice);
+  if (p.piece_rows == 1) {
+    const uint64_t offset = uint64_t(row) * p.row_stride + start;
+    puller.pull(p.to[peer] + offset, p.from[peer] + offset, min(p.slice_start(1), p.row_bytes - start));
+  } else {
+    puller.pull_box(&p.boxes_to[peer], &p.boxes_from[peer], start / kBoxUnit, row,
+                    p.piece_rows * p.slice_start(1));
+  }
 }
 
 // One thread: copies this block's share of this rank's rows to where peers pull them.
@@ -231,7 +241,6 @@ __device__ __forceinline__ void pull_share(const AllGatherParams& p, uint32_t ab
   if (peers == 0) return;
   fence_async();
   const uint32_t most = p.pieces(p.chunk_rows);
-  const uint32_t pitch = p.contiguous() ? kPieceBytes : p.row_stride;
   // This block's first piece of the next slice.
   uint32_t next = blockIdx.x;
   // Each block begins with another peer.
@@ -239,13 +248,11 @@ __device__ __forceinline__ void pull_share(const AllGatherParams& p, uint32_t ab
   for (uint32_t chunk = p.pushed; chunk < p.chunks; ++chunk) {
     const uint32_t pieces = p.pieces(p.height(chunk, p.peer_rows));
     for (uint32_t slice = 0; slice < p.slices; ++slice) {
-      const uint64_t start = uint64_t(chunk) * p.chunk_rows * p.row_stride + p.slice_start(slice);
       uint32_t piece = next;
       for (; piece < most; piece += gridDim.x) {
-        const uint64_t offset = start + uint64_t(piece) * pitch;
 #pragma unroll 1
         for (uint32_t i = 0; i < peers; ++i) {
-          pull_piece(p, puller, absent, chunk, slice, peer, piece, offset);
+          pull_piece(p, puller, absent, chunk, slice, peer, piece);
           do {
             peer = (peer == 0 ? pad.world : peer) - 1;
           } while (peer == pad.rank);
@@ -300,6 +307,10 @@ __device__ __forceinline__ void all_gather_gemm(const AllGatherParams& p) {
         const bool leads = threadIdx.x % 32 == 0;
         Puller puller(recv_ring_of_block<Tile>());
         if (warp == 1 && leads) puller.begin();
+        if (warp == 1 && theirs && p.piece_rows != 1) {
+          prefetch_map(&p.boxes_from[peer]);
+          prefetch_map(&p.boxes_to[peer]);
+        }
         if (warp == 1 && p.copied != nullptr) {
           bool last = false;
           if (leads) {

@@ -18,6 +18,7 @@
 #include "tile.cuh"
 #include "warpweave/bulk.cuh"
 #include "warpweave/signal.cuh"
+#include "warpweave/tma.cuh"
 
 namespace warpweave {
 
@@ -34,12 +35,16 @@ static_assert(kAhead < kSlots, "a slot is loaded when its store has been read");
 struct RecvRing {
   // A piece, from its load until it is counted.
   struct Piece {
-    void* to;
+    // An address, or the map of a box.
+    const void* to;
     // Counts the block when this piece and all before it have arrived; null if more of its pieces follow.
     uint32_t* arrived;
+    // 0 of a box.
     uint32_t bytes;
+    // Of a box, in the units of its map.
+    int32_t column, row;
   };
-  static constexpr uint32_t kPieces = 8;
+  static constexpr uint32_t kPieces = 4;
   static_assert(kAhead + 1 + kLag <= kPieces, "room for all pieces in flight");
 
   alignas(128) char slots[kSlots][kPieceBytes];
@@ -107,16 +112,18 @@ class Puller {
 
   // Copies `bytes`, a multiple of 16 and at most `kPieceBytes`.
   __device__ __forceinline__ void pull(void* to, const void* from, uint32_t bytes) {
-    // The newest store is at least that of piece `loaded_ - 1 - kAhead`: the store of piece `loaded_ -
-    // kSlots` has been read then.
-    bulk_wait_read<int(kSlots - 1 - kAhead)>();
-    const uint32_t slot = loaded_ % kSlots;
-    arrive_expecting(&ring_.full[slot], bytes);
+    const uint32_t slot = next_slot(bytes);
     bulk_load(ring_.slots[slot], from, bytes, &ring_.full[slot]);
-    ring_.pieces[loaded_ % RecvRing::kPieces] = {to, nullptr, bytes};
-    if (++loaded_ - stored_ <= kAhead) return;
-    store();
-    count_stored();
+    loading({to, nullptr, bytes, 0, 0});
+  }
+
+  // Copies a box of `bytes`, at most `kPieceBytes`, from the matrix of one map to that of another. Both have
+  // the same boxes, without swizzle; what lies beyond a matrix is not copied.
+  __device__ __forceinline__ void pull_box(const TensorMap* to, const TensorMap* from, int32_t column,
+                                           int32_t row, uint32_t bytes) {
+    const uint32_t slot = next_slot(bytes);
+    load_box(ring_.slots[slot], from, column, row, &ring_.full[slot]);
+    loading({to, nullptr, 0, column, row});
   }
 
   // Adds one to a counter when everything so far has arrived.
@@ -148,11 +155,32 @@ class Puller {
   }
 
  private:
+  // A slot that expects `bytes`.
+  __device__ __forceinline__ uint32_t next_slot(uint32_t bytes) const {
+    // The newest store is at least that of piece `loaded_ - 1 - kAhead`: the store of piece `loaded_ -
+    // kSlots` has been read then.
+    bulk_wait_read<int(kSlots - 1 - kAhead)>();
+    const uint32_t slot = loaded_ % kSlots;
+    arrive_expecting(&ring_.full[slot], bytes);
+    return slot;
+  }
+
+  __device__ __forceinline__ void loading(const RecvRing::Piece& piece) {
+    ring_.pieces[loaded_ % RecvRing::kPieces] = piece;
+    if (++loaded_ - stored_ <= kAhead) return;
+    store();
+    count_stored();
+  }
+
   __device__ __forceinline__ void store() {
     const uint32_t slot = stored_ % kSlots;
     const RecvRing::Piece& piece = ring_.pieces[stored_ % RecvRing::kPieces];
     wait_phase(&ring_.full[slot], stored_ / kSlots % 2);
-    bulk_store(piece.to, ring_.slots[slot], piece.bytes);
+    if (piece.bytes == 0) {
+      store_box(static_cast<const TensorMap*>(piece.to), piece.column, piece.row, ring_.slots[slot]);
+    } else {
+      bulk_store(const_cast<void*>(piece.to), ring_.slots[slot], piece.bytes);
+    }
     bulk_commit();
     ++stored_;
   }

@@ -35,6 +35,7 @@
 //! before its flag.
 
 mod backend;
+mod chunks;
 mod table;
 
 use std::cmp::Ordering;
@@ -46,6 +47,7 @@ use crate::launches;
 use crate::{Error, GemmBatch, GemmOperands, GemmProblem, Layout, Peers, Scaling, Tiling, sm90};
 
 pub use backend::AllGatherGemmBackend;
+pub(crate) use chunks::Width;
 pub(crate) use table::groups;
 
 /// C = A·B on every rank, with a bias if the problem has one, where each rank has a shard of the rows of A:
@@ -163,6 +165,15 @@ impl Protocol {
     }
 }
 
+/// Bytes of a piece, in which rows are pulled on a GPU: `kPieceBytes` (`cuda/sm90/recv_ring.cuh`).
+pub(crate) const PIECE_BYTES: usize = 4096;
+
+/// Fewest bytes of a row in a piece, unless the row has less.
+const LEAST_BYTES: usize = 512;
+
+/// Fewest pieces of a slice, of all peers: two or three for each block, which counts once for each slice.
+const LEAST_PIECES: usize = 320;
+
 impl AllGatherMatmul {
     /// The kernel's name, the same on the host and in device code.
     pub const NAME: &'static str = "all_gather_matmul";
@@ -180,9 +191,14 @@ impl AllGatherMatmul {
     /// Rows of a tile. The tallest cluster has two tiles one above the other.
     pub const TILE_ROWS: usize = 128;
 
+    /// Chunks of a shard of about m / `world` rows in which a GPU is expected to pull all rows fastest. One
+    /// if the rows of others come while the rank multiplies its own.
+    pub fn best_chunks(problem: &GemmProblem, world: usize) -> usize {
+        chunks::best(problem, world)
+    }
+
     /// Rows of a chunk for which the largest shard, of `shard_rows`, has `chunks` chunks or fewer: those of
-    /// whole clusters, unless the shard is not larger than a tile. Smaller ones are slower
-    /// (`docs/fused-kernel.md`).
+    /// whole clusters, unless the shard is not larger than a tile.
     pub fn chunk_rows(shard_rows: usize, chunks: usize) -> usize {
         let rows = shard_rows.div_ceil(chunks.max(1)).max(1);
         match shard_rows.cmp(&Self::TILE_ROWS) {
@@ -192,6 +208,22 @@ impl AllGatherMatmul {
                 .checked_next_multiple_of(2 * Self::TILE_ROWS)
                 .unwrap_or(rows),
         }
+    }
+
+    /// Bytes of a row in a slice of a chunk of so many rows of each peer: on a GPU a chunk comes in slices of
+    /// K, as fine ones as have enough pieces, and a tile multiplies those that are there.
+    pub fn slice_bytes(chunk_rows: usize, world: usize) -> usize {
+        let rows = chunk_rows.saturating_mul(world.saturating_sub(1));
+        let mut bytes = PIECE_BYTES;
+        while bytes > LEAST_BYTES && rows.saturating_mul(bytes / 2) >= LEAST_PIECES * PIECE_BYTES {
+            bytes /= 2;
+        }
+        bytes
+    }
+
+    /// The tile that is expected to be faster where all rows are pulled.
+    pub(crate) fn width(&self) -> Width {
+        chunks::width(&self.problem, self.world, self.chunk_rows)
     }
 
     /// Chunks of the largest shard.
@@ -214,6 +246,13 @@ impl AllGatherMatmul {
         }
     }
 
+    /// Rows of the largest shard of a peer.
+    pub(crate) fn peer_rows(&self) -> usize {
+        let peers = (0..self.world).filter(|&rank| rank != self.rank);
+        let rows = peers.map(|peer| self.shards[peer].len());
+        rows.max().unwrap_or(0)
+    }
+
     /// Chunks of a shard whose tiles come before those of all later chunks.
     pub(crate) fn ahead_chunks(&self) -> usize {
         match self.protocol {
@@ -227,7 +266,7 @@ impl AllGatherMatmul {
     /// launch ([`AllGatherOperands::local_a`]).
     pub fn is_late(&self) -> bool {
         let own = self.shards[self.rank].len();
-        sm90::is_late(&self.problem, (self.problem.m - own) * self.row_bytes())
+        sm90::pulling(&self.problem, (self.problem.m - own) * self.row_bytes()) > 0.75
     }
 
     /// The rows of chunk `index` of the shard of `rank`; none after its last chunk.

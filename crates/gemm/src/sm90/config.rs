@@ -193,12 +193,10 @@ pub(super) fn select_tile(problem: &GemmProblem, sms: u32) -> Option<Tiling> {
 pub(super) const LINK_RATE: f64 = 325e9;
 const GEMM_RATE: f64 = 700e12;
 
-/// Whether pulling so many bytes during `problem` takes three quarters as long as multiplying, or longer.
-/// Small tiles are worth more then than what large ones save: what is pulled last waits for a tile, or a tile
-/// for it.
-pub(crate) fn is_late(problem: &GemmProblem, bytes: usize) -> bool {
+/// How long pulling so many bytes during `problem` takes, as a part of the time of multiplying.
+pub(crate) fn pulling(problem: &GemmProblem, bytes: usize) -> f64 {
     let multiplying = problem.flops() / (GEMM_RATE * cutlass::speed(problem.dtype));
-    bytes as f64 / LINK_RATE > 0.75 * multiplying
+    bytes as f64 / LINK_RATE / multiplying
 }
 
 /// Whether a GEMM has no more tiles of the largest kind than there are SMs: then nothing is left to do while
@@ -523,12 +521,15 @@ mod tests {
 
     /// Of half the bytes of A, which e4m3 has, pulling hides as well as of all.
     #[test]
-    fn rows_of_e4m3_are_late_when_as_many_of_bf16_are() {
+    fn rows_of_e4m3_take_as_much_of_a_gemm_as_those_of_bf16() {
         let half = GemmProblem::new(8192, 3584, 8192, DType::Bf16);
         let narrow = GemmProblem::e4m3(8192, 3584, 8192, Scaling::Row, DType::Bf16);
-        for (bytes, late) in [(160_000_000, false), (180_000_000, true)] {
-            assert_eq!(is_late(&half, bytes), late, "{bytes}");
-            assert_eq!(is_late(&narrow, bytes / 2), late, "{bytes}");
+        for (bytes, part) in [(160_000_000, 0.716), (180_000_000, 0.806)] {
+            assert!((pulling(&half, bytes) - part).abs() < 0.001, "{bytes}");
+            assert!(
+                (pulling(&narrow, bytes / 2) - part).abs() < 0.001,
+                "{bytes}"
+            );
         }
     }
 

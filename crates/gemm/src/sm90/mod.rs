@@ -20,7 +20,7 @@ mod tensor_map;
 
 pub use crate::Tiling;
 pub use all_gather::PreparedAllGather;
-pub(crate) use config::is_late;
+pub(crate) use config::pulling;
 pub use config::{CONFIGS, FEW_ROWS_TILING, select, serves_few_rows, tilings};
 pub use few_rows::{PreparedFewRows, runs as runs_few_rows};
 pub use one_shot::PreparedOneShot;

@@ -8,8 +8,7 @@ use warpweave_symm_mem::{DType, DevicePtr};
 
 use super::config::SWIZZLED_ROW;
 
-/// The driver's description of a matrix and of the boxes in which it is loaded or stored, with the swizzle of
-/// 128 bytes. Kernels take it by value, as `TensorMap` in `warpweave/tma.cuh`.
+/// The driver's description of a matrix and of the boxes in which it is loaded or stored. Kernels take it by value, as `TensorMap` in `warpweave/tma.cuh`.
 ///
 /// Not of the bindings, whose alignment is 64 bytes for CUDA 12 and 128 for CUDA 13; the driver takes either.
 #[derive(Clone, Copy, Debug)]
@@ -38,10 +37,12 @@ static ENCODE: DriverFunction<Encode> =
 // Values of `CUtensorMapDataType`, `CUtensorMapInterleave`, `CUtensorMapSwizzle`, `CUtensorMapL2promotion`
 // and `CUtensorMapFloatOOBfill`.
 const UINT8: u32 = 0;
+const UINT64: u32 = 4;
 const FLOAT16: u32 = 6;
 const FLOAT32: u32 = 7;
 const BFLOAT16: u32 = 9;
 const INTERLEAVE_NONE: u32 = 0;
+const SWIZZLE_NONE: u32 = 0;
 const SWIZZLE_128B: u32 = 3;
 const L2_PROMOTION_256B: u32 = 3;
 const FILL_ZEROS: u32 = 0;
@@ -70,6 +71,9 @@ pub(super) struct Matrix {
     pub ld: usize,
 }
 
+/// Bytes of an element of a map of plain bytes: `kBoxUnit` in `cuda/sm90/all_gather.cu`.
+const BYTES_UNIT: usize = 8;
+
 /// Elements of 16 bits in a row of a box: what the swizzle of 128 bytes allows.
 pub(super) const BOX_COLUMNS: u32 = columns_of_box(DType::Bf16);
 
@@ -82,7 +86,7 @@ impl TensorMap {
     /// In the place of a map that no kernel reads.
     pub const UNUSED: Self = Self([0; 16]);
 
-    /// The map of `matrix` in boxes of `box_rows` (1 to 256) rows of 128 bytes. Loads beyond the matrix give
+    /// The map of `matrix` in boxes of `box_rows` (1 to 256) rows of 128 bytes, with their swizzle. Loads beyond the matrix give
     /// zeros.
     ///
     /// # Errors
@@ -114,6 +118,27 @@ impl TensorMap {
         )
     }
 
+    /// The map of `rows` rows of `bytes` bytes each, `stride` bytes apart, as plain bytes, in boxes of
+    /// `box_bytes` (16 to 2048) of `box_rows` (1 to 256) rows without swizzle. Bytes and strides are multiples
+    /// of 16. What lies beyond the rows is loaded as zeros and not stored.
+    ///
+    /// # Errors
+    /// As for [`encode`](Self::encode).
+    pub fn encode_bytes(
+        address: DevicePtr,
+        [bytes, rows]: [usize; 2],
+        stride: usize,
+        [box_bytes, box_rows]: [usize; 2],
+    ) -> Result<Self, NoMap> {
+        Self::encode_boxes(
+            (UINT64, SWIZZLE_NONE),
+            address,
+            [bytes / BYTES_UNIT, rows].map(|extent| extent as u64),
+            [stride as u64],
+            [box_bytes / BYTES_UNIT, box_rows].map(|extent| extent as u32),
+        )
+    }
+
     /// From the address and the type of `matrix`, with extents, strides (of all dimensions but the first) and
     /// box in elements.
     fn encode_dimensions<const DIMENSIONS: usize, const STRIDES: usize>(
@@ -122,31 +147,46 @@ impl TensorMap {
         strides: [usize; STRIDES],
         boxes: [u32; DIMENSIONS],
     ) -> Result<Self, NoMap> {
-        const { assert!(STRIDES + 1 == DIMENSIONS) };
-        let encode = ENCODE.get().map_err(NoMap::Unavailable)?;
-        let mut map = Self::UNUSED;
-        let dtype = match matrix.dtype {
+        let data_type = match matrix.dtype {
             DType::Bf16 => BFLOAT16,
             DType::F16 => FLOAT16,
             DType::F32 => FLOAT32,
             DType::E4m3 => UINT8,
         };
-        let extents = extents.map(|extent| extent as u64);
-        let strides = strides.map(|stride| (stride * matrix.dtype.size()) as u64);
+        Self::encode_boxes(
+            (data_type, SWIZZLE_128B),
+            matrix.address,
+            extents.map(|extent| extent as u64),
+            strides.map(|stride| (stride * matrix.dtype.size()) as u64),
+            boxes,
+        )
+    }
+
+    /// With extents and box in elements and strides in bytes.
+    fn encode_boxes<const DIMENSIONS: usize, const STRIDES: usize>(
+        (data_type, swizzle): (u32, u32),
+        address: DevicePtr,
+        extents: [u64; DIMENSIONS],
+        strides: [u64; STRIDES],
+        boxes: [u32; DIMENSIONS],
+    ) -> Result<Self, NoMap> {
+        const { assert!(STRIDES + 1 == DIMENSIONS) };
+        let encode = ENCODE.get().map_err(NoMap::Unavailable)?;
+        let mut map = Self::UNUSED;
         // SAFETY: the map is valid for a write, and the arrays have an element for each dimension, the
         // strides one less; encoding reads no device memory.
         let result = unsafe {
             encode(
                 &mut map,
-                dtype,
+                data_type,
                 DIMENSIONS as u32,
-                matrix.address.0 as *mut c_void,
+                address.0 as *mut c_void,
                 extents.as_ptr(),
                 strides.as_ptr(),
                 boxes.as_ptr(),
                 [1; DIMENSIONS].as_ptr(),
                 INTERLEAVE_NONE,
-                SWIZZLE_128B,
+                swizzle,
                 L2_PROMOTION_256B,
                 FILL_ZEROS,
             )
@@ -154,8 +194,8 @@ impl TensorMap {
         match result {
             CUresult::CUDA_SUCCESS => Ok(map),
             failed => Err(NoMap::Refused(format!(
-                "cuTensorMapEncodeTiled answers {failed:?} for {matrix:?}, extents {extents:?}, \
-                 strides of {strides:?} bytes, boxes of {boxes:?}"
+                "cuTensorMapEncodeTiled answers {failed:?} for elements of type {data_type} at \
+                 {address:?}, extents {extents:?}, strides of {strides:?} bytes, boxes of {boxes:?}"
             ))),
         }
     }
@@ -176,8 +216,11 @@ mod tests {
         let promotion = CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_256B as u32;
         let interleave = CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE as u32;
         let swizzle = CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B as u32;
+        let plain = CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_NONE as u32;
         assert_eq!((FILL_ZEROS, INTERLEAVE_NONE), (fill, interleave));
         assert_eq!((L2_PROMOTION_256B, SWIZZLE_128B), (promotion, swizzle));
+        assert_eq!(SWIZZLE_NONE, plain);
+        assert_eq!(UINT64, Data::CU_TENSOR_MAP_DATA_TYPE_UINT64 as u32);
         assert_eq!(UINT8, Data::CU_TENSOR_MAP_DATA_TYPE_UINT8 as u32);
         assert_eq!(FLOAT16, Data::CU_TENSOR_MAP_DATA_TYPE_FLOAT16 as u32);
         assert_eq!(FLOAT32, Data::CU_TENSOR_MAP_DATA_TYPE_FLOAT32 as u32);

@@ -66,6 +66,32 @@ fn on_a_gpu_every_element_is_right_call_after_call() {
     }
 }
 
+/// Chunks of so many rows come in slices of 512 and 1024 bytes of a row, the last of which is shorter, and in
+/// pieces of several rows, of which the last of a shard has fewer.
+fn in_slices(world: usize) {
+    for (m, k, chunk_rows) in [(6003, 552, 5000), (5632, 512, 1408)] {
+        let case = |dtype| Case {
+            calls: 3,
+            ..Case::new(m, 136, k, dtype, chunk_rows)
+        };
+        calls(world, &gpus(world), case(DType::Bf16).transposed());
+        calls(world, &gpus(world), case(DType::F16).pushing(1));
+        calls(world, &gpus(world), case(DType::Bf16).scaled(Scaling::Row));
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU of compute capability 9.0 and the feature `nvcc`"]
+fn on_a_gpu_rows_that_come_in_slices_are_right() {
+    in_slices(2);
+}
+
+#[test]
+#[ignore = "needs a GPU of compute capability 9.0 and the feature `nvcc`"]
+fn on_a_gpu_rows_of_three_peers_that_come_in_slices_are_right() {
+    in_slices(4);
+}
+
 /// As plans have them: a tile has more chunks than a warp has lanes.
 #[test]
 #[ignore = "needs a GPU of compute capability 9.0 and the feature `nvcc`"]
@@ -113,16 +139,24 @@ fn on_a_gpu_a_hundred_calls_back_to_back_are_kept_apart() {
     }
 }
 
+fn captured(world: usize) {
+    let case = Case::new(700, 136, 72, DType::F16, 90);
+    replays(world, &gpus(world), case);
+    replays(world, &gpus(world), case.pushing(1));
+    replays(world, &gpus(world), case.eager());
+    replays(world, &gpus(world), case.scaled(Scaling::Row));
+}
+
 #[test]
 #[ignore = "needs a GPU of compute capability 9.0 and the feature `nvcc`"]
 fn on_a_gpu_a_captured_call_gathers_at_each_launch() {
-    for world in [2, 4] {
-        let case = Case::new(700, 136, 72, DType::F16, 90);
-        replays(world, &gpus(world), case);
-        replays(world, &gpus(world), case.pushing(1));
-        replays(world, &gpus(world), case.eager());
-        replays(world, &gpus(world), case.scaled(Scaling::Row));
-    }
+    captured(2);
+}
+
+#[test]
+#[ignore = "needs a GPU of compute capability 9.0 and the feature `nvcc`"]
+fn on_a_gpu_a_captured_call_gathers_from_three_peers_at_each_launch() {
+    captured(4);
 }
 
 #[test]

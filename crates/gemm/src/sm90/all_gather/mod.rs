@@ -7,14 +7,14 @@ mod tests;
 use warpweave_symm_mem::cuda::CudaStream;
 use warpweave_symm_mem::{Backend, Cuda, DevicePtr};
 
-use self::parameters::{AllGatherParams, EagerParams, Maps, TileSchedule, slices};
+use self::parameters::{AllGatherParams, EagerParams, Maps, Slicing, TileSchedule};
 use super::RANKS;
 use super::check_problem;
 use super::config::{self, Family};
 use super::prepared::used_bias;
 use super::resident::{Addresses, Resident, check_family};
 use crate::all_gather_matmul::{
-    AllGatherMatmul, AllGatherOperands, GatheredScales, Launch, Protocol, groups,
+    AllGatherMatmul, AllGatherOperands, GatheredScales, Launch, Protocol, Width, groups,
 };
 use crate::cutlass::{ADDRESS_ALIGNMENT, unsupported};
 use crate::tables::{Table, Tables};
@@ -161,13 +161,14 @@ fn addresses(gemm: &Launch<'_>) -> Addresses {
     }
 }
 
-/// The default choice. A GEMM ends one tile after the last rows arrive.
+/// The default choice.
 fn favourite(gemm: &AllGatherMatmul, blocks: u32) -> Option<Tiling> {
     let problem = &gemm.problem;
     let own = gemm.shards[gemm.rank].len();
     match gemm.protocol {
         Protocol::Rendezvous { .. } => {
-            match gemm.is_late() || own < problem.m && config::is_one_wave(problem, blocks) {
+            let is_narrow = gemm.pushed_chunks() == 0 && gemm.width() == Width::Narrow;
+            match is_narrow || own < problem.m && config::is_one_wave(problem, blocks) {
                 true => config::small(problem, &gemm.shards, blocks, gemm.chunk_rows),
                 false => config::select_tile(problem, blocks),
             }
@@ -183,7 +184,7 @@ const MOST_COUNTERS: usize = 1 << 24;
 /// Counters of what was pulled: one for each slice of a chunk, and two more.
 fn counters(gemm: &AllGatherMatmul) -> usize {
     match gemm.protocol {
-        Protocol::Rendezvous { .. } => gemm.chunks() * slices(gemm) + 2,
+        Protocol::Rendezvous { .. } => gemm.chunks() * Slicing::new(gemm).slices + 2,
         Protocol::Eager => 0,
     }
 }

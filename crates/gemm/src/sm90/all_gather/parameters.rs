@@ -7,19 +7,39 @@ use super::super::config::{self, SWIZZLED_ROW};
 use super::super::prepared::{Epilogue, boxes, maps_of_a, refused, used_scales};
 use super::super::resident::Parameter;
 use super::super::tensor_map::{Matrix, TensorMap};
-use crate::all_gather_matmul::{AllGatherMatmul, Launch};
+use crate::all_gather_matmul::{AllGatherMatmul, Launch, PIECE_BYTES, Protocol};
 use crate::cutlass::Config;
 use crate::{Error, GemmProblem};
 
-/// Steps of K of a slice of a chunk, in which it is pulled: a tile multiplies what is here of its rows. A
-/// slice of a row is a piece of `kPieceBytes` (`recv_ring.cuh`).
-const SLICE_STEPS: usize = 4096 / SWIZZLED_ROW;
+/// How the rows of a chunk are pulled: in slices of K, so that a tile multiplies what is here of its rows,
+/// and these in pieces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Slicing {
+    /// Steps of K of a slice.
+    pub steps: usize,
+    /// Slices of a chunk.
+    pub slices: usize,
+    /// Rows of a piece.
+    pub piece_rows: usize,
+}
 
-/// Slices of a chunk.
-pub(super) fn slices(gemm: &AllGatherMatmul) -> usize {
-    gathered_bytes(&gemm.problem)
-        .div_ceil(SLICE_STEPS * SWIZZLED_ROW)
-        .max(1)
+impl Slicing {
+    pub fn new(gemm: &AllGatherMatmul) -> Self {
+        let bytes = gathered_bytes(&gemm.problem).max(1);
+        let rows = gemm.chunk_rows.min(gemm.peer_rows());
+        let slice = AllGatherMatmul::slice_bytes(rows, gemm.world);
+        let slice = slice.min(bytes.next_power_of_two()).max(SWIZZLED_ROW);
+        // No piece has rows of two chunks.
+        let whole = match gemm.chunks() {
+            0 | 1 => PIECE_BYTES,
+            _ => 1 << gemm.chunk_rows.trailing_zeros(),
+        };
+        Self {
+            steps: slice / SWIZZLED_ROW,
+            slices: bytes.div_ceil(slice),
+            piece_rows: (PIECE_BYTES / slice).min(whole),
+        }
+    }
 }
 
 /// Bytes of a row of A that cross the link.
@@ -43,6 +63,8 @@ pub(super) struct Maps {
     last_a: [[TensorMap; RANKS]; 2],
     c: [TensorMap; RANKS],
     b: TensorMap,
+    /// Of pieces: the shards of peers, and their places in staging.
+    boxes: [[TensorMap; RANKS]; 2],
 }
 
 impl Maps {
@@ -67,6 +89,11 @@ impl Maps {
             last_a: [[TensorMap::UNUSED; RANKS]; 2],
             c: [TensorMap::UNUSED; RANKS],
             b,
+            boxes: [[TensorMap::UNUSED; RANKS]; 2],
+        };
+        let piece = match gemm.protocol {
+            Protocol::Rendezvous { .. } => Some(Slicing::new(gemm)).filter(|of| of.piece_rows > 1),
+            Protocol::Eager => None,
         };
         for (rank, shard) in gemm.shards.iter().enumerate() {
             if shard.is_empty() {
@@ -79,6 +106,22 @@ impl Maps {
                 let matrix = at(a, shard.len(), row);
                 let [whole, last] = maps_of_a(matrix, config).map_err(refused("A"))?;
                 (maps.a[parity][rank], maps.last_a[parity][rank]) = (whole, last);
+            }
+            let Some(piece) = piece.filter(|_| rank != gemm.rank) else {
+                continue;
+            };
+            let places = [
+                gemm.operands.a[rank],
+                gemm.staged(gemm.rank, shard.start, 0),
+            ];
+            for (boxes, address) in maps.boxes.iter_mut().zip(places) {
+                boxes[rank] = TensorMap::encode_bytes(
+                    address,
+                    [gathered_bytes(problem), shard.len()],
+                    gemm.row_bytes(),
+                    [piece.steps * SWIZZLED_ROW, piece.piece_rows],
+                )
+                .map_err(refused("A"))?;
             }
         }
         Ok(maps)
@@ -133,6 +176,7 @@ pub(super) struct AllGatherParams {
     last_a: [TensorMap; RANKS],
     c: [TensorMap; RANKS],
     b: TensorMap,
+    boxes: [[TensorMap; RANKS]; 2],
     pad: PadView,
     from: [u64; RANKS],
     to: [u64; RANKS],
@@ -150,12 +194,13 @@ pub(super) struct AllGatherParams {
     done: u32,
     pushed: u32,
     peer_rows: u32,
+    piece_rows: u32,
     copied: u64,
     epilogue: Epilogue,
     scales: GatheredScales,
 }
 const _: () = assert!(
-    size_of::<AllGatherParams>() == 3712 && std::mem::offset_of!(AllGatherParams, scales) == 3536
+    size_of::<AllGatherParams>() == 5760 && std::mem::offset_of!(AllGatherParams, scales) == 5584
 );
 
 // SAFETY: the structure above is that of the device code.
@@ -171,13 +216,13 @@ impl AllGatherParams {
         let (problem, operands) = (&gemm.problem, gemm.operands);
         let own = gemm.rank;
         let starts = gemm.shards.iter().map(|shard| shard.start);
-        let peers = (0..gemm.world).filter(|&rank| rank != own);
-        let peer_rows = peers.map(|peer| gemm.shards[peer].len());
+        let slicing = Slicing::new(gemm);
         Self {
             a: maps.a[0],
             last_a: maps.last_a[0],
             c: maps.c,
             b: maps.b,
+            boxes: maps.boxes,
             pad: operands.pad,
             from: of_ranks((0..gemm.world).map(|rank| match rank == own {
                 true => gemm.own_a().0,
@@ -192,12 +237,13 @@ impl AllGatherParams {
             row_bytes: gathered_bytes(problem) as u32,
             chunk_rows: gemm.chunk_rows as u32,
             chunks: gemm.chunks() as u32,
-            slices: slices(gemm) as u32,
-            slice_steps: SLICE_STEPS as u32,
+            slices: slicing.slices as u32,
+            slice_steps: slicing.steps as u32,
             ready: gemm.ready as u32,
             done: gemm.done as u32,
             pushed: gemm.pushed_chunks() as u32,
-            peer_rows: peer_rows.max().unwrap_or(0) as u32,
+            peer_rows: gemm.peer_rows() as u32,
+            piece_rows: slicing.piece_rows as u32,
             copied: gemm.copied_a().0,
             epilogue: Epilogue::new(problem, operands.bias),
             scales: GatheredScales::new(gemm, |rank| operands.scales.a[rank]),

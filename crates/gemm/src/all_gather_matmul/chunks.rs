@@ -1,0 +1,221 @@
+//! Which chunks rows are best pulled in, by a model of the launch on an H100 or H200: the persistent schedule
+//! of tiles, each of which multiplies the slices of its chunk as they come.
+//!
+//! Its figures are fitted to 900 times on two H200s, eleven problems in bf16 and e4m3, tiles of 128 and 256
+//! columns, chunks of 256 rows to the whole shard and slices of 512 bytes to 4 KiB. The chosen ones are at
+//! most 4 % and in the mean 1 % slower than the fastest of those (`docs/fused-kernel.md`).
+
+use super::AllGatherMatmul;
+use crate::{GemmProblem, sm90};
+
+/// Clusters of two SMs.
+const CLUSTERS: usize = 66;
+
+/// Most chunks of a shard that are worth it.
+const MOST: usize = 8;
+
+/// A schedule loses this part of its time for each halving of its chunks below a wave of tiles: less of B is
+/// read from the cache.
+const LESS_THAN_A_WAVE: f64 = 0.02;
+
+/// From the start of a launch to its first tile, and to the first row that comes, µs.
+const BEGIN: f64 = 1.5;
+const FIRST_ROW: f64 = 10.7;
+
+/// What links give to all blocks that pull, bytes/µs, and what counting a slice costs, µs.
+const PULLED: f64 = 347e3;
+const COUNT: f64 = 0.7;
+
+/// From the end of a slice until a tile may have it, and what a tile's wait for it costs, µs.
+const SEEN: f64 = 1.4;
+const WAIT: f64 = 0.43;
+
+/// A step of K in tiles of 128 and 256 columns, and the end of a tile, µs.
+const STEP: [f64; 2] = [0.389, 0.697];
+const STORE: f64 = 1.9;
+
+/// Half a tile of 256 columns takes this part of a whole one.
+const HALF: f64 = 0.7;
+
+/// The width of a tile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Width {
+    /// 128 columns.
+    Narrow,
+    /// 256 columns.
+    Wide,
+}
+
+impl Width {
+    fn columns(self) -> usize {
+        match self {
+            Width::Narrow => 128,
+            Width::Wide => 256,
+        }
+    }
+}
+
+/// Whether the rows of others come while a rank multiplies its own: then nothing waits.
+fn come_in_time(problem: &GemmProblem, world: usize) -> bool {
+    let peers = world.saturating_sub(1);
+    let row = problem.lda.saturating_mul(problem.dtype.size());
+    let rows = problem.m.div_ceil(world.max(1)).saturating_mul(peers);
+    sm90::pulling(problem, row.saturating_mul(rows)) * (world as f64) < 0.8
+}
+
+/// Whether a GEMM has more elements than the model goes through, tile by tile: 32768 x 32768.
+fn is_huge(problem: &GemmProblem) -> bool {
+    problem.m.saturating_mul(problem.n) > 1 << 30
+}
+
+/// Chunks of a shard of about m / `world` rows.
+pub(super) fn best(problem: &GemmProblem, world: usize) -> usize {
+    if world < 2 || come_in_time(problem, world) {
+        return 1;
+    }
+    if is_huge(problem) {
+        return MOST;
+    }
+    let shard = problem.m.div_ceil(world);
+    let columns = problem.n.div_ceil(Width::Wide.columns()).max(1);
+    let wave = 2 * CLUSTERS / columns * AllGatherMatmul::TILE_ROWS / (world - 1);
+    let wave = wave.clamp(1, shard.max(1)) as f64;
+    let time = |chunks: usize| {
+        let rows = AllGatherMatmul::chunk_rows(shard, chunks);
+        let halvings = (wave / rows as f64).log2().max(0.0);
+        let [narrow, wide] =
+            [Width::Narrow, Width::Wide].map(|of| micros(problem, world, of, rows));
+        narrow.min(wide) * (1.0 + LESS_THAN_A_WAVE * halvings)
+    };
+    let all = (1..=MOST).map(|chunks| (chunks, time(chunks)));
+    all.min_by(|(_, a), (_, b)| a.total_cmp(b))
+        .map_or(1, |(chunks, _)| chunks)
+}
+
+/// The faster tile for chunks of so many rows.
+pub(super) fn width(problem: &GemmProblem, world: usize, chunk_rows: usize) -> Width {
+    if world < 2 || come_in_time(problem, world) || is_huge(problem) {
+        return Width::Wide;
+    }
+    let time = |width| micros(problem, world, width, chunk_rows);
+    match time(Width::Narrow) < time(Width::Wide) {
+        true => Width::Narrow,
+        false => Width::Wide,
+    }
+}
+
+/// The time of a launch in which `world` ranks have equal shards, which come in chunks of so many rows.
+fn micros(problem: &GemmProblem, world: usize, width: Width, chunk_rows: usize) -> f64 {
+    let peers = world - 1;
+    let shard = problem.m.div_ceil(world);
+    let chunk_rows = chunk_rows.clamp(1, shard.max(1));
+    let bytes = (problem.k * problem.dtype.size()).max(1);
+    let slices = bytes.div_ceil(AllGatherMatmul::slice_bytes(chunk_rows, world));
+    let multiply = STEP[width as usize] * bytes as f64 / 128.0;
+    let columns = problem.n.div_ceil(width.columns());
+    let tiles = |rows: usize| rows.div_ceil(2 * AllGatherMatmul::TILE_ROWS) * columns;
+    let height = |chunk: usize| chunk_rows.min(shard - chunk * chunk_rows);
+    let chunks = 0..shard.div_ceil(chunk_rows);
+    let of_peers = chunks.clone().map(|chunk| peers * tiles(height(chunk)));
+    let all = tiles(shard) + of_peers.sum::<usize>();
+    // As `for_each_index` in `cuda/sm90/schedule.cuh`.
+    let halved = match width == Width::Wide && 2 * (all % CLUSTERS) <= CLUSTERS {
+        true => all - all % CLUSTERS,
+        false => all,
+    };
+
+    let mut free = [BEGIN; CLUSTERS];
+    let mut next = 0;
+    // Runs so many tiles, each of which ends at `end(start, part of a tile)`.
+    let mut run = |count: usize, end: &dyn Fn(f64, f64) -> f64| {
+        for index in next..next + count {
+            if index < halved {
+                let free = &mut free[index % CLUSTERS];
+                *free = end(*free, 1.0);
+            } else {
+                for cluster in [0, 1].map(|half| 2 * (index - halved) + half) {
+                    free[cluster] = end(free[cluster], HALF);
+                }
+            }
+        }
+        next += count;
+    };
+    run(tiles(shard), &|start, part| {
+        start + part * (multiply + STORE)
+    });
+    let (count, mut arrival) = (slices as f64, FIRST_ROW);
+    for chunk in chunks {
+        let rows = peers * height(chunk);
+        let slice = (rows * bytes) as f64 / count / PULLED + COUNT;
+        let (first, last) = (arrival + slice + SEEN, arrival + count * slice + SEEN);
+        arrival += count * slice;
+        run(peers * tiles(height(chunk)), &|start, part| {
+            let each = part * multiply / count;
+            let unwaited = start + count * (WAIT + each);
+            let from_first = first + count * each + (count - 1.0) * WAIT;
+            unwaited.max(from_first).max(last + each) + STORE
+        });
+    }
+    free.into_iter().fold(0.0, f64::max)
+}
+
+#[cfg(test)]
+mod tests {
+    use warpweave_symm_mem::DType;
+
+    use super::*;
+    use crate::Scaling;
+
+    /// Medians of single calls on two H200s, µs, of which a launch takes 5.5.
+    #[test]
+    fn times_are_near_those_that_were_measured() {
+        let bf16 = |m, n, k| GemmProblem::new(m, n, k, DType::Bf16);
+        let e4m3 = |m, n, k| GemmProblem::e4m3(m, n, k, Scaling::Row, DType::Bf16);
+        for (problem, width, rows, measured) in [
+            (bf16(4096, 1024, 4096), Width::Narrow, 2048, 75.3),
+            (bf16(6144, 1280, 4096), Width::Wide, 3072, 107.0),
+            (bf16(12288, 1280, 4096), Width::Wide, 1536, 201.5),
+            (bf16(4096, 1792, 4096), Width::Wide, 2048, 100.4),
+            (bf16(4096, 1792, 4096), Width::Wide, 256, 114.6),
+            (bf16(8192, 1280, 4096), Width::Wide, 2048, 155.1),
+            (e4m3(4096, 1024, 4096), Width::Narrow, 2048, 50.7),
+            (e4m3(12288, 1152, 4096), Width::Narrow, 512, 112.8),
+        ] {
+            let ratio = (micros(&problem, 2, width, rows) + 5.5) / measured;
+            assert!(
+                (ratio - 1.0).abs() < 0.14,
+                "{problem:?}, {rows} rows: {ratio}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_chunk_is_a_wave_of_tiles_or_comes_in_time() {
+        let rows = |m: usize, n, k, world| {
+            let problem = GemmProblem::new(m, n, k, DType::Bf16);
+            let rows = AllGatherMatmul::chunk_rows(m / world, best(&problem, world));
+            (rows, width(&problem, world, rows))
+        };
+        // 120 tiles.
+        assert_eq!(rows(6144, 1280, 4096, 2), (3072, Width::Wide));
+        // Half of the rows wait for the others.
+        assert_eq!(rows(4096, 1024, 4096, 2), (2048, Width::Narrow));
+        // All rows of one peer come while the own ones are multiplied, those of three do not.
+        assert_eq!(rows(4096, 3584, 8192, 2), (2048, Width::Wide));
+        assert_eq!(rows(16384, 6656, 16384, 2), (8192, Width::Wide));
+        assert!(rows(16384, 6656, 16384, 4).0 <= 1024);
+    }
+
+    #[test]
+    fn nothing_is_too_small_or_too_large() {
+        for world in [0, 1, 2, 3, 8] {
+            for m in [0, 1, 300, i32::MAX as usize] {
+                for n in [1, 1 << 20] {
+                    let problem = GemmProblem::new(m, n, 0, DType::F16);
+                    assert!((1..=MOST).contains(&best(&problem, world)));
+                    width(&problem, world, usize::MAX);
+                }
+            }
+        }
+    }
+}
