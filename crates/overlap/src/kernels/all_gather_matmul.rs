@@ -244,7 +244,7 @@ impl Kernel for AllGatherMatmul {
             Effect::Read(region) | Effect::Write(region) if self.is_row_scales(region.buffer) => {
                 Some(Cost::default())
             }
-            Effect::Read(region) if region.rank != own => Some(self.first_chunk(costs, region)),
+            Effect::Read(region) if region.rank != own => Some(self.first_slice(costs, region)),
             Effect::Write(region) if region.rank != own => Some(costs.push(region, later, FELT)),
             Effect::Write(region) if costs.is_own(region, self.c) && !region.rows.is_empty() => {
                 Some(self.gemm_cost(costs, region))
@@ -519,40 +519,58 @@ impl AllGatherMatmul {
     }
 }
 
-/// The part of the GEMM's time from which pulling takes so long that small tiles are better: as in the
-/// kernel's choice (`sm90/config.rs`).
-const LATE: f64 = 0.75;
-
 /// The part of the links' start that is felt, since rows are multiplied as they come. Fitted.
 const FELT: f64 = 0.5;
+
+/// What counting a slice of a chunk costs, µs: as in the kernel's choice of chunks. Fitted there.
+const COUNTING_US: f64 = 0.7;
 
 /// Rows of a tile.
 const TILE_ROWS: usize = 128;
 
 /// The cost.
 impl AllGatherMatmul {
-    /// Of a peer's shard, read in chunks, the first: it precedes the GEMM, the others overlap with it.
-    fn first_chunk(&self, costs: &Costs<'_>, shard: &Region) -> Cost {
-        let end = shard.rows.start.saturating_add(self.chunk_rows);
-        let first = Region {
-            rows: shard.rows.start..end.min(shard.rows.end),
-            ..shard.clone()
-        };
-        costs.pull(shard.rank, costs.bytes(&first), FELT).arriving()
+    /// Of a peer's shard, read in slices of chunks, the first: it precedes the GEMM, the others overlap with
+    /// it.
+    fn first_slice(&self, costs: &Costs<'_>, shard: &Region) -> Cost {
+        let rows = shard.rows.len();
+        let first = self.slice(rows, costs.plan.world) / rows.max(1) as f64;
+        let bytes = first * costs.bytes(shard);
+        costs.pull(shard.rank, bytes, FELT).arriving()
     }
 
-    /// The waves of the GEMM. Tiles are small where rows come late, or all at once.
+    /// Slices of a chunk of a shard of so many rows.
+    fn slices(&self, rows: usize, world: usize) -> usize {
+        let KernelShape { k, dtype, .. } = self.shape;
+        let bytes = gemm::AllGatherMatmul::slice_bytes(self.chunk_rows.min(rows), world);
+        (k * dtype.size()).div_ceil(bytes).max(1)
+    }
+
+    /// What it takes to pull so many of a shard's rows from all peers, but for the first slice of a chunk,
+    /// µs.
+    fn after_first_slice(&self, costs: &Costs<'_>, rows: usize, of_shard: usize) -> f64 {
+        let KernelShape { k, dtype, .. } = self.shape;
+        let world = costs.plan.world;
+        let chunks = rows.div_ceil(self.chunk_rows.max(1)).max(1);
+        let slices = chunks * self.slices(of_shard, world) - 1;
+        let rest = (rows as f64 - self.slice(of_shard, world)) * (world - 1) as f64;
+        let bytes = rest * (k * dtype.size()) as f64;
+        micros(bytes, costs.pull_gbs(FELT)) + slices as f64 * COUNTING_US
+    }
+
+    /// A slice of a chunk, as a number of whole rows.
+    fn slice(&self, rows: usize, world: usize) -> f64 {
+        self.chunk_rows.min(rows) as f64 / self.slices(rows, world) as f64
+    }
+
+    /// The waves of the GEMM. Tiles are small where all rows come at once.
     fn waves(&self, costs: &Costs<'_>) -> Waves {
         let KernelShape { m, n, k, dtype } = self.shape;
         let world = costs.plan.world;
-        let whole = costs.machine.waves((m, n, k), dtype);
         // No tile has rows of two shards.
         let padded = (0..world).map(|rank| shard(m, rank, world).len().next_multiple_of(TILE_ROWS));
         let shape = (padded.sum(), n, k);
-        let bytes = (world - 1) * m.div_ceil(world) * k * dtype.size();
-        let pulling = micros(bytes as f64, costs.machine.link.sm_pull_gbs);
-        let is_late = pulling > LATE * whole.time();
-        match self.counts_calls() || is_late {
+        match self.counts_calls() {
             true => costs.machine.late_waves(shape, dtype),
             false => costs.machine.large_waves(shape, dtype),
         }
@@ -560,9 +578,9 @@ impl AllGatherMatmul {
 
     /// The GEMM on one rank's rows, which takes its part of the whole: no measurement shows that pulling
     /// slows it. Rows of others, but what is pushed of each shard, end no earlier than the tiles of the last
-    /// chunks, which come from all peers at about the same time and take a wave or more. Of those that are
-    /// pulled, one chunk is there at the begin; the others share a link, and each is counted before the next
-    /// is loaded.
+    /// chunks, which come from all peers at about the same time: a wave of these multiplies each slice as it
+    /// comes, if it takes no longer. Of the rows that are pulled, one slice is there at the begin; the others
+    /// share a link.
     fn gemm_cost(&self, costs: &Costs<'_>, result: &Region) -> Cost {
         let (own, world) = (costs.plan.rank, costs.plan.world);
         let KernelShape { m, k, dtype, .. } = self.shape;
@@ -581,19 +599,22 @@ impl AllGatherMatmul {
             (_, GatherProtocol::Eager { .. }) => Some(0.0),
             (Some(owner), GatherProtocol::Rendezvous { pushed, .. }) => {
                 let pushed = pushed.saturating_mul(self.chunk_rows);
-                let rest = rows.saturating_sub(self.chunk_rows) * k * dtype.size();
-                let bytes = (world - 1) as f64 * rest as f64;
-                let pulling = micros(bytes, costs.pull_gbs(FELT));
+                let pulling = self.after_first_slice(costs, rows, rows);
                 let is_pulled = first >= shard(m, owner, world).start.saturating_add(pushed);
                 is_pulled.then_some(pulling + costs.machine.latency.signal_us)
             }
         };
         let others = (world - 1) as f64 * time;
-        let last_rows = match self.counts_calls() {
-            true => 0,
-            false => self.chunk_rows.min(rows) * (world - 1),
-        };
-        let last = (last_rows as f64 / m as f64 * waves.tiles).max(1.0) * waves.wave_us;
+        let last = match self.counts_calls() {
+            true => 1.0,
+            false => {
+                let chunk = self.chunk_rows.min(rows);
+                let beyond_wave = (chunk * (world - 1)) as f64 / m as f64 * waves.tiles - 1.0;
+                let meanwhile = self.after_first_slice(costs, chunk, rows) / waves.wave_us;
+                let slice = 1.0 / self.slices(rows, world) as f64;
+                beyond_wave.max(0.0) + slice.max(1.0 - meanwhile)
+            }
+        } * waves.wave_us;
         let latency = arrival.map_or(0.0, |arrival| (last + arrival - others).max(0.0));
         Cost {
             latency,

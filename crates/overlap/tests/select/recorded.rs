@@ -22,6 +22,9 @@ const REDUCE_SCATTERS: &str = include_str!("../simulate/measured/reduce-scatters
 /// Four GPUs, after halves of tiles.
 const LAST: &str = include_str!("../simulate/measured/suites-88d917f.tsv");
 
+/// The fused all-gather on two GPUs, beside what else was measured before.
+const GATHERS: &str = include_str!("../simulate/measured/gathers-2xh200.tsv");
+
 /// The goal: a choice takes at most so many times as long as the best.
 const GOAL: f64 = 1.05;
 
@@ -60,7 +63,14 @@ fn last_runs() -> Vec<Measurement> {
     let two = later(recorded(FIRST), recorded(SECOND), |one| {
         one.configuration.operation()
     });
-    [four(), later(two, last_of(2), choice_of)].concat()
+    let problems = later(two, last_of(2), choice_of);
+    let mut gathers = recorded(GATHERS);
+    gathers.retain(|one| {
+        problems
+            .iter()
+            .any(|other| choice_of(other) == choice_of(one))
+    });
+    [four(), problems, gathers].concat()
 }
 
 /// The last runs on four GPUs.
@@ -130,17 +140,10 @@ fn hold(evaluations: &[Evaluation], beyond: &[(&str, f64)]) {
 }
 
 #[test]
-fn on_two_and_four_gpus_what_is_chosen_unseen_is_within_the_goal_but_for_what_is_named() {
+fn on_two_and_four_gpus_what_is_chosen_unseen_is_within_the_goal() {
     let evaluations = evaluated(&last_runs());
     assert_eq!(evaluations.len(), 41);
-    // Where the model alone would choose the fused kernel, which is the best.
-    hold(
-        &evaluations,
-        &[
-            ("all-gather-matmul 4 4096x3584x8192", 1.057),
-            ("all-gather-matmul 4 32768x8192x16384", 1.051),
-        ],
-    );
+    hold(&evaluations, &[]);
     let regrets = evaluations.iter().map(Evaluation::regret);
     let mean = regrets.sum::<f64>() / evaluations.len() as f64;
     assert!(mean <= 1.0112, "{mean}");

@@ -11,7 +11,7 @@ use warpweave_gemm as gemm;
 
 /// One hand-written kernel. A warp of each block pulls peers' rows by bulk copies while the other warps
 /// compute the GEMM. The tiles take this rank's rows first, then the chunks of the others in the order of
-/// arrival.
+/// arrival, each as its slices of K come.
 ///
 /// If `pulled` is less than 8 eighths, copy engines push the first chunks of each shard, to each peer in one
 /// piece: they reach more of the link's bandwidth than loads do, but only in large pieces, and the last rows
@@ -34,8 +34,8 @@ pub const ALGORITHM: Algorithm = Algorithm::new(
 .parameters(&[
         Parameter {
             key: "chunks",
-            summary: "most chunks of a shard",
-            values: Values::Counts(&[CHUNKS, 1, 2, 4, 16]),
+            summary: "most chunks of a shard: as many as are best, unless some are pushed",
+            values: Values::Counts(&[CHUNKS]),
         },
         Parameter {
             key: "pulled",
@@ -87,9 +87,17 @@ pub(in crate::algorithms) fn build(
     if world == 1 {
         return plan.finish_alone();
     }
-    let chunk_rows = match is_eager {
-        true => gemm::AllGatherMatmul::eager_chunk_rows(shard),
-        false => gemm::AllGatherMatmul::chunk_rows(shard, options.count("chunks")),
+    let pulls_all = options.count("pulled") >= EIGHTHS;
+    let most = options.count("chunks");
+    let chunk_rows = match (is_eager, pulls_all) {
+        (true, _) => gemm::AllGatherMatmul::eager_chunk_rows(shard),
+        (_, true) => {
+            let Problem { m, n, k, dtype, .. } = *problem;
+            let gemm = gemm::GemmProblem::new(m, n, k, dtype);
+            let best = gemm::AllGatherMatmul::best_chunks(&gemm, world);
+            gemm::AllGatherMatmul::chunk_rows(shard, best.min(most))
+        }
+        _ => gemm::AllGatherMatmul::chunk_rows(shard, most),
     };
     let chunks = shard.div_ceil(chunk_rows);
     let pushed = match is_eager {
