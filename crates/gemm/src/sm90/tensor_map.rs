@@ -8,7 +8,8 @@ use warpweave_symm_mem::{DType, DevicePtr};
 
 use super::config::SWIZZLED_ROW;
 
-/// The driver's description of a matrix and of the boxes in which it is loaded or stored. Kernels take it by value, as `TensorMap` in `warpweave/tma.cuh`.
+/// The driver's description of a matrix and of the boxes in which it is loaded or stored. Kernels take it by
+/// value, as `TensorMap` in `warpweave/tma.cuh`.
 ///
 /// Not of the bindings, whose alignment is 64 bytes for CUDA 12 and 128 for CUDA 13; the driver takes either.
 #[derive(Clone, Copy, Debug)]
@@ -86,8 +87,8 @@ impl TensorMap {
     /// In the place of a map that no kernel reads.
     pub const UNUSED: Self = Self([0; 16]);
 
-    /// The map of `matrix` in boxes of `box_rows` (1 to 256) rows of 128 bytes, with their swizzle. Loads beyond the matrix give
-    /// zeros.
+    /// The map of `matrix` in boxes of `box_rows` (1 to 256) rows of 128 bytes, with their swizzle. Loads
+    /// beyond the matrix give zeros.
     ///
     /// # Errors
     /// [`NoMap`].
@@ -119,8 +120,8 @@ impl TensorMap {
     }
 
     /// The map of `rows` rows of `bytes` bytes each, `stride` bytes apart, as plain bytes, in boxes of
-    /// `box_bytes` (16 to 2048) of `box_rows` (1 to 256) rows without swizzle. Bytes and strides are multiples
-    /// of 16. What lies beyond the rows is loaded as zeros and not stored.
+    /// `box_bytes` (16 to 2048) of `box_rows` (1 to 256) rows without swizzle. Bytes and strides are
+    /// multiples of 16. What lies beyond the rows is loaded as zeros and not stored.
     ///
     /// # Errors
     /// As for [`encode`](Self::encode).
