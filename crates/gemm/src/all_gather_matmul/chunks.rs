@@ -1,9 +1,9 @@
 //! Which chunks rows are best pulled in, by a model of the launch on an H100 or H200: the persistent schedule
 //! of tiles, each of which multiplies the slices of its chunk as they come.
 //!
-//! Its figures are fitted to 900 times on two H200s, eleven problems in bf16 and e4m3, tiles of 128 and 256
-//! columns, chunks of 256 rows to the whole shard and slices of 512 bytes to 4 KiB. The chosen ones are at
-//! most 4 % and in the mean 1 % slower than the fastest of those (`docs/fused-kernel.md`).
+//! Its figures are fitted to 260 of 1,800 times on two H200s: twelve shapes in bf16 and e4m3, tiles of 128
+//! and 256 columns, chunks of 256 rows to the whole shard, slices of 512 bytes to 4 KiB. What it chooses is
+//! at most 4 % and in the mean 1 % slower than the fastest that was measured (`docs/fused-kernel.md`).
 
 use super::AllGatherMatmul;
 use crate::{GemmProblem, sm90};
