@@ -39,7 +39,7 @@ const HALF: f64 = 0.7;
 
 /// The width of a tile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Width {
+pub(super) enum Width {
     /// 128 columns.
     Narrow,
     /// 256 columns.

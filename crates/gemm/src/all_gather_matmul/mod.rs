@@ -43,11 +43,11 @@ use std::ops::Range;
 
 use warpweave_symm_mem::{DType, DevicePtr, PadView};
 
+use self::chunks::Width;
 use crate::launches;
 use crate::{Error, GemmBatch, GemmOperands, GemmProblem, Layout, Peers, Scaling, Tiling, sm90};
 
 pub use backend::AllGatherGemmBackend;
-pub(crate) use chunks::Width;
 pub(crate) use table::groups;
 
 /// C = A·B on every rank, with a bias if the problem has one, where each rank has a shard of the rows of A:
@@ -221,9 +221,10 @@ impl AllGatherMatmul {
         bytes
     }
 
-    /// The tile that is expected to be faster where all rows are pulled.
-    pub(crate) fn width(&self) -> Width {
-        chunks::width(&self.problem, self.world, self.chunk_rows)
+    /// Whether a GPU is expected to be faster in tiles of 128 columns than of 256 where all rows are pulled, in
+    /// chunks of so many.
+    pub fn is_narrow(problem: &GemmProblem, world: usize, chunk_rows: usize) -> bool {
+        chunks::width(problem, world, chunk_rows) == Width::Narrow
     }
 
     /// Chunks of the largest shard.

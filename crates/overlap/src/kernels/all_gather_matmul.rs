@@ -563,14 +563,21 @@ impl AllGatherMatmul {
         self.chunk_rows.min(rows) as f64 / self.slices(rows, world) as f64
     }
 
-    /// The waves of the GEMM. Tiles are small where all rows come at once.
+    /// The waves of the GEMM. Tiles are small where all rows come at once, or where the kernel chooses them.
     fn waves(&self, costs: &Costs<'_>) -> Waves {
         let KernelShape { m, n, k, dtype } = self.shape;
         let world = costs.plan.world;
         // No tile has rows of two shards.
         let padded = (0..world).map(|rank| shard(m, rank, world).len().next_multiple_of(TILE_ROWS));
         let shape = (padded.sum(), n, k);
-        match self.counts_calls() {
+        let problem = GemmProblem::new(m, n, k, dtype);
+        let is_small = match self.protocol {
+            GatherProtocol::Eager { .. } => true,
+            GatherProtocol::Rendezvous { pushed, .. } => {
+                pushed == 0 && gemm::AllGatherMatmul::is_narrow(&problem, world, self.chunk_rows)
+            }
+        };
+        match is_small {
             true => costs.machine.late_waves(shape, dtype),
             false => costs.machine.large_waves(shape, dtype),
         }

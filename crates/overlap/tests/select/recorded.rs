@@ -22,7 +22,7 @@ const REDUCE_SCATTERS: &str = include_str!("../simulate/measured/reduce-scatters
 /// Four GPUs, after halves of tiles.
 const LAST: &str = include_str!("../simulate/measured/suites-88d917f.tsv");
 
-/// The fused all-gather on two GPUs, beside what else was measured before.
+/// Two GPUs, since the fused all-gather pulls chunks of a wave: to be compared with what was measured before.
 const GATHERS: &str = include_str!("../simulate/measured/gathers-2xh200.tsv");
 
 /// The goal: a choice takes at most so many times as long as the best.

@@ -14,7 +14,7 @@ use super::config::{self, Family};
 use super::prepared::used_bias;
 use super::resident::{Addresses, Resident, check_family};
 use crate::all_gather_matmul::{
-    AllGatherMatmul, AllGatherOperands, GatheredScales, Launch, Protocol, Width, groups,
+    AllGatherMatmul, AllGatherOperands, GatheredScales, Launch, Protocol, groups,
 };
 use crate::cutlass::{ADDRESS_ALIGNMENT, unsupported};
 use crate::tables::{Table, Tables};
@@ -167,7 +167,8 @@ fn favourite(gemm: &AllGatherMatmul, blocks: u32) -> Option<Tiling> {
     let own = gemm.shards[gemm.rank].len();
     match gemm.protocol {
         Protocol::Rendezvous { .. } => {
-            let is_narrow = gemm.pushed_chunks() == 0 && gemm.width() == Width::Narrow;
+            let is_narrow = gemm.pushed_chunks() == 0
+                && AllGatherMatmul::is_narrow(problem, gemm.world, gemm.chunk_rows);
             match is_narrow || own < problem.m && config::is_one_wave(problem, blocks) {
                 true => config::small(problem, &gemm.shards, blocks, gemm.chunk_rows),
                 false => config::select_tile(problem, blocks),
