@@ -221,8 +221,8 @@ impl AllGatherMatmul {
         bytes
     }
 
-    /// Whether a GPU is expected to be faster in tiles of 128 columns than of 256 where all rows are pulled, in
-    /// chunks of so many.
+    /// Whether a GPU is expected to be faster in tiles of 128 columns than of 256 where all rows are pulled,
+    /// in chunks of so many.
     pub fn is_narrow(problem: &GemmProblem, world: usize, chunk_rows: usize) -> bool {
         chunks::width(problem, world, chunk_rows) == Width::Narrow
     }
