@@ -63,11 +63,13 @@ impl Page {
         self.table_of(caption, &[])
     }
 
-    /// The table that has all these rows: suites may have a problem in common.
+    /// The table that has all these rows with their times: suites may have a problem in common, and machines
+    /// a suite.
     fn table_of(&self, caption: &str, rows: &[Value]) -> &Table {
         let has = |table: &Table, row: &Value| {
             let name = row["implementation"].as_str().unwrap();
-            table.rows.iter().any(|cells| cells[0] == name)
+            let ms = row["single_ms"]["median"].as_f64();
+            table.rows.iter().any(|cells| cells[0] == name) && shows(table.cell(name, "ms"), ms)
         };
         let mut tables = self.tables.iter();
         let found =
@@ -105,13 +107,19 @@ impl Page {
             );
             let rows = result["rows"].as_array().unwrap();
             let table = self.table_of(&caption, rows);
+            let devices = file["provenance"]["devices"].as_array().unwrap();
+            let devices: Vec<_> = devices
+                .iter()
+                .map(|each| each["name"].as_str().unwrap())
+                .collect();
             let scaling = format!(
-                "TFLOP/s over ranks: {}, M×N×K = {}x{}x{}, {}",
+                "TFLOP/s over ranks: {}, M×N×K = {}x{}x{}, {}, {}",
                 file["suite"].as_str().unwrap(),
                 shape["m"],
                 shape["n"],
                 shape["k"],
-                result["dtype"].as_str().unwrap()
+                result["dtype"].as_str().unwrap(),
+                devices.join(" and ")
             );
             let scaled = self.tables.iter().find(|table| table.caption == scaling);
             for row in rows {
@@ -219,25 +227,22 @@ impl Table {
     }
 }
 
-/// Whether there is a number; it must be the one of the file, in the digits that are shown.
-fn same(cell: &str, value: &Value, factor: f64, place: &str) -> bool {
-    let Some(value) = value.as_f64().map(|value| value * factor) else {
-        assert!(
-            cell.is_empty() || cell == "–",
-            "`{place}` has `{cell}` for nothing"
-        );
-        return false;
+/// Whether a cell has a value, in the digits that it shows, or neither is there.
+fn shows(cell: &str, value: Option<f64>) -> bool {
+    let Some(value) = value else {
+        return cell.is_empty() || cell == "–";
     };
-    let shown: f64 = cell
-        .parse()
-        .unwrap_or_else(|_| panic!("`{place}` has `{cell}` for {value}"));
     let digits = cell.split_once('.').map_or(0, |(_, digits)| digits.len());
     let half = 0.5 * 10f64.powi(-(digits as i32));
-    assert!(
-        (shown - value).abs() <= half * (1.0 + 1e-6),
-        "`{place}` has `{cell}` for {value}"
-    );
-    true
+    let shown = cell.parse::<f64>();
+    shown.is_ok_and(|shown| (shown - value).abs() <= half * (1.0 + 1e-6))
+}
+
+/// Whether there is a number; it must be the one of the file.
+fn same(cell: &str, value: &Value, factor: f64, place: &str) -> bool {
+    let value = value.as_f64().map(|value| value * factor);
+    assert!(shows(cell, value), "`{place}` has `{cell}` for {value:?}");
+    value.is_some()
 }
 
 fn numbers(text: &str) -> Vec<String> {

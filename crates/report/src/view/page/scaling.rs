@@ -1,4 +1,4 @@
-//! The same problem on different numbers of ranks, from different files.
+//! The same problem on different numbers of ranks with the same devices, from different files.
 
 use std::collections::BTreeSet;
 
@@ -51,16 +51,22 @@ fn values(document: &Document) -> Vec<(String, &'static str, (String, usize, f64
     let Document::Report(report) = document else {
         return Vec::new();
     };
+    let devices = report.provenance.devices.iter();
+    let devices: Vec<_> = devices.map(|each| each.name.as_str()).collect();
+    let devices = devices.join(" and ");
     let value = |(outcome, row): (&Outcome, &Row)| {
         let (size, dtype) = (outcome.size(), &outcome.dtype);
         let (title, unit, value) = match outcome.on {
             Operands::Matrices { .. } => (
-                format!("{}, M×N×K = {size}, {dtype}", report.suite),
+                format!("{}, M×N×K = {size}, {dtype}, {devices}", report.suite),
                 "TFLOP/s",
                 row.tflops?,
             ),
             Operands::Message { .. } => (
-                format!("{} of {size}, {dtype}", outcome.operation.as_deref()?),
+                format!(
+                    "{} of {size}, {dtype}, {devices}",
+                    outcome.operation.as_deref()?
+                ),
                 "µs",
                 row.ms()? * 1e3,
             ),

@@ -64,6 +64,15 @@ fn worlds_of_different_files_are_put_together() {
             "4 ranks: 412 TFLOP/s",
         ],
     );
+    let other = |world: usize| {
+        let mut source = of(world);
+        if let Document::Report(report) = &mut source.document {
+            report.provenance.devices[0].name = "another".into();
+        }
+        source
+    };
+    let apart = page(&[of(2), other(4)]);
+    assert!(!apart.contains("Scaling over ranks"), "{apart}");
 }
 
 #[test]
