@@ -22,9 +22,8 @@ const LESS_THAN_A_WAVE: f64 = 0.02;
 const BEGIN: f64 = 1.5;
 const FIRST_ROW: f64 = 10.7;
 
-/// What links give to all blocks that pull, bytes/µs, and what counting a slice costs, µs.
+/// What links give to all blocks that pull, bytes/µs.
 const PULLED: f64 = 347e3;
-const COUNT: f64 = 0.7;
 
 /// From the end of a slice until a tile may have it, and what a tile's wait for it costs, µs.
 const SEEN: f64 = 1.4;
@@ -146,7 +145,7 @@ fn micros(problem: &GemmProblem, world: usize, width: Width, chunk_rows: usize) 
     let (count, mut arrival) = (slices as f64, FIRST_ROW);
     for chunk in chunks {
         let rows = peers * height(chunk);
-        let slice = (rows * bytes) as f64 / count / PULLED + COUNT;
+        let slice = (rows * bytes) as f64 / count / PULLED + AllGatherMatmul::COUNTING_US;
         let (first, last) = (arrival + slice + SEEN, arrival + count * slice + SEEN);
         arrival += count * slice;
         run(peers * tiles(height(chunk)), &|start, part| {

@@ -522,9 +522,6 @@ impl AllGatherMatmul {
 /// The part of the links' start that is felt, since rows are multiplied as they come. Fitted.
 const FELT: f64 = 0.5;
 
-/// What counting a slice of a chunk costs, µs: as in the kernel's choice of chunks. Fitted there.
-const COUNTING_US: f64 = 0.7;
-
 /// Rows of a tile.
 const TILE_ROWS: usize = 128;
 
@@ -555,7 +552,8 @@ impl AllGatherMatmul {
         let slices = chunks * self.slices(of_shard, world) - 1;
         let rest = (rows as f64 - self.slice(of_shard, world)) * (world - 1) as f64;
         let bytes = rest * (k * dtype.size()) as f64;
-        micros(bytes, costs.pull_gbs(FELT)) + slices as f64 * COUNTING_US
+        let counting = slices as f64 * gemm::AllGatherMatmul::COUNTING_US;
+        micros(bytes, costs.pull_gbs(FELT)) + counting
     }
 
     /// A slice of a chunk, as a number of whole rows.
