@@ -40,11 +40,11 @@ struct Addresses {
 
 // The layout of `Group` in `launch.rs`.
 struct Group {
-  PadView pad;       // slots: [phase][block], followed by those of other protocols
-  Addresses flags;   // the flags of every rank's pad
   uint32_t* epochs;  // [kMaxBlocks], one of each block
   uint32_t signature;
   uint32_t reserved;
+  PadView pad;      // slots: [phase][block], followed by those of other protocols
+  Addresses flags;  // the flags of every rank's pad
 };
 static_assert(sizeof(Group) == sizeof(PadView) + sizeof(Addresses) + 16, "as in Rust");
 

@@ -82,10 +82,9 @@ __device__ __forceinline__ uint32_t packets_of(uint64_t bytes) {
   return bytes == 0 ? 1u : (uint32_t(bytes) + kPayload - 1) / kPayload;
 }
 
-// The layout of `Packets` in `launch.rs`.
+// The layout of `Packets` in `launch.rs`. What a launch reads before it sends stands together, since
+// parameters, too, come from memory by lines.
 struct Packets {
-  Group group;
-  Addresses areas;  // receive buffers: [parity][source][capacity] packets
   uint64_t input;
   uint64_t output;
   uint64_t bytes;     // of a chunk, what one rank has for another; a multiple of 2
@@ -94,6 +93,8 @@ struct Packets {
   uint32_t root;
   uint32_t aligned;  // input, output, chunks and message are multiples of 4 bytes
   uint32_t admits;   // the next kernel of the stream may start
+  Group group;
+  Addresses areas;  // receive buffers: [parity][source][capacity] packets; by step, this rank's first
 };
 static_assert(sizeof(Packets) == sizeof(Group) + sizeof(Addresses) + 48, "as in Rust");
 
@@ -122,9 +123,12 @@ __device__ __forceinline__ void store_payload(uint64_t to, const uint32_t (&data
 // The slot that faults of packets name. It has no flags.
 constexpr uint32_t kPacketSlot = kSliceSlot + kMaxSlices * kMaxBlocks;
 
-// The peer of a step, from the next rank on.
+// The rank so many steps after `rank`, and back.
 __device__ __forceinline__ uint32_t peer_of(uint32_t rank, uint32_t world, int step) {
   return rank + step < world ? rank + step : rank + step - world;
+}
+__device__ __forceinline__ uint32_t step_to(uint32_t rank, uint32_t world, uint32_t peer) {
+  return peer < rank ? peer + world - rank : peer - rank;
 }
 
 // Receives those of `N` items that are `missing`, by polling. `load(i)` loads item i, which comes from
@@ -199,20 +203,25 @@ struct Sections {
     if (failed() && threadIdx.x == 0) record_fault(pad, kPacketSlot, (pad.rank + 1) % pad.world, 0, 0, 0);
     return failed();
   }
-  __device__ __forceinline__ uint64_t at(uint32_t owner, uint32_t source, uint32_t index) const {
-    const uint64_t section = (epoch() & 1) * p.group.pad.world + source;
-    return p.areas.of[owner] + (section * p.capacity + index) * sizeof(Packet);
+  // Packet `index` of the section of `source`, from the start of an area.
+  __device__ __forceinline__ uint64_t offset(uint32_t source, uint32_t index) const {
+    const uint32_t section = (epoch() & 1) * p.group.pad.world + source;
+    return uint64_t(section * p.capacity + index) * sizeof(Packet);
   }
-  __device__ __forceinline__ void send(uint32_t peer, uint32_t index, const uint32_t (&data)[3]) const {
-    store_packet(at(peer, p.group.pad.rank, index), {{data[0], data[1], data[2]}, flag()});
+  // In this rank's area.
+  __device__ __forceinline__ uint64_t at(uint32_t source, uint32_t index) const {
+    return p.areas.of[0] + offset(source, index);
+  }
+  // To the rank so many steps after this one.
+  __device__ __forceinline__ void send(uint32_t step, uint32_t index, const uint32_t (&data)[3]) const {
+    store_packet(p.areas.of[step] + offset(p.group.pad.rank, index), {{data[0], data[1], data[2]}, flag()});
   }
   // The same data to every peer.
   template <int W>
   __device__ __forceinline__ void send_all(uint32_t index, const uint32_t (&data)[3]) const {
-    const uint32_t rank = p.group.pad.rank, world = p.group.pad.world;
 #pragma unroll
     for (int step = 1; step < W; ++step)
-      if (step < world) send(peer_of(rank, world, step), index, data);
+      if (step < p.group.pad.world) send(step, index, data);
   }
   // Receives those of `N` packets that are `missing`: packet i is at `place(i)` and comes from `source(i)`.
   // False if one timed out: the fault is recorded and its data undefined.
@@ -245,7 +254,7 @@ struct Sections {
     for (int source = 0; source < W; ++source)
       if (source < pad.world && source != pad.rank && wanted(source)) missing |= 1u << source;
     return take(
-        missing, data, [&](uint32_t source) { return at(pad.rank, source, index); },
+        missing, data, [&](uint32_t source) { return at(source, index); },
         [](uint32_t source) { return source; });
   }
 
@@ -266,7 +275,7 @@ struct Sections {
     const uint32_t index = (epoch() / 2 * 32 + lane) % p.capacity;
 #pragma unroll 1
     for (uint32_t source = 0; source < p.group.pad.world; ++source)
-      if (!is_used(source, index)) store_packet(at(p.group.pad.rank, source, index), {{0, 0, 0}, 0});
+      if (!is_used(source, index)) store_packet(at(source, index), {{0, 0, 0}, 0});
   }
 };
 

@@ -23,7 +23,6 @@ struct Any {
 template <int W, bool kWords>
 struct Thread {
   const Packets& p;
-  Sections sections;
   const uint32_t rank;
   const uint32_t world;
   const uint32_t first;
@@ -31,113 +30,135 @@ struct Thread {
 
   __device__ __forceinline__ explicit Thread(const Packets& p)
       : p(p),
-        sections(p),
         rank(p.group.pad.rank),
         world(p.group.pad.world),
         first(blockIdx.x * blockDim.x + threadIdx.x),
         stride(gridDim.x * blockDim.x) {}
 
-  __device__ __forceinline__ void load(uint32_t (&data)[3], uint32_t chunk, uint32_t index,
-                                       uint64_t bytes) const {
+  __device__ __forceinline__ void load(uint32_t (&data)[3], uint32_t chunk, uint32_t index) const {
     const uint64_t offset = uint64_t(index) * kPayload;
-    warpweave::load_payload<kWords>(data, p.input + chunk * p.bytes + offset, uint32_t(bytes - offset));
+    warpweave::load_payload<kWords>(data, p.input + chunk * p.bytes + offset, uint32_t(p.bytes - offset));
   }
-  __device__ __forceinline__ void store(uint32_t chunk, uint32_t index, uint64_t bytes,
-                                        const uint32_t (&data)[3]) const {
+  __device__ __forceinline__ void store(uint32_t chunk, uint32_t index, const uint32_t (&data)[3]) const {
     const uint64_t offset = uint64_t(index) * kPayload;
-    warpweave::store_payload<kWords>(p.output + chunk * p.bytes + offset, data, uint32_t(bytes - offset));
+    warpweave::store_payload<kWords>(p.output + chunk * p.bytes + offset, data, uint32_t(p.bytes - offset));
   }
-  // To every peer its own chunk's packet, if the chunk, of `bytes(peer)`, has one, and if this rank may send.
-  // All loads come before the first store: a load would wait for an earlier store.
-  template <typename Bytes>
-  __device__ __forceinline__ void send_chunks(uint32_t index, Bytes bytes) {
-    uint32_t data[W][3];
-#pragma unroll
-    for (int step = 1; step < W; ++step)
-      if (step < world && index < packets_of(bytes(peer_of(rank, world, step))))
-        load(data[step], peer_of(rank, world, step), index, bytes(peer_of(rank, world, step)));
-    if (!sections.may_send(reinterpret_cast<uint32_t (&)[3 * W]>(data))) return;
-#pragma unroll
-    for (int step = 1; step < W; ++step)
-      if (step < world && index < packets_of(bytes(peer_of(rank, world, step))))
-        sections.send(peer_of(rank, world, step), index, data[step]);
+
+  // Sends this thread's part of so many packets, if this rank may: `send(sections, index, data)` what
+  // `load(data, index)` has loaded. The first load is in flight when those of `Sections` begin. All loads of
+  // an index come before its first store: a load would wait for an earlier store.
+  template <int N, typename Load, typename Send>
+  __device__ __forceinline__ Sections send(uint32_t packets, Load load, Send send) const {
+    uint32_t data[N][3];
+    if (first < packets) load(data, first);
+    Sections sections(p);
+    for (uint32_t i = first; i < packets;) {
+      if (sections.may_send(reinterpret_cast<uint32_t(&)[3 * N]>(data))) send(sections, i, data);
+      i += stride;
+      if (i < packets) load(data, i);
+    }
+    return sections;
   }
-  // Reduces all ranks' data in the order of ranks.
+  // The whole input to every peer. `keep(index, data)`: what else happens to it.
+  template <typename Keep>
+  __device__ __forceinline__ Sections send_all(uint32_t packets, Keep keep) const {
+    const auto load = [&](uint32_t(&data)[1][3], uint32_t index) { this->load(data[0], 0, index); };
+    return send<1>(packets, load, [&](const Sections& sections, uint32_t index, const uint32_t(&data)[1][3]) {
+      sections.send_all<W>(index, data[0]);
+      keep(index, data[0]);
+    });
+  }
+  // To every peer its own chunk.
+  __device__ __forceinline__ Sections send_chunks(uint32_t packets) const {
+    const auto load = [&](uint32_t(&data)[W][3], uint32_t index) {
+#pragma unroll
+      for (int step = 1; step < W; ++step)
+        if (step < world) this->load(data[step], peer_of(rank, world, step), index);
+    };
+    return send<W>(packets, load, [&](const Sections& sections, uint32_t index, const uint32_t(&data)[W][3]) {
+#pragma unroll
+      for (int step = 1; step < W; ++step)
+        if (step < world) sections.send(step, index, data[step]);
+    });
+  }
+  // Stores in the output the chunks of the peers.
+  __device__ __forceinline__ void receive_chunks(const Sections& sections, uint32_t packets) const {
+    for (uint32_t i = first; i < packets; i += stride) {
+      uint32_t data[W][3];
+      if (!sections.receive<W>(i, data, Any{})) continue;
+#pragma unroll
+      for (int source = 0; source < W; ++source)
+        if (source < world && source != rank) store(source, i, data[source]);
+    }
+  }
+  // Stores in the output the sum of what the peers sent and this rank's `chunk`, in the order of ranks.
   template <typename T>
-  __device__ __forceinline__ void reduce(const uint32_t (&data)[W][3], const uint32_t (&own)[3],
-                                         uint32_t (&out)[3]) const {
-    const auto of = [&](int source) -> const uint32_t(&)[3] { return data[source]; };
-    warpweave::reduce_words<T, W>(rank, world, of, own, out);
+  __device__ __forceinline__ void reduce(const Sections& sections, uint32_t packets, uint32_t chunk) const {
+    for (uint32_t i = first; i < packets; i += stride) {
+      uint32_t own[3], data[W][3], sum[3];
+      load(own, chunk, i);
+      if (!sections.receive<W>(i, data, Any{})) continue;
+      const auto of = [&](int source) -> const uint32_t(&)[3] { return data[source]; };
+      warpweave::reduce_words<T, W>(rank, world, of, own, sum);
+      store(0, i, sum);
+    }
   }
 };
 
 template <int W, bool kWords>
 __device__ __forceinline__ void all_gather(const Packets& p) {
-  Thread<W, kWords> t(p);
+  const Thread<W, kWords> t(p);
   const uint32_t packets = packets_of(p.bytes);
-  for (uint32_t i = t.first; i < packets; i += t.stride) {
-    uint32_t own[3];
-    t.load(own, 0, i, p.bytes);
-    if (!t.sections.may_send(own)) continue;
-    t.sections.template send_all<W>(i, own);
-    if (p.output + t.rank * p.bytes != p.input) t.store(t.rank, i, p.bytes, own);
-  }
-  if (t.sections.gives_up()) return;
-  t.sections.prepare_next(packets);
-  for (uint32_t i = t.first; i < packets; i += t.stride) {
-    uint32_t data[W][3];
-    if (!t.sections.template receive<W>(i, data, Any{})) continue;
-#pragma unroll
-    for (int source = 0; source < W; ++source)
-      if (source < t.world && source != t.rank) t.store(source, i, p.bytes, data[source]);
-  }
+  const Sections sections = t.send_all(packets, [&](uint32_t i, const uint32_t(&own)[3]) {
+    if (p.output + t.rank * p.bytes != p.input) t.store(t.rank, i, own);
+  });
+  if (sections.gives_up()) return;
+  sections.prepare_next(packets);
+  t.receive_chunks(sections, packets);
 }
 
 template <int W, bool kWords>
 __device__ __forceinline__ void all_to_all(const Packets& p) {
-  Thread<W, kWords> t(p);
+  const Thread<W, kWords> t(p);
   const uint32_t packets = packets_of(p.bytes);
-  for (uint32_t i = t.first; i < packets; i += t.stride) {
-    t.send_chunks(i, [&](uint32_t) { return p.bytes; });
-    uint32_t own[3];
-    if (p.output != p.input) {
-      t.load(own, t.rank, i, p.bytes);
-      if (t.sections.may_send(own)) t.store(t.rank, i, p.bytes, own);
+  const Sections sections = t.send_chunks(packets);
+  if (sections.gives_up()) return;
+  sections.prepare_next(packets);
+  if (p.output != p.input) {
+    for (uint32_t i = t.first; i < packets; i += t.stride) {
+      uint32_t own[3];
+      t.load(own, t.rank, i);
+      t.store(t.rank, i, own);
     }
   }
-  if (t.sections.gives_up()) return;
-  t.sections.prepare_next(packets);
-  for (uint32_t i = t.first; i < packets; i += t.stride) {
-    uint32_t data[W][3];
-    if (!t.sections.template receive<W>(i, data, Any{})) continue;
-#pragma unroll
-    for (int source = 0; source < W; ++source)
-      if (source < t.world && source != t.rank) t.store(source, i, p.bytes, data[source]);
-  }
+  t.receive_chunks(sections, packets);
 }
 
 // The root sends its data, every other rank one empty packet.
 template <int W, bool kWords>
 __device__ __forceinline__ void broadcast(const Packets& p) {
-  Thread<W, kWords> t(p);
+  const Thread<W, kWords> t(p);
   const uint32_t packets = packets_of(p.bytes);
   const bool root = t.rank == p.root;
-  uint32_t own[3] = {0, 0, 0};
-  for (uint32_t i = t.first; i < (root ? packets : 1); i += t.stride) {
-    if (root) t.load(own, 0, i, p.bytes);
-    if (!t.sections.may_send(own)) continue;
-    t.sections.template send_all<W>(i, own);
-    if (root && p.output != p.input) t.store(0, i, p.bytes, own);
-  }
-  if (t.sections.gives_up()) return;
-  t.sections.prepare_next(packets);
+  const auto load = [&](uint32_t(&own)[1][3], uint32_t i) {
+    if (root)
+      t.load(own[0], 0, i);
+    else
+      own[0][0] = own[0][1] = own[0][2] = 0;
+  };
+  const auto send = [&](const Sections& sections, uint32_t i, const uint32_t(&own)[1][3]) {
+    sections.send_all<W>(i, own[0]);
+    if (root && p.output != p.input) t.store(0, i, own[0]);
+  };
+  const Sections sections = t.template send<1>(root ? packets : 1, load, send);
+  if (sections.gives_up()) return;
+  sections.prepare_next(packets);
   for (uint32_t i = t.first; i < packets; i += t.stride) {
     uint32_t data[W][3];
-    if (!t.sections.template receive<W>(i, data, [&](uint32_t source) { return source == p.root || i == 0; }))
-      continue;
+    if (!sections.receive<W>(i, data, [&](uint32_t source) { return source == p.root || i == 0; })) continue;
 #pragma unroll
     for (int source = 0; source < W; ++source)
-      if (source == p.root && !root) t.store(0, i, p.bytes, data[source]);
+      if (source == p.root && !root) t.store(0, i, data[source]);
   }
 }
 
@@ -156,35 +177,38 @@ static_assert(sizeof(UnevenPackets) ==
 // Chunks of different lengths. Of an empty one, too, a packet is sent: each rank hears from every other.
 template <int W, bool kWords>
 __device__ __forceinline__ void all_to_all_uneven(const UnevenPackets& p) {
-  Thread<W, kWords> t(p.packets);
+  const Thread<W, kWords> t(p.packets);
   const uint32_t packets = packets_of(p.packets.bytes);
-  for (uint32_t i = t.first; i < packets; i += t.stride) {
+  const auto is_sent = [&](int step, uint32_t i) {
+    return step < t.world && i < packets_of(p.sent[peer_of(t.rank, t.world, step)]);
+  };
+  const auto load = [&](uint32_t(&data)[W][3], uint32_t i) {
     const uint32_t at = i * kPayload;
-    uint32_t data[W][3];
 #pragma unroll
-    for (int peer = 0; peer < W; ++peer)
-      if (peer < t.world && i < packets_of(p.sent[peer]))
-        warpweave::load_payload<kWords>(data[peer], p.from.of[peer] + at, p.sent[peer] - at);
-    if (!t.sections.may_send(reinterpret_cast<uint32_t (&)[3 * W]>(data))) continue;
-#pragma unroll
-    for (int peer = 0; peer < W; ++peer) {
-      if (peer >= t.world || i >= packets_of(p.sent[peer])) continue;
-      if (peer == t.rank)
-        warpweave::store_payload<kWords>(p.to.of[peer] + at, data[peer], p.sent[peer] - at);
-      else
-        t.sections.send(peer, i, data[peer]);
+    for (int step = 0; step < W; ++step) {
+      if (!is_sent(step, i)) continue;
+      const uint32_t peer = peer_of(t.rank, t.world, step);
+      warpweave::load_payload<kWords>(data[step], p.from.of[peer] + at, p.sent[peer] - at);
     }
-  }
-  if (t.sections.gives_up()) return;
+  };
+  const auto send = [&](const Sections& sections, uint32_t i, const uint32_t(&data)[W][3]) {
+    const uint32_t at = i * kPayload;
+#pragma unroll
+    for (int step = 1; step < W; ++step)
+      if (is_sent(step, i)) sections.send(step, i, data[step]);
+    if (is_sent(0, i)) warpweave::store_payload<kWords>(p.to.of[t.rank] + at, data[0], p.sent[t.rank] - at);
+  };
+  const Sections sections = t.template send<W>(packets, load, send);
+  if (sections.gives_up()) return;
   __syncthreads();
-  warpweave::advance_epoch(p.packets.group, t.sections.epoch());
-  t.sections.scrub_unless(
+  warpweave::advance_epoch(p.packets.group, sections.epoch());
+  sections.scrub_unless(
       [&](uint32_t source, uint32_t index) { return index < packets_of(p.received[source]); });
   for (uint32_t i = t.first; i < packets; i += t.stride) {
     const auto wanted = [&](uint32_t source) { return i < packets_of(p.received[source]); };
     const uint32_t at = i * kPayload;
     uint32_t data[W][3];
-    if (!t.sections.template receive<W>(i, data, wanted)) continue;
+    if (!sections.receive<W>(i, data, wanted)) continue;
 #pragma unroll
     for (int source = 0; source < W; ++source)
       if (source < t.world && source != t.rank && wanted(source))
@@ -194,41 +218,23 @@ __device__ __forceinline__ void all_to_all_uneven(const UnevenPackets& p) {
 
 template <typename T, int W, bool kWords>
 __device__ __forceinline__ void reduce_scatter(const Packets& p) {
-  Thread<W, kWords> t(p);
+  const Thread<W, kWords> t(p);
   const uint32_t packets = packets_of(p.bytes);
-  for (uint32_t i = t.first; i < packets; i += t.stride) {
-    t.send_chunks(i, [&](uint32_t) { return p.bytes; });
-  }
-  if (t.sections.gives_up()) return;
-  t.sections.prepare_next(packets);
-  for (uint32_t i = t.first; i < packets; i += t.stride) {
-    uint32_t own[3], data[W][3], result[3];
-    t.load(own, t.rank, i, p.bytes);
-    if (!t.sections.template receive<W>(i, data, Any{})) continue;
-    t.template reduce<T>(data, own, result);
-    t.store(0, i, p.bytes, result);
-  }
+  const Sections sections = t.send_chunks(packets);
+  if (sections.gives_up()) return;
+  sections.prepare_next(packets);
+  t.template reduce<T>(sections, packets, t.rank);
 }
 
 // Every rank sends everything to all and reduces everything.
 template <typename T, int W, bool kWords>
 __device__ __forceinline__ void all_reduce(const Packets& p) {
-  Thread<W, kWords> t(p);
+  const Thread<W, kWords> t(p);
   const uint32_t packets = packets_of(p.bytes);
-  for (uint32_t i = t.first; i < packets; i += t.stride) {
-    uint32_t own[3];
-    t.load(own, 0, i, p.bytes);
-    if (t.sections.may_send(own)) t.sections.template send_all<W>(i, own);
-  }
-  if (t.sections.gives_up()) return;
-  t.sections.prepare_next(packets);
-  for (uint32_t i = t.first; i < packets; i += t.stride) {
-    uint32_t own[3], data[W][3], result[3];
-    t.load(own, 0, i, p.bytes);
-    if (!t.sections.template receive<W>(i, data, Any{})) continue;
-    t.template reduce<T>(data, own, result);
-    t.store(0, i, p.bytes, result);
-  }
+  const Sections sections = t.send_all(packets, [](uint32_t, const uint32_t(&)[3]) {});
+  if (sections.gives_up()) return;
+  sections.prepare_next(packets);
+  t.template reduce<T>(sections, packets, 0);
 }
 
 __device__ __forceinline__ bool admits(const Packets& p) { return p.admits; }
@@ -237,11 +243,11 @@ __device__ __forceinline__ bool admits(const UnevenPackets& p) { return p.packet
 }  // namespace
 
 // A poll of all sources is one batch of loads.
-#define KERNEL(name, Parameter, ...)                                                            \
-  extern "C" __global__ void __launch_bounds__(512) name(const __grid_constant__ Parameter p) { \
-    if (admits(p)) warpweave::admit_dependents();                                               \
-    warpweave::wait_for_prerequisites();                                                        \
-    __VA_ARGS__(p);                                                                             \
+#define KERNEL(name, Parameter, ...)                                                               \
+  extern "C" __global__ void __launch_bounds__(512, 1) name(const __grid_constant__ Parameter p) { \
+    if (admits(p)) warpweave::admit_dependents();                                                  \
+    warpweave::wait_for_prerequisites();                                                           \
+    __VA_ARGS__(p);                                                                                \
   }
 
 // For messages of whole words, and of any number of halves.

@@ -86,7 +86,7 @@ struct Thread {
   }
 
   __device__ __forceinline__ State* state_of(uint32_t block) const {
-    return reinterpret_cast<State*>(p.areas.of[rank]) + block;
+    return reinterpret_cast<State*>(p.areas.of[0]) + block;
   }
   // Vector `index` of the section of `source` in any area, from its start.
   __device__ __forceinline__ uint64_t offset(uint32_t generation, uint32_t source, uint32_t index) const {
@@ -116,9 +116,9 @@ struct Thread {
       store_payload(to, data, p.total - start, sizeof(T) == 4);
   }
 
-  // Of this rank's section in the area of `peer`.
-  __device__ __forceinline__ uint64_t at(uint32_t peer, uint32_t index) const {
-    return p.areas.of[peer] + offset(state.generation, rank, index);
+  // Of this rank's section in the area of the rank so many steps after it.
+  __device__ __forceinline__ uint64_t at(uint32_t step, uint32_t index) const {
+    return p.areas.of[step] + offset(state.generation, rank, index);
   }
 
   // All that the last warp of a block does, while the others move data: signals the peers, prepares the next
@@ -144,7 +144,7 @@ struct Thread {
   __device__ __forceinline__ bool join() const {
     asm volatile("bar.arrive %0, %1;" ::"n"(kHaveRead), "r"(blockDim.x) : "memory");
     if (sections.gives_up()) return false;
-    const uint64_t area = p.areas.of[rank] + offset(previous(), 0, 0), section = uint64_t(p.capacity) * kBytes;
+    const uint64_t area = p.areas.of[0] + offset(previous(), 0, 0), section = uint64_t(p.capacity) * kBytes;
     const Vector zero = {};
 #pragma unroll 1
     for (uint32_t i = first; i < state.used; i += stride) {
@@ -166,7 +166,7 @@ struct Thread {
 #pragma unroll
     for (int source = 0; source < W; ++source)
       if (source < world && source != rank && wanted(source)) missing |= 1u << source;
-    const uint64_t from = p.areas.of[rank] + offset(state.generation, 0, index);
+    const uint64_t from = p.areas.of[0] + offset(state.generation, 0, index);
     const uint64_t section = uint64_t(p.capacity) * kBytes;
     const bool here = receive_all<W>(
         p.group.pad, sections.epoch(), missing,
@@ -195,8 +195,8 @@ struct Thread {
       if (!sections.may_send(reinterpret_cast<uint32_t (&)[4 * W]>(data))) break;
 #pragma unroll
       for (int step = 1; step < W; ++step) {
-        const uint32_t peer = peer_of(rank, world, step);
-        if (step < world && peer * chunk + i < message) inverted(data[step]).store(at(peer, i));
+        const uint32_t index = peer_of(rank, world, step) * chunk + i;
+        if (step < world && index < message) inverted(data[step]).store(at(step, i));
       }
     }
   }
@@ -215,7 +215,7 @@ struct Thread {
       const Vector sent = inverted(sum);
 #pragma unroll
       for (int step = 1; step < W; ++step)
-        if (step < world) sent.store(at(peer_of(rank, world, step), p.capacity / 2 + i));
+        if (step < world) sent.store(at(step, p.capacity / 2 + i));
       keep(i, sum, sent);
     }
     return true;

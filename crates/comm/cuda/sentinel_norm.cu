@@ -45,7 +45,7 @@ __device__ __forceinline__ void normalized(const ReducedNorm& p, RowBlock block)
   bool sound = t.join();
   const uint32_t middle = p.packets.capacity / 2;
   const auto keep = [&](uint32_t i, const uint32_t(&)[4], const Vector& sent) {
-    sent.store(t.at(t.rank, middle + i));
+    sent.store(t.at(0, middle + i));
   };
   sound = sound && t.reduce(keep);
   const warpweave::Units<T, 4, kBytes> units{p.norm};
@@ -62,7 +62,7 @@ __device__ __forceinline__ void normalized(const ReducedNorm& p, RowBlock block)
       for (int i = 0; i < 3; ++i) {
         source[i] = (start + i) / t.chunk;
         const uint32_t index = middle + start + i - source[i] * t.chunk;
-        from[i] = p.packets.areas.of[t.rank] + t.offset(t.state.generation, source[i], index);
+        from[i] = p.packets.areas.of[0] + t.offset(t.state.generation, source[i], index);
       }
       sound = warpweave::receive_all<3>(
           p.packets.group.pad, t.sections.epoch(), (1u << count) - 1,

@@ -69,19 +69,20 @@ struct Thread {
   __device__ __forceinline__ void store(uint32_t unit, const uint32_t (&words)[3]) const {
     warpweave::store_payload(p.output + offset(unit), words, p.bytes - offset(unit), p.aligned);
   }
+  __device__ __forceinline__ void send(uint32_t peer, uint32_t index, const uint32_t (&words)[3]) const {
+    sections.send(warpweave::step_to(p.group.pad.rank, p.group.pad.world, peer), index, words);
+  }
   __device__ __forceinline__ void send_down(uint32_t unit, const uint32_t (&words)[3]) const {
 #pragma unroll
     for (int child = 0; child < 2; ++child)
-      if (t.children[tree][child] != kNone) sections.send(t.children[tree][child], unit * kPlaces, words);
+      if (t.children[tree][child] != kNone) send(t.children[tree][child], unit * kPlaces, words);
   }
   // Adds the children's partials. False if one timed out.
   __device__ __forceinline__ bool add_children(uint32_t unit, Accumulator& accumulator) const {
     constexpr uint32_t kEach = (1u << kPlaces) - 1;
     const bool left = t.children[tree][0] != kNone, right = t.children[tree][1] != kNone;
     const auto source = [&](uint32_t i) { return t.children[tree][i / kPlaces]; };
-    const auto place = [&](uint32_t i) {
-      return sections.at(p.group.pad.rank, source(i), unit * kPlaces + i % kPlaces);
-    };
+    const auto place = [&](uint32_t i) { return sections.at(source(i), unit * kPlaces + i % kPlaces); };
     uint32_t data[2 * kPlaces][3];
     if (!sections.take((left ? kEach : 0) | (right ? kEach << kPlaces : 0), data, place, source))
       return false;
@@ -116,7 +117,7 @@ struct Thread {
         const float* values = accumulator.values + 3 * k;
         const uint32_t data[3] = {__float_as_uint(values[0]), __float_as_uint(values[1]),
                                   __float_as_uint(values[2])};
-        sections.send(parent, unit * kPlaces + k, data);
+        send(parent, unit * kPlaces + k, data);
       }
     }
     return true;
@@ -126,7 +127,7 @@ struct Thread {
     if (parent == kNone) return;
     for (uint32_t unit = first; unit < units; unit += stride) {
       uint32_t words[1][3];
-      const auto place = [&](uint32_t) { return sections.at(p.group.pad.rank, parent, unit * kPlaces); };
+      const auto place = [&](uint32_t) { return sections.at(parent, unit * kPlaces); };
       if (!sections.take(1, words, place, [&](uint32_t) { return parent; })) return;
       send_down(unit, words[0]);
       store(unit, words[0]);
@@ -141,7 +142,7 @@ struct Thread {
       const bool up = source == t.children[tree][0] || source == t.children[tree][1];
       const bool down = source == t.parent[tree] && index % kPlaces == 0;
       if (unit < units && (up || down)) continue;
-      warpweave::store_packet(sections.at(p.group.pad.rank, source, index), {{0, 0, 0}, 0});
+      warpweave::store_packet(sections.at(source, index), {{0, 0, 0}, 0});
     }
   }
 };

@@ -171,10 +171,6 @@ impl<B: Backend> SignalPad<B> {
         let sent = self.counters.address();
         let expected = sent.add(4 * self.slots * world);
         PadView {
-            peers: self.flags.peer_table(),
-            sent,
-            expected,
-            tickets: expected.add(4 * self.slots * world),
             fault: self.fault(),
             stop: self.stop,
             timeout_ns: u64::try_from(self.timeout.as_nanos()).unwrap_or(u64::MAX),
@@ -182,6 +178,10 @@ impl<B: Backend> SignalPad<B> {
             world: world as u32,
             slots: self.slots as u32,
             reserved: 0,
+            peers: self.flags.peer_table(),
+            sent,
+            expected,
+            tickets: expected.add(4 * self.slots * world),
         }
     }
 

@@ -42,6 +42,11 @@ impl Addresses {
             .for_each(|(address, place)| *place = address);
         all
     }
+
+    /// Those of `rank` and of the ranks after it in turn, as `of` gives them by rank.
+    pub fn from_rank(rank: usize, world: usize, mut of: impl FnMut(usize) -> DevicePtr) -> Self {
+        Self::by_rank(world, |step| of((rank + step) % world))
+    }
 }
 
 /// The synchronization state of a group of ranks.
@@ -51,26 +56,22 @@ impl Addresses {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Group {
-    /// The pad: slots by (phase, block) and (slice, block), then that of packet faults.
-    pub pad: PadView,
-    /// The flags of every rank's pad.
-    pub flags: Addresses,
     /// `[MAX_BLOCKS]` u32: the epoch of each block's last launch.
     pub epochs: DevicePtr,
     /// Of the call, from [`signature`]: flags and packets carry it with their epoch.
     pub signature: u32,
     /// Zero.
     pub reserved: u32,
+    /// The pad: slots by (phase, block) and (slice, block), then that of packet faults.
+    pub pad: PadView,
+    /// The flags of every rank's pad.
+    pub flags: Addresses,
 }
 
 /// Parameter of `packet_*`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Packets {
-    /// The group.
-    pub group: Group,
-    /// The receiving area of every rank: `[parity of the epoch][source][capacity]` packets of 16 bytes.
-    pub areas: Addresses,
     /// This rank's input.
     pub input: DevicePtr,
     /// This rank's output; may be the input, or this rank's chunk of it.
@@ -89,6 +90,19 @@ pub struct Packets {
     ///
     /// [`CollectiveOptions::early_dependents`]: crate::CollectiveOptions::early_dependents
     pub admits: u32,
+    /// The group.
+    pub group: Group,
+    /// The receiving areas, this rank's and then those of the ranks after it in turn:
+    /// `[parity of the epoch][source][capacity]` packets of 16 bytes.
+    pub areas: Addresses,
+}
+
+impl Packets {
+    /// The receiving area of `owner`.
+    pub(super) fn area(&self, owner: usize) -> DevicePtr {
+        let [rank, world] = [self.group.pad.rank, self.group.pad.world].map(|ranks| ranks as usize);
+        self.areas.0[(owner + world - rank) % world]
+    }
 }
 
 /// Parameter of `packet_all_to_all_uneven_*`.

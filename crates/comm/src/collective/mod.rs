@@ -375,7 +375,7 @@ impl<B: CollectiveKernels> Collectives<B> {
     fn packets(&self, signature: u32) -> Packets {
         Packets {
             group: self.group(signature),
-            areas: Addresses::by_rank(self.world, |rank| self.areas.peer(rank)),
+            areas: Addresses::from_rank(self.rank, self.world, |rank| self.areas.peer(rank)),
             input: DevicePtr::NULL,
             output: DevicePtr::NULL,
             bytes: 0,

@@ -67,7 +67,7 @@ impl<B: CollectiveKernels> Collectives<B> {
         let [input, output] = [call.input.address(), call.output.address()];
         let aligned = (input.0 | output.0 | total as u64).is_multiple_of(VECTOR as u64);
         let launch = Packets {
-            areas: Addresses::by_rank(self.world, |rank| self.sentinels.peer(rank)),
+            areas: Addresses::from_rank(self.rank, self.world, |rank| self.sentinels.peer(rank)),
             input,
             output,
             bytes: bytes as u64,

@@ -10,14 +10,6 @@ pub const FLAG_STRIDE: usize = 32;
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct PadView {
-    /// Address of a table of `world` addresses (u64): the flags of every rank's pad, as mapped here.
-    pub peers: DevicePtr,
-    /// `[slots][world]` u32: the epoch last sent to each peer.
-    pub sent: DevicePtr,
-    /// `[slots][world]` u32: the epoch last waited for from each peer.
-    pub expected: DevicePtr,
-    /// `[slots][world]` u32: counters for the blocks of a grid, zero between kernels.
-    pub tickets: DevicePtr,
     /// This rank's fault record, after the flags: a peer's is at the same distance from the peer's flags.
     pub fault: DevicePtr,
     /// The [`StopFlags`] of this rank's device.
@@ -32,6 +24,14 @@ pub struct PadView {
     pub slots: u32,
     /// Zero.
     pub reserved: u32,
+    /// Address of a table of `world` addresses (u64): the flags of every rank's pad, as mapped here.
+    pub peers: DevicePtr,
+    /// `[slots][world]` u32: the epoch last sent to each peer.
+    pub sent: DevicePtr,
+    /// `[slots][world]` u32: the epoch last waited for from each peer.
+    pub expected: DevicePtr,
+    /// `[slots][world]` u32: counters for the blocks of a grid, zero between kernels.
+    pub tickets: DevicePtr,
 }
 
 impl PadView {

@@ -243,7 +243,7 @@ impl Areas for HostAreas<'_> {
 
     fn packet(&self, owner: usize, section: usize, index: usize) -> &Packet<AtomicU32> {
         let index = section * self.capacity() + index;
-        let packet = self.launch.areas.0[owner].add(index * PACKET);
+        let packet = self.launch.area(owner).add(index * PACKET);
         // SAFETY: every area has two sections for each rank, aligned and accessed by atomics only; it lives,
         // as `new` was promised.
         unsafe { &*packet.as_host::<Packet<AtomicU32>>() }

@@ -212,7 +212,7 @@ struct HostAreas<'a> {
 impl HostAreas<'_> {
     /// A word of an area, by its offset in bytes.
     fn at(&self, owner: usize, offset: usize) -> &AtomicU32 {
-        let address = self.launch.areas.0[owner].add(offset);
+        let address = self.launch.area(owner).add(offset);
         // SAFETY: every area has these words, aligned and accessed by atomics only; it lives as long as the
         // launch.
         unsafe { AtomicU32::from_ptr(address.as_host()) }

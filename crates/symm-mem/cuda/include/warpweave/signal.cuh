@@ -38,12 +38,8 @@ enum FaultCause : uint32_t { kDeadline = 0, kNotice = 1, kStopped = 2, kStoppedB
 // The host stores this value to stop the waits of its device.
 constexpr uint32_t kByHost = 2;
 
-// The layout of `PadView` in `pad.rs`.
+// The layout of `PadView` in `pad.rs`. First what every launch reads.
 struct PadView {
-  const uint64_t* peers;      // [world] addresses of every rank's flags, as mapped here
-  uint32_t* sent;             // [slots][world]
-  uint32_t* expected;         // [slots][world]
-  uint32_t* tickets;          // [slots][world], zero between kernels
   FaultRecord* fault;         // follows this rank's flags; a peer's follows the peer's flags
   uint32_t* stopped;          // of this device: nonzero once a wait on any pad has failed
   uint32_t* stopped_on_host;  // in host memory: 1 once a wait has failed, 2 once the host stops waits
@@ -52,6 +48,10 @@ struct PadView {
   uint32_t world;
   uint32_t slots;
   uint32_t reserved;
+  const uint64_t* peers;  // [world] addresses of every rank's flags, as mapped here
+  uint32_t* sent;         // [slots][world]
+  uint32_t* expected;     // [slots][world]
+  uint32_t* tickets;      // [slots][world], zero between kernels
 };
 static_assert(sizeof(PadView) == 80, "as in Rust");
 
