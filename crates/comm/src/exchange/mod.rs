@@ -32,6 +32,8 @@ pub const MOST_DESCRIPTORS: usize = 1024;
 /// An [`Exchange`] among the ranks of a [`Store`].
 ///
 /// Several may share a store. `scope` distinguishes them; all ranks pass the same.
+///
+/// After a call that timed out, the next one waits for 0.2 s only: deadlines do not add up.
 pub struct LocalExchange {
     store: Arc<Store>,
     scope: String,
@@ -44,6 +46,17 @@ pub struct LocalExchange {
 struct Calls {
     made: u64,
     mesh: Option<Mesh>,
+    /// Whether the last wait for peers timed out. The next one lasts a moment only: a rank that stopped costs
+    /// the others one deadline, whatever they call next.
+    timed_out: bool,
+}
+
+impl Calls {
+    /// Records how a wait for peers ended.
+    fn record<T>(&mut self, outcome: Result<T>) -> Result<T> {
+        self.timed_out = matches!(outcome, Err(CommError::Timeout { .. }));
+        outcome
+    }
 }
 
 /// The outcome of receiving on one rank.
@@ -86,8 +99,13 @@ impl LocalExchange {
     }
 
     fn gather(&self, calls: &mut Calls, tag: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
+        if calls.timed_out {
+            let timeout = A_MOMENT.min(self.store.timeout());
+            return self.gather_within(calls, tag, bytes, timeout);
+        }
         calls.made += 1;
-        self.store.gather(&self.scope, calls.made, tag, bytes)
+        let all = self.store.gather(&self.scope, calls.made, tag, bytes);
+        calls.record(all)
     }
 
     fn gather_within(
@@ -98,8 +116,10 @@ impl LocalExchange {
         timeout: Duration,
     ) -> Result<Vec<Vec<u8>>> {
         calls.made += 1;
-        self.store
-            .gather_within(&self.scope, calls.made, (tag, bytes), timeout)
+        let all = self
+            .store
+            .gather_within(&self.scope, calls.made, (tag, bytes), timeout);
+        calls.record(all)
     }
 
     fn gather_fds(&self, tag: &str, fds: &[BorrowedFd<'_>]) -> Result<Vec<Vec<OwnedFd>>> {
@@ -126,18 +146,16 @@ impl LocalExchange {
             })
             .collect::<Result<Vec<_>>>()?;
         if self.store.world() > 1 && calls.mesh.is_none() {
-            let mut gather = |tag: &str, bytes: &[u8]| {
-                calls.made += 1;
-                self.store.gather(&self.scope, calls.made, tag, bytes)
-            };
-            let mesh = Mesh::open(&self.store, &mut gather)?;
-            calls.mesh = Some(mesh);
+            let mut gather = |tag: &str, bytes: &[u8]| self.gather(&mut calls, tag, bytes);
+            let mesh = Mesh::open(&self.store, &mut gather);
+            calls.mesh = Some(calls.record(mesh)?);
         }
         let deadline = Instant::now() + self.store.timeout();
         let received = match &calls.mesh {
             Some(mesh) => mesh.transfer(&self.store, tag, fds, &counts, deadline),
             None => mesh::duplicate(tag, fds).map(|own| vec![own]),
         };
+        let received = calls.record(received);
         self.agree_on_receipts(&mut calls, tag, received)
     }
 
@@ -171,14 +189,8 @@ impl LocalExchange {
             what: format!("encoding a receipt: {e}"),
         })?;
         let name = format!("{tag} (receipts)");
-        let receipts = match &received {
-            // A peer that did not send will not be here either: the call ends for all once this rank has
-            // said so.
-            Err(CommError::Timeout { .. }) => {
-                self.gather_within(calls, &name, &bytes, A_MOMENT.min(self.store.timeout()))
-            }
-            _ => self.gather(calls, &name, &bytes),
-        };
+        // A peer that did not send will not be here either: after a timeout this lasts a moment.
+        let receipts = self.gather(calls, &name, &bytes);
         let (received, receipts) = match (received, receipts) {
             (Ok(received), Ok(receipts)) => (received, receipts),
             (Err(e), _) | (Ok(_), Err(e)) => {

@@ -295,6 +295,66 @@ fn a_rank_that_stops_among_descriptors_costs_the_others_one_deadline() {
     });
 }
 
+/// Such as an agreement on a step that timed out itself.
+#[test]
+fn a_rank_that_stops_costs_the_others_one_deadline_whatever_they_call_next() {
+    let patience = Duration::from_secs(2);
+    let member = |(job, server): (crate::Job, _)| {
+        let store = Store::adopt(&job.with_timeout(patience), server).unwrap();
+        let exchange = LocalExchange::new(Arc::new(store), "test");
+        exchange.barrier("first").unwrap();
+        if exchange.rank() == 2 {
+            return exchange;
+        }
+        let start = Instant::now();
+        let error = exchange.barrier("step").unwrap_err();
+        let is_timeout = matches!(&error, ExchangeError::Timeout { waiting_for, .. }
+            if waiting_for.contains(&2));
+        assert!(is_timeout, "{error}");
+        exchange.barrier("agreement on the step").unwrap_err();
+        exchange.all_gather_fds("another step", &[]).unwrap_err();
+        let took = start.elapsed();
+        assert!(took < patience * 9 / 5, "{took:?}");
+        exchange
+    };
+    std::thread::scope(|s| {
+        let jobs = crate::Job::threads(3).unwrap().into_iter();
+        let ranks: Vec<_> = jobs.map(|job| s.spawn(move || member(job))).collect();
+        // Nobody leaves before all have ended: who leaves is lost to the others.
+        let _exchanges: Vec<_> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
+    });
+}
+
+#[test]
+fn a_rank_that_comes_back_is_waited_for_as_before() {
+    let patience = [1, 30].map(Duration::from_secs);
+    let is_back = std::sync::Barrier::new(2);
+    std::thread::scope(|s| {
+        for (job, server) in crate::Job::threads(2).unwrap() {
+            let is_back = &is_back;
+            s.spawn(move || {
+                let is_late = job.rank() == 1;
+                let job = job.with_timeout(patience[usize::from(is_late)]);
+                let store = Store::adopt(&job, server).unwrap();
+                let exchange = LocalExchange::new(Arc::new(store), "test");
+                exchange.barrier("first").unwrap();
+                if !is_late {
+                    exchange.barrier("missed").unwrap_err();
+                }
+                is_back.wait();
+                if is_late {
+                    exchange.barrier("missed").unwrap_err();
+                }
+                while exchange.barrier("again").is_err() {}
+                if is_late {
+                    std::thread::sleep(2 * A_MOMENT);
+                }
+                exchange.barrier("last").unwrap();
+            });
+        }
+    });
+}
+
 #[test]
 fn the_longest_timeout_is_as_good_as_any() {
     let job = crate::Job::alone().unwrap().with_timeout(Duration::MAX);
