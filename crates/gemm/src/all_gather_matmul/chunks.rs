@@ -3,9 +3,10 @@
 //!
 //! Its figures are fitted to 260 of 1,800 times on two H200s: twelve shapes in bf16 and e4m3, tiles of 128
 //! and 256 columns, chunks of 256 rows to the whole shard, slices of 512 bytes to 4 KiB. What it chooses is
-//! at most 4 % and in the mean 1 % slower than the fastest that was measured (`docs/fused-kernel.md`).
+//! at most 4 % and in the mean 1 % slower than the fastest that was measured there, and on four H200s at most
+//! 3 % (`docs/fused-kernel.md`).
 
-use super::AllGatherMatmul;
+use super::{AllGatherMatmul, PIECE_BYTES};
 use crate::{GemmProblem, sm90};
 
 /// Clusters of two SMs.
@@ -13,6 +14,12 @@ const CLUSTERS: usize = 66;
 
 /// Most chunks of a shard that are worth it.
 const MOST: usize = 8;
+
+/// Fewest bytes of a row in a piece, unless the row has less.
+const LEAST_BYTES: usize = 512;
+
+/// Fewest pieces of a slice, of all peers: two or three for each block, which counts once for each slice.
+const LEAST_PIECES: usize = 320;
 
 /// A schedule loses this part of its time for each halving of its chunks below a wave of tiles: less of B is
 /// read from the cache.
@@ -54,12 +61,27 @@ impl Width {
     }
 }
 
-/// Whether the rows of others come while a rank multiplies its own: then nothing waits.
-fn come_in_time(problem: &GemmProblem, world: usize) -> bool {
+/// What a launch waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Bound {
+    /// Nothing: the rows of others come while a rank multiplies its own.
+    Nothing,
+    /// The GEMM: links rest for about half of it, or longer.
+    Gemm,
+    /// Both, by turns: pulling takes about as long as multiplying.
+    Both,
+}
+
+fn bound(problem: &GemmProblem, world: usize) -> Bound {
     let peers = world.saturating_sub(1);
     let row = problem.lda.saturating_mul(problem.dtype.size());
     let rows = problem.m.div_ceil(world.max(1)).saturating_mul(peers);
-    sm90::pulling(problem, row.saturating_mul(rows)) * (world as f64) < 0.8
+    let pulling = sm90::pulling(problem, row.saturating_mul(rows));
+    match pulling {
+        _ if pulling * (world as f64) < 0.8 => Bound::Nothing,
+        ..0.5 => Bound::Gemm,
+        _ => Bound::Both,
+    }
 }
 
 /// Whether a GEMM has more elements than the model goes through, tile by tile: 32768 x 32768.
@@ -69,11 +91,14 @@ fn is_huge(problem: &GemmProblem) -> bool {
 
 /// Chunks of a shard of about m / `world` rows.
 pub(super) fn best(problem: &GemmProblem, world: usize) -> usize {
-    if world < 2 || come_in_time(problem, world) {
+    if world < 2 {
         return 1;
     }
-    if is_huge(problem) {
-        return MOST;
+    match bound(problem, world) {
+        Bound::Nothing => return 1,
+        Bound::Gemm => return MOST,
+        Bound::Both if is_huge(problem) => return MOST,
+        Bound::Both => {}
     }
     let shard = problem.m.div_ceil(world);
     let columns = problem.n.div_ceil(Width::Wide.columns()).max(1);
@@ -91,9 +116,23 @@ pub(super) fn best(problem: &GemmProblem, world: usize) -> usize {
         .map_or(1, |(chunks, _)| chunks)
 }
 
+/// Bytes of a row in a slice of a chunk of so many rows of each peer: slices are as fine as have enough
+/// pieces. Where links rest anyway they are as coarse as can be, since a tile waits for each.
+pub(super) fn slice_bytes(problem: &GemmProblem, world: usize, chunk_rows: usize) -> usize {
+    let rows = chunk_rows.saturating_mul(world.saturating_sub(1));
+    let mut bytes = PIECE_BYTES;
+    if bound(problem, world) == Bound::Gemm {
+        return bytes;
+    }
+    while bytes > LEAST_BYTES && rows.saturating_mul(bytes / 2) >= LEAST_PIECES * PIECE_BYTES {
+        bytes /= 2;
+    }
+    bytes
+}
+
 /// The faster tile for chunks of so many rows.
 pub(super) fn width(problem: &GemmProblem, world: usize, chunk_rows: usize) -> Width {
-    if world < 2 || come_in_time(problem, world) || is_huge(problem) {
+    if world < 2 || bound(problem, world) != Bound::Both || is_huge(problem) {
         return Width::Wide;
     }
     let time = |width| micros(problem, world, width, chunk_rows);
@@ -109,7 +148,7 @@ fn micros(problem: &GemmProblem, world: usize, width: Width, chunk_rows: usize) 
     let shard = problem.m.div_ceil(world);
     let chunk_rows = chunk_rows.clamp(1, shard.max(1));
     let bytes = (problem.k * problem.dtype.size()).max(1);
-    let slices = bytes.div_ceil(AllGatherMatmul::slice_bytes(chunk_rows, world));
+    let slices = bytes.div_ceil(slice_bytes(problem, world, chunk_rows));
     let multiply = STEP[width as usize] * bytes as f64 / 128.0;
     let columns = problem.n.div_ceil(width.columns());
     let tiles = |rows: usize| rows.div_ceil(2 * AllGatherMatmul::TILE_ROWS) * columns;
@@ -165,22 +204,29 @@ mod tests {
     use super::*;
     use crate::Scaling;
 
-    /// Medians of single calls on two H200s, µs, of which a launch takes 5.5.
+    /// Medians of single calls on two and four H200s, µs, of which a launch takes 5.5.
     #[test]
     fn times_are_near_those_that_were_measured() {
         let bf16 = |m, n, k| GemmProblem::new(m, n, k, DType::Bf16);
         let e4m3 = |m, n, k| GemmProblem::e4m3(m, n, k, Scaling::Row, DType::Bf16);
-        for (problem, width, rows, measured) in [
-            (bf16(4096, 1024, 4096), Width::Narrow, 2048, 75.3),
-            (bf16(6144, 1280, 4096), Width::Wide, 3072, 107.0),
-            (bf16(12288, 1280, 4096), Width::Wide, 1536, 201.5),
-            (bf16(4096, 1792, 4096), Width::Wide, 2048, 100.4),
-            (bf16(4096, 1792, 4096), Width::Wide, 256, 114.6),
-            (bf16(8192, 1280, 4096), Width::Wide, 2048, 155.1),
-            (e4m3(4096, 1024, 4096), Width::Narrow, 2048, 50.7),
-            (e4m3(12288, 1152, 4096), Width::Narrow, 512, 112.8),
+        for (world, problem, width, rows, measured) in [
+            (2, bf16(4096, 1024, 4096), Width::Narrow, 2048, 75.3),
+            (2, bf16(6144, 1280, 4096), Width::Wide, 3072, 107.0),
+            (2, bf16(12288, 1280, 4096), Width::Wide, 1536, 201.5),
+            (2, bf16(4096, 1792, 4096), Width::Wide, 2048, 100.4),
+            (2, bf16(4096, 1792, 4096), Width::Wide, 256, 114.6),
+            (2, bf16(8192, 1280, 4096), Width::Wide, 2048, 155.1),
+            (2, e4m3(4096, 1024, 4096), Width::Narrow, 2048, 50.7),
+            (2, e4m3(12288, 1152, 4096), Width::Narrow, 512, 112.8),
+            (4, bf16(4096, 1792, 4096), Width::Wide, 512, 118.6),
+            (4, bf16(8192, 1792, 4096), Width::Narrow, 256, 201.9),
+            (4, bf16(16384, 1792, 4096), Width::Wide, 768, 374.4),
+            (4, bf16(4096, 3584, 8192), Width::Wide, 256, 351.3),
+            (4, e4m3(4096, 1792, 4096), Width::Wide, 512, 74.5),
+            (4, e4m3(8192, 1792, 4096), Width::Narrow, 256, 121.3),
+            (4, e4m3(4096, 3584, 8192), Width::Wide, 256, 193.2),
         ] {
-            let ratio = (micros(&problem, 2, width, rows) + 5.5) / measured;
+            let ratio = (micros(&problem, world, width, rows) + 5.5) / measured;
             assert!(
                 (ratio - 1.0).abs() < 0.14,
                 "{problem:?}, {rows} rows: {ratio}"
@@ -203,6 +249,13 @@ mod tests {
         assert_eq!(rows(4096, 3584, 8192, 2), (2048, Width::Wide));
         assert_eq!(rows(16384, 6656, 16384, 2), (8192, Width::Wide));
         assert!(rows(16384, 6656, 16384, 4).0 <= 1024);
+        // Links rest for half of it.
+        assert_eq!(rows(16384, 3584, 8192, 4), (512, Width::Wide));
+        let slices = |n, k| {
+            let problem = GemmProblem::new(16384, n, k, DType::Bf16);
+            slice_bytes(&problem, 4, 512)
+        };
+        assert_eq!([slices(3584, 8192), slices(1792, 4096)], [4096, 1024]);
     }
 
     #[test]

@@ -168,12 +168,6 @@ impl Protocol {
 /// Bytes of a piece, in which rows are pulled on a GPU: `kPieceBytes` (`cuda/sm90/recv_ring.cuh`).
 pub(crate) const PIECE_BYTES: usize = 4096;
 
-/// Fewest bytes of a row in a piece, unless the row has less.
-const LEAST_BYTES: usize = 512;
-
-/// Fewest pieces of a slice, of all peers: two or three for each block, which counts once for each slice.
-const LEAST_PIECES: usize = 320;
-
 impl AllGatherMatmul {
     /// The kernel's name, the same on the host and in device code.
     pub const NAME: &'static str = "all_gather_matmul";
@@ -214,14 +208,9 @@ impl AllGatherMatmul {
     }
 
     /// Bytes of a row in a slice of a chunk of so many rows of each peer: on a GPU a chunk comes in slices of
-    /// K, as fine ones as have enough pieces, and a tile multiplies those that are there.
-    pub fn slice_bytes(chunk_rows: usize, world: usize) -> usize {
-        let rows = chunk_rows.saturating_mul(world.saturating_sub(1));
-        let mut bytes = PIECE_BYTES;
-        while bytes > LEAST_BYTES && rows.saturating_mul(bytes / 2) >= LEAST_PIECES * PIECE_BYTES {
-            bytes /= 2;
-        }
-        bytes
+    /// K, and a tile multiplies those that are there.
+    pub fn slice_bytes(problem: &GemmProblem, world: usize, chunk_rows: usize) -> usize {
+        chunks::slice_bytes(problem, world, chunk_rows)
     }
 
     /// Whether a GPU is expected to be faster in tiles of 128 columns than of 256 where all rows are pulled,

@@ -536,10 +536,16 @@ impl AllGatherMatmul {
         costs.pull(shard.rank, bytes, FELT).arriving()
     }
 
+    fn problem(&self) -> GemmProblem {
+        let KernelShape { m, n, k, dtype } = self.shape;
+        GemmProblem::new(m, n, k, dtype)
+    }
+
     /// Slices of a chunk of a shard of so many rows.
     fn slices(&self, rows: usize, world: usize) -> usize {
         let KernelShape { k, dtype, .. } = self.shape;
-        let bytes = gemm::AllGatherMatmul::slice_bytes(self.chunk_rows.min(rows), world);
+        let rows = self.chunk_rows.min(rows);
+        let bytes = gemm::AllGatherMatmul::slice_bytes(&self.problem(), world, rows);
         (k * dtype.size()).div_ceil(bytes).max(1)
     }
 
@@ -568,7 +574,7 @@ impl AllGatherMatmul {
         // No tile has rows of two shards.
         let padded = (0..world).map(|rank| shard(m, rank, world).len().next_multiple_of(TILE_ROWS));
         let shape = (padded.sum(), n, k);
-        let problem = GemmProblem::new(m, n, k, dtype);
+        let problem = self.problem();
         let is_small = match self.protocol {
             GatherProtocol::Eager { .. } => true,
             GatherProtocol::Rendezvous { pushed, .. } => {

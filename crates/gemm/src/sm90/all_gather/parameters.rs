@@ -27,7 +27,7 @@ impl Slicing {
     pub fn new(gemm: &AllGatherMatmul) -> Self {
         let bytes = gathered_bytes(&gemm.problem).max(1);
         let rows = gemm.chunk_rows.min(gemm.peer_rows());
-        let slice = AllGatherMatmul::slice_bytes(rows, gemm.world);
+        let slice = AllGatherMatmul::slice_bytes(&gemm.problem, gemm.world, rows);
         let slice = slice.min(bytes.next_power_of_two()).max(SWIZZLED_ROW);
         // No piece has rows of two chunks.
         let whole = match gemm.chunks() {
