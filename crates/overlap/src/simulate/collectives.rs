@@ -1,6 +1,7 @@
 //! What collectives of a library take, as measured.
 
 use super::error::SimulateError;
+use super::machine::whole;
 use crate::plan::{Collective, Transport};
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
@@ -41,6 +42,9 @@ pub struct CollectiveTimes {
     /// The part of the SMs that they take from GEMMs.
     #[serde(alias = "multiprocessors")]
     pub sms: f64,
+    /// The part of their rate that is left while GEMMs hold all SMs; more of it while they hold fewer.
+    #[serde(default = "whole")]
+    pub during_gemms: f64,
     /// By the collective's name, `all-gather` at least: pairs of bytes and µs, without the cost of the clock,
     /// bytes rising. Bytes are those of an all-gather's input, a reduce-scatter's input and an all-reduce's
     /// message.
@@ -92,6 +96,9 @@ impl CollectiveTimes {
         }
         if !(0.0..=1.0).contains(&self.sms) {
             return refuse("sms is a part of 1");
+        }
+        if !(self.during_gemms > 0.0 && self.during_gemms <= 1.0) {
+            return refuse("during_gemms is a part of 1, above 0");
         }
         if !self.times.contains_key(ALL_GATHER) {
             return refuse("there are no times of the all-gather");

@@ -26,6 +26,8 @@ pub struct Cost {
     pub(crate) pulls: bool,
     /// Whether it is a GEMM of the tensor cores, which draws power.
     pub(crate) gemm: bool,
+    /// Of a collective the part of its rate that GEMMs take from it while they hold all SMs.
+    pub(crate) lost_to_gemms: f64,
     /// Of a GEMM its last wave.
     pub(crate) last_wave: LastWave,
     /// Whether it is a signal or a wait that is an operation of a stream: a kernel of one block.
@@ -445,6 +447,7 @@ impl Costs<'_> {
         Cost {
             time,
             loads,
+            lost_to_gemms: 1.0 - library.during_gemms,
             ..Cost::default()
         }
     }

@@ -17,21 +17,21 @@
 //! SMs without a tile are free. What holds most of the SMs that it needs keeps them. Of those that are free,
 //! what began first gets them first, urgent streams before others. A GEMM that finds less than two fifths of
 //! what it needs gains nothing from them. So GEMMs in chunks fill each other's last waves on several streams,
-//! and not on one; and reductions and collectives that take SMs wait for the preceding GEMM. Next to
-//! collectives the blocks of a GEMM that find no SM begin when its first ones end, and take as long. A GEMM
-//! after which an event is recorded does not overlap with the launch of the next. Signals and waits begin
-//! late during GEMMs, the more so the more SMs these hold. One that comes after a GEMM whose tiles fill the
-//! SMs finds a place in its last wave, unless it is more urgent. One that is launched at the same moment as
-//! such a GEMM finds none before in some calls, urgent or not: it begins later by what that makes on average,
-//! of the slowest rank.
+//! and not on one; and reductions and collectives that take SMs wait for the preceding GEMM. The blocks of a
+//! GEMM that find no SM, since a collective or another GEMM has it, begin when its first ones end, and take
+//! as long. A GEMM after which an event is recorded does not overlap with the launch of the next. Signals and
+//! waits begin late during GEMMs, the more so the more SMs these hold. One that comes after a GEMM whose
+//! tiles fill the SMs finds a place in its last wave, unless it is more urgent. One that is launched at the
+//! same moment as such a GEMM finds none before in some calls, urgent or not: it begins later by what that
+//! makes on average, of the slowest rank.
 //!
 //! Of links and memory all have a fair share. Beyond that, what was measured to suffer does: copies of one
 //! GPU to several peers, pulls of all GPUs at once, copy engines and SMs on one link, GEMMs during transfers,
-//! and transfers by SMs, not those by copy engines, during GEMMs. What copy engines pull from several peers
-//! comes from one after the other, and more slowly than from one alone unless a GEMM follows each pull. GEMMs
-//! slow down gradually as a GPU uses up its reserve of energy, down to the part of their rate that power
-//! sustains; power falls faster than the clock does. Waves that leave SMs idle draw less, and in idle times
-//! the reserve fills again.
+//! and transfers by SMs, not those by copy engines, during GEMMs; NCCL more than others. What copy engines
+//! pull from several peers comes from one after the other, and more slowly than from one alone unless a GEMM
+//! follows each pull. GEMMs slow down gradually as a GPU uses up its reserve of energy, down to the part of
+//! their rate that power sustains; power falls faster than the clock does. Waves that leave SMs idle draw
+//! less, and in idle times the reserve fills again.
 //!
 //! Each of these has one figure in the [`Machine`] at most, and the machine's file says what it was measured
 //! by, or that it was fitted. The README of this crate has the errors against what was recorded, in the

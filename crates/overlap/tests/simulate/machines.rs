@@ -90,7 +90,8 @@ fn figures_that_are_none_are_refused() {
         ("[4096, 8.4]", "[4096, 0]"),
         ("[4096, 8.4]", "[65537, 8.4]"),
         ("ranks = 4", "ranks = 1"),
-        ("sms = 0.23", "sms = 2"),
+        ("sms = 0.19", "sms = 2"),
+        ("during_gemms = 0.8", "during_gemms = 0"),
         ("all-gather = [", "all-gathers = ["),
         ("nodes = 1", "nodes = = 1"),
     ] {

@@ -48,7 +48,8 @@ fn available(step: usize, machine: &Machine) -> f64 {
 
 impl Engine<'_, '_> {
     /// Slows GEMMs, whose blocks come in rounds over the SMs that others leave them, and from which copy
-    /// engines take power and memory; and throttles them to the power that the GPU has.
+    /// engines take power and memory; and throttles them to the power that the GPU has. Slows collectives by
+    /// the SMs that GEMMs hold.
     /// Returns the power that each GPU draws, 1 where all SMs multiply.
     pub(super) fn draw(&self, jobs: &[InTurn<'_>], speeds: &mut [f64]) -> Vec<f64> {
         let power_of = |&left| available(step_of(left, self.machine), self.machine);
@@ -79,14 +80,16 @@ impl Engine<'_, '_> {
         let taken = 1.0 - self.machine.gemm.during_transfers;
         for (i, (id, rank)) in steps.iter().enumerate() {
             let cost = &self.costs[*id];
+            let held_by = |which: &dyn Fn(usize) -> bool| -> f64 {
+                let theirs = (0..steps.len()).filter(|&j| steps[j].1 == *rank && which(j));
+                theirs.map(|j| held[j] * before[j]).sum()
+            };
             if !cost.gemm {
+                let gemms = held_by(&|j| self.costs[steps[j].0].gemm);
+                speeds[i] *= 1.0 - cost.lost_to_gemms * gemms;
                 continue;
             }
-            let others = (0..steps.len()).filter(|&j| {
-                let (other, place) = (steps[j], jobs[j].place);
-                other.1 == *rank && place < jobs[i].place && !self.costs[other.0].gemm
-            });
-            let others = others.map(|j| held[j] * before[j]).sum();
+            let others = held_by(&|j| jobs[j].place < jobs[i].place);
             speeds[i] = (speeds[i] * cost.in_whole_rounds(others)).min(1.0);
             let shares = |&(resource, _): &(Resource, f64)| resource == Resource::Power(*rank);
             if jobs[i].loads.iter().any(shares) {
