@@ -18,8 +18,9 @@ const MOST: usize = 8;
 /// Fewest bytes of a row in a piece, unless the row has less.
 const LEAST_BYTES: usize = 512;
 
-/// Fewest pieces of a slice, of all peers: two or three for each block, which counts once for each slice.
-const LEAST_PIECES: usize = 320;
+/// Fewest pieces of a slice, of all peers, for tiles of 128 and 256 columns: two or three for each block,
+/// which counts once for each slice. Of small tiles twice as many wait for it.
+const LEAST_PIECES: [usize; 2] = [450, 320];
 
 /// A schedule loses this part of its time for each halving of its chunks below a wave of tiles: less of B is
 /// read from the cache.
@@ -116,18 +117,26 @@ pub(super) fn best(problem: &GemmProblem, world: usize) -> usize {
         .map_or(1, |(chunks, _)| chunks)
 }
 
-/// Bytes of a row in a slice of a chunk of so many rows of each peer: slices are as fine as have enough
-/// pieces. Where links rest anyway they are as coarse as can be, since a tile waits for each.
-pub(super) fn slice_bytes(problem: &GemmProblem, world: usize, chunk_rows: usize) -> usize {
+/// Bytes of a row in a slice of a chunk of so many rows of each peer, for tiles of this width: slices are as
+/// fine as have enough pieces. Where links rest anyway they are as coarse as can be, since a tile waits for
+/// each.
+fn slice_for(problem: &GemmProblem, world: usize, width: Width, chunk_rows: usize) -> usize {
     let rows = chunk_rows.saturating_mul(world.saturating_sub(1));
+    let least = LEAST_PIECES[width as usize] * PIECE_BYTES;
     let mut bytes = PIECE_BYTES;
     if bound(problem, world) == Bound::Gemm {
         return bytes;
     }
-    while bytes > LEAST_BYTES && rows.saturating_mul(bytes / 2) >= LEAST_PIECES * PIECE_BYTES {
+    while bytes > LEAST_BYTES && rows.saturating_mul(bytes / 2) >= least {
         bytes /= 2;
     }
     bytes
+}
+
+/// Those for the faster tile.
+pub(super) fn slice_bytes(problem: &GemmProblem, world: usize, chunk_rows: usize) -> usize {
+    let width = width(problem, world, chunk_rows);
+    slice_for(problem, world, width, chunk_rows)
 }
 
 /// The faster tile for chunks of so many rows.
@@ -148,7 +157,7 @@ fn micros(problem: &GemmProblem, world: usize, width: Width, chunk_rows: usize) 
     let shard = problem.m.div_ceil(world);
     let chunk_rows = chunk_rows.clamp(1, shard.max(1));
     let bytes = (problem.k * problem.dtype.size()).max(1);
-    let slices = bytes.div_ceil(slice_bytes(problem, world, chunk_rows));
+    let slices = bytes.div_ceil(slice_for(problem, world, width, chunk_rows));
     let multiply = STEP[width as usize] * bytes as f64 / 128.0;
     let columns = problem.n.div_ceil(width.columns());
     let tiles = |rows: usize| rows.div_ceil(2 * AllGatherMatmul::TILE_ROWS) * columns;
@@ -219,11 +228,11 @@ mod tests {
             (2, e4m3(4096, 1024, 4096), Width::Narrow, 2048, 50.7),
             (2, e4m3(12288, 1152, 4096), Width::Narrow, 512, 112.8),
             (4, bf16(4096, 1792, 4096), Width::Wide, 512, 118.6),
-            (4, bf16(8192, 1792, 4096), Width::Narrow, 256, 201.9),
+            (4, bf16(8192, 1792, 4096), Width::Narrow, 256, 200.8),
             (4, bf16(16384, 1792, 4096), Width::Wide, 768, 374.4),
             (4, bf16(4096, 3584, 8192), Width::Wide, 256, 351.3),
             (4, e4m3(4096, 1792, 4096), Width::Wide, 512, 74.5),
-            (4, e4m3(8192, 1792, 4096), Width::Narrow, 256, 121.3),
+            (4, e4m3(8192, 1792, 4096), Width::Narrow, 256, 119.0),
             (4, e4m3(4096, 3584, 8192), Width::Wide, 256, 193.2),
         ] {
             let ratio = (micros(&problem, world, width, rows) + 5.5) / measured;
@@ -256,6 +265,10 @@ mod tests {
             slice_bytes(&problem, 4, 512)
         };
         assert_eq!([slices(3584, 8192), slices(1792, 4096)], [4096, 1024]);
+        // Of small tiles more wait for a slice.
+        let problem = GemmProblem::new(8192, 1792, 4096, DType::Bf16);
+        let slices = [Width::Narrow, Width::Wide].map(|of| slice_for(&problem, 4, of, 256));
+        assert_eq!(slices, [4096, 2048]);
     }
 
     #[test]

@@ -113,7 +113,8 @@ fn every_address_of_a_launch_tells_its_parameter_from_others() {
     assert_told_apart(key, &first, &changed);
 }
 
-/// Rows of a chunk, of a shard of `m` / 2 rows of `k` elements of 16 bits, and how they are pulled.
+/// Rows of a chunk, of a shard of `m` / 2 rows of `k` elements of 16 bits, and how they are pulled, for small
+/// tiles.
 #[test]
 fn chunks_of_more_rows_come_in_finer_slices() {
     let of = |m, k, chunk_rows| Slicing::new(&gemm([m, 8, k], (0, 2), chunk_rows, Protocol::PULL));
@@ -123,13 +124,13 @@ fn chunks_of_more_rows_come_in_finer_slices() {
         piece_rows,
     };
     assert_eq!(of(8192, 4096, 256), slicing(4096, 2, 1));
-    assert_eq!(of(8192, 4096, 640), slicing(2048, 4, 2));
-    assert_eq!(of(8192, 4096, 1280), slicing(1024, 8, 4));
-    assert_eq!(of(8192, 4096, 2560), slicing(512, 16, 8));
+    assert_eq!(of(8192, 4096, 1024), slicing(2048, 4, 2));
+    assert_eq!(of(8192, 4096, 2048), slicing(1024, 8, 4));
+    assert_eq!(of(8192, 4096, 3840), slicing(512, 16, 8));
     assert_eq!(of(8192, 4096, 4096), slicing(512, 16, 8));
     // Not more rows than there are, and those of all peers.
     assert_eq!(of(1024, 4096, 1 << 20), slicing(4096, 2, 1));
-    let of_four = gemm([4096, 8, 4096], (0, 4), 512, Protocol::PULL);
+    let of_four = gemm([4096, 8, 4096], (0, 4), 768, Protocol::PULL);
     assert_eq!(Slicing::new(&of_four), slicing(1024, 8, 4));
     // Short rows are one slice.
     assert_eq!(of(1024, 1024, 512), slicing(2048, 1, 2));
