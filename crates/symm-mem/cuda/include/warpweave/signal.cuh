@@ -38,7 +38,7 @@ enum FaultCause : uint32_t { kDeadline = 0, kNotice = 1, kStopped = 2, kStoppedB
 // The host stores this value to stop the waits of its device.
 constexpr uint32_t kByHost = 2;
 
-// The layout of `PadView` in `pad.rs`. First what every launch reads.
+// The layout of `PadView` in `pad/view.rs` and of `Pad` in the fake driver. First what every launch reads.
 struct PadView {
   FaultRecord* fault;         // follows this rank's flags; a peer's follows the peer's flags
   uint32_t* stopped;          // of this device: nonzero once a wait on any pad has failed

@@ -33,10 +33,6 @@ impl Work {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct Pad {
-    pub peers: u64,
-    pub sent: u64,
-    pub expected: u64,
-    pub tickets: u64,
     pub fault: u64,
     pub stopped: u64,
     pub stopped_on_host: u64,
@@ -45,6 +41,10 @@ pub(crate) struct Pad {
     pub world: u32,
     pub slots: u32,
     pub reserved: u32,
+    pub peers: u64,
+    pub sent: u64,
+    pub expected: u64,
+    pub tickets: u64,
 }
 
 /// A kernel with its parameters.
