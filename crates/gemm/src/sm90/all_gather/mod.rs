@@ -30,8 +30,8 @@ pub struct PreparedAllGather {
     tiles: [u32; 2],
     /// The order of the tiles.
     groups: Table,
-    /// Counters of what has arrived, unless owners push.
-    arrived: Option<Table>,
+    /// How rows are pulled, and counters of what has arrived, unless owners push.
+    pulled: Option<(Slicing, Table)>,
 }
 
 impl PreparedAllGather {
@@ -42,7 +42,7 @@ impl PreparedAllGather {
     /// [`AllGatherGemmBackend::prepare_all_gather`](crate::AllGatherGemmBackend::prepare_all_gather).
     pub(crate) fn new(cuda: &Cuda, tables: &Tables, gemm: &AllGatherMatmul) -> Result<Self, Error> {
         let problem = &gemm.problem;
-        check(gemm)?;
+        let slicing = check(gemm)?;
         let family = match gemm.protocol {
             Protocol::Rendezvous { .. } => Family::AllGather,
             Protocol::Eager => Family::Eager,
@@ -63,12 +63,12 @@ impl PreparedAllGather {
         let columns = problem.n.div_ceil(width);
         let groups = groups(gemm, (height, columns), tiling.swizzle as usize)?;
         let words = groups.iter().flat_map(|b| [b.end, b.row, b.rows, b.shard]);
-        let arrived = match gemm.protocol {
-            Protocol::Rendezvous { .. } => {
-                let zeros = std::iter::repeat_n(0, counters(gemm));
-                Some(tables.upload(zeros)?)
+        let pulled = match slicing {
+            Some(slicing) => {
+                let zeros = std::iter::repeat_n(0, counters(gemm, &slicing));
+                Some((slicing, tables.upload(zeros)?))
             }
-            Protocol::Eager => None,
+            None => None,
         };
         Ok(Self {
             gemm: gemm.clone(),
@@ -79,7 +79,7 @@ impl PreparedAllGather {
                 columns as u32,
             ],
             groups: tables.upload(words)?,
-            arrived,
+            pulled,
         })
     }
 
@@ -111,7 +111,8 @@ impl PreparedAllGather {
         gemm.check(|_| ADDRESS_ALIGNMENT)?;
         let addresses = addresses(&gemm);
         let call = (&addresses, operands.pad);
-        let maps = || Maps::encode(&gemm, self.kernel.config);
+        let slicing = self.pulled.as_ref().map(|(slicing, _)| slicing);
+        let maps = || Maps::encode(&gemm, slicing, self.kernel.config);
         let [tiles, columns] = self.tiles;
         let schedule = TileSchedule {
             groups: self.groups.address().0,
@@ -121,13 +122,13 @@ impl PreparedAllGather {
         // SAFETY: each structure is its kernel's parameter, whose tables live as long as this; the caller
         // vouches for the matrices and the pad.
         unsafe {
-            match &self.arrived {
-                Some(arrived) => self.kernel.launch(cuda, stream, call, || {
+            match &self.pulled {
+                Some((slicing, arrived)) => self.kernel.launch(cuda, stream, call, || {
                     Ok(AllGatherParams::new(
                         &gemm,
                         &maps()?,
                         schedule,
-                        arrived.address(),
+                        (slicing, arrived.address()),
                     ))
                 }),
                 None => self.kernel.launch(cuda, stream, call, || {
@@ -183,15 +184,13 @@ fn favourite(gemm: &AllGatherMatmul, blocks: u32) -> Option<Tiling> {
 const MOST_COUNTERS: usize = 1 << 24;
 
 /// Counters of what was pulled: one for each slice of a chunk, and two more.
-fn counters(gemm: &AllGatherMatmul) -> usize {
-    match gemm.protocol {
-        Protocol::Rendezvous { .. } => gemm.chunks() * Slicing::new(gemm).slices + 2,
-        Protocol::Eager => 0,
-    }
+fn counters(gemm: &AllGatherMatmul, slicing: &Slicing) -> usize {
+    gemm.chunks() * slicing.slices + 2
 }
 
-/// Checks what the kernel needs of a GEMM, apart from the device.
-fn check(gemm: &AllGatherMatmul) -> Result<(), Error> {
+/// Checks what the kernel needs of a GEMM, apart from the device. Gives how rows are pulled, unless owners
+/// push.
+fn check(gemm: &AllGatherMatmul) -> Result<Option<Slicing>, Error> {
     let problem = &gemm.problem;
     check_problem(problem)?;
     let world = gemm.shards.len();
@@ -206,13 +205,17 @@ fn check(gemm: &AllGatherMatmul) -> Result<(), Error> {
         );
         return unsupported(problem, Provider::Sm90, why);
     }
-    if counters(gemm) > MOST_COUNTERS {
+    let slicing = match gemm.protocol {
+        Protocol::Rendezvous { .. } => Slicing::new(gemm),
+        Protocol::Eager => return Ok(None),
+    };
+    let counters = counters(gemm, &slicing);
+    if counters > MOST_COUNTERS {
         let why = format!(
-            "chunks of {} rows need {} counters of slices that were pulled: {MOST_COUNTERS} at most",
-            gemm.chunk_rows,
-            counters(gemm)
+            "chunks of {} rows need {counters} counters of slices that were pulled: {MOST_COUNTERS} at most",
+            gemm.chunk_rows
         );
         return unsupported(problem, Provider::Sm90, why);
     }
-    Ok(())
+    Ok(Some(slicing))
 }

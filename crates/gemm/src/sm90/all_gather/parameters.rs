@@ -7,7 +7,7 @@ use super::super::config::{self, SWIZZLED_ROW};
 use super::super::prepared::{Epilogue, boxes, maps_of_a, refused, used_scales};
 use super::super::resident::Parameter;
 use super::super::tensor_map::{Matrix, TensorMap};
-use crate::all_gather_matmul::{AllGatherMatmul, Launch, PIECE_BYTES, Protocol};
+use crate::all_gather_matmul::{AllGatherMatmul, Launch, PIECE_BYTES};
 use crate::cutlass::Config;
 use crate::{Error, GemmProblem};
 
@@ -70,7 +70,11 @@ pub(super) struct Maps {
 impl Maps {
     /// # Errors
     /// [`Error::Operand`] with the driver's answer.
-    pub fn encode(gemm: &Launch<'_>, config: &Config) -> Result<Self, Error> {
+    pub fn encode(
+        gemm: &Launch<'_>,
+        slicing: Option<&Slicing>,
+        config: &Config,
+    ) -> Result<Self, Error> {
         let problem = &gemm.problem;
         let (a, [b, c]) = boxes(problem, config);
         let refused = |operand| refused(problem, operand);
@@ -91,10 +95,7 @@ impl Maps {
             b,
             boxes: [[TensorMap::UNUSED; RANKS]; 2],
         };
-        let piece = match gemm.protocol {
-            Protocol::Rendezvous { .. } => Some(Slicing::new(gemm)).filter(|of| of.piece_rows > 1),
-            Protocol::Eager => None,
-        };
+        let slicing = slicing.filter(|of| of.piece_rows > 1);
         for (rank, shard) in gemm.shards.iter().enumerate() {
             if shard.is_empty() {
                 continue;
@@ -107,7 +108,7 @@ impl Maps {
                 let [whole, last] = maps_of_a(matrix, config).map_err(refused("A"))?;
                 (maps.a[parity][rank], maps.last_a[parity][rank]) = (whole, last);
             }
-            let Some(piece) = piece.filter(|_| rank != gemm.rank) else {
+            let Some(slicing) = slicing.filter(|_| rank != gemm.rank) else {
                 continue;
             };
             let places = [
@@ -119,7 +120,7 @@ impl Maps {
                     address,
                     [gathered_bytes(problem), shard.len()],
                     gemm.row_bytes(),
-                    [piece.steps * SWIZZLED_ROW, piece.piece_rows],
+                    [slicing.steps * SWIZZLED_ROW, slicing.piece_rows],
                 )
                 .map_err(refused("A"))?;
             }
@@ -212,11 +213,15 @@ unsafe impl Parameter for AllGatherParams {
 
 impl AllGatherParams {
     /// `arrived` is the place of the counters.
-    pub fn new(gemm: &Launch<'_>, maps: &Maps, schedule: TileSchedule, arrived: DevicePtr) -> Self {
+    pub fn new(
+        gemm: &Launch<'_>,
+        maps: &Maps,
+        schedule: TileSchedule,
+        (slicing, arrived): (&Slicing, DevicePtr),
+    ) -> Self {
         let (problem, operands) = (&gemm.problem, gemm.operands);
         let own = gemm.rank;
         let starts = gemm.shards.iter().map(|shard| shard.start);
-        let slicing = Slicing::new(gemm);
         Self {
             a: maps.a[0],
             last_a: maps.last_a[0],

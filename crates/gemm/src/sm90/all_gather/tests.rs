@@ -243,9 +243,9 @@ proptest! {
             None => Protocol::Eager,
         };
         let gemm = gemm([m, n, k], (rank % world, world), chunk_rows, protocol);
-        if gemm.validate().is_ok() && check(&gemm).is_ok() {
+        if let Ok(slicing) = gemm.validate().and_then(|()| check(&gemm)) {
             let _ = favourite(&gemm, blocks);
-            let _ = counters(&gemm);
+            let _ = slicing.map(|slicing| counters(&gemm, &slicing));
             for config in CONFIGS {
                 let [height, width] = config::cluster_tile(&config).map(|extent| extent as usize);
                 let columns = problem_columns(&gemm, width);
