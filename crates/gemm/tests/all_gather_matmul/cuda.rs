@@ -69,7 +69,7 @@ fn on_a_gpu_every_element_is_right_call_after_call() {
 /// Chunks of so many rows come in slices of 512 and 1024 bytes of a row, the last of which is shorter, and in
 /// pieces of several rows, of which the last of a shard has fewer.
 fn in_slices(world: usize) {
-    for (m, k, chunk_rows) in [(6003, 552, 5000), (5632, 512, 1408)] {
+    for (m, k, chunk_rows) in [(7203, 552, 5000), (5632, 512, 1408)] {
         let case = |dtype| Case {
             calls: 3,
             ..Case::new(m, 136, k, dtype, chunk_rows)
