@@ -25,6 +25,9 @@ const LAST: &str = include_str!("../simulate/measured/suites-88d917f.tsv");
 /// Two GPUs, since the fused all-gather pulls chunks of a wave: to be compared with what was measured before.
 const GATHERS: &str = include_str!("../simulate/measured/gathers-2xh200.tsv");
 
+/// The same of four GPUs.
+const GATHERS_OF_FOUR: &str = include_str!("../simulate/measured/gathers-4xh200.tsv");
+
 /// The goal: a choice takes at most so many times as long as the best.
 const GOAL: f64 = 1.05;
 
@@ -154,6 +157,21 @@ fn in_the_first_run_on_two_gpus_too() {
     let evaluations = evaluated(&[recorded(FIRST), recorded(REPLACED)].concat());
     assert_eq!(evaluations.len(), 19);
     hold(&evaluations, &[]);
+}
+
+/// What they are compared with is partly of an earlier run, on slower GPUs. At those that are named the model
+/// alone would choose the fused kernel, the best; other configurations of that run correct it.
+#[test]
+fn with_the_last_gathers_of_four_gpus_too() {
+    let evaluations = evaluated(&[last_runs(), recorded(GATHERS_OF_FOUR)].concat());
+    assert_eq!(evaluations.len(), 41);
+    hold(
+        &evaluations,
+        &[
+            ("all-gather-matmul 4 16384x1792x4096", 1.112),
+            ("all-gather-matmul 4 4096x3584x8192", 1.081),
+        ],
+    );
 }
 
 /// Each problem of four GPUs with all of two: four GPUs were never seen.
