@@ -43,7 +43,7 @@ impl Addresses {
         all
     }
 
-    /// Those of `rank` and of the ranks after it in turn, as `of` gives them by rank.
+    /// The addresses of `rank` and of the ranks after it, cyclically, as `of` gives them by rank.
     pub fn from_rank(rank: usize, world: usize, mut of: impl FnMut(usize) -> DevicePtr) -> Self {
         Self::by_rank(world, |step| of((rank + step) % world))
     }
@@ -92,7 +92,7 @@ pub struct Packets {
     pub admits: u32,
     /// The group.
     pub group: Group,
-    /// The receiving areas, this rank's and then those of the ranks after it in turn:
+    /// The receiving areas, this rank's and then those of the ranks after it, cyclically:
     /// `[parity of the epoch][source][capacity]` packets of 16 bytes.
     pub areas: Addresses,
 }

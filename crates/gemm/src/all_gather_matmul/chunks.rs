@@ -67,7 +67,7 @@ impl Width {
 enum Bound {
     /// Nothing: the rows of others come while a rank multiplies its own.
     Nothing,
-    /// The GEMM: links rest for about half of it, or longer.
+    /// The GEMM: links are idle for about half of it, or longer.
     Gemm,
     /// Both, by turns: pulling takes about as long as multiplying.
     Both,
@@ -118,8 +118,8 @@ pub(super) fn best(problem: &GemmProblem, world: usize) -> usize {
 }
 
 /// Bytes of a row in a slice of a chunk of so many rows of each peer, for tiles of this width: slices are as
-/// fine as have enough pieces. Where links rest anyway they are as coarse as can be, since a tile waits for
-/// each.
+/// fine as have enough pieces. Where links are idle anyway they are as coarse as can be, since a tile waits
+/// for each.
 fn slice_for(problem: &GemmProblem, world: usize, width: Width, chunk_rows: usize) -> usize {
     let rows = chunk_rows.saturating_mul(world.saturating_sub(1));
     let least = LEAST_PIECES[width as usize] * PIECE_BYTES;
@@ -133,7 +133,7 @@ fn slice_for(problem: &GemmProblem, world: usize, width: Width, chunk_rows: usiz
     bytes
 }
 
-/// Those for the faster tile.
+/// As [`slice_for`] the faster tile.
 pub(super) fn slice_bytes(problem: &GemmProblem, world: usize, chunk_rows: usize) -> usize {
     let width = width(problem, world, chunk_rows);
     slice_for(problem, world, width, chunk_rows)
@@ -258,7 +258,7 @@ mod tests {
         assert_eq!(rows(4096, 3584, 8192, 2), (2048, Width::Wide));
         assert_eq!(rows(16384, 6656, 16384, 2), (8192, Width::Wide));
         assert!(rows(16384, 6656, 16384, 4).0 <= 1024);
-        // Links rest for half of it.
+        // Links are idle for half of it.
         assert_eq!(rows(16384, 3584, 8192, 4), (512, Width::Wide));
         let slices = |n, k| {
             let problem = GemmProblem::new(16384, n, k, DType::Bf16);
