@@ -142,22 +142,14 @@ __device__ __forceinline__ bool wait_slice(const Group& group, uint32_t index, u
 
 // The half of a barrier that signals `peer`: releases what this thread did or saw done. `slot` is this
 // block's.
-__device__ __forceinline__ void arrive(const Group& group, Phase phase, uint32_t slot, uint32_t peer,
-                                       uint32_t epoch) {
-  const uint64_t value = signed_epoch(group, epoch);
-  store_release_sys(signed_flag(group, peer, slot, group.pad.rank), value);
-  // A flag that is not written for 2^31 launches would seem to be ahead: each launch writes one of the flags
-  // of blocks that this grid lacks.
-  const uint32_t absent = kMaxBlocks - gridDim.x;
-  if (blockIdx.x == 0 && absent > 0) {
-    const uint32_t other = phase * kMaxBlocks + gridDim.x + epoch % absent;
-    store_relaxed_sys(signed_flag(group, peer, other, group.pad.rank), value);
-  }
+__device__ __forceinline__ void arrive(const Group& group, uint32_t slot, uint32_t peer, uint32_t epoch) {
+  store_release_sys(signed_flag(group, peer, slot, group.pad.rank), signed_epoch(group, epoch));
 }
 
-// The other half: waits for `peer`. False as of `wait_signed`.
+// The other half: waits for `peer`. False as of `wait_signed`. Launches without barriers, or of fewer blocks,
+// leave the flag as it is.
 __device__ __forceinline__ bool wait_for(const Group& group, uint32_t slot, uint32_t peer, uint32_t epoch) {
-  return wait_signed(group, slot, peer, epoch, [&](uint32_t seen) { return reached(seen, epoch); });
+  return wait_signed(group, slot, peer, epoch, [&](uint32_t seen) { return reached_call(seen, epoch); });
 }
 
 // A barrier of the blocks of this number on all ranks: afterwards this block sees what the peers' blocks did
@@ -170,7 +162,7 @@ __device__ __forceinline__ bool group_barrier(const Group& group, Phase phase, u
   bool arrived = !theirs || !stopped(group.pad);
   __syncthreads();
   if (theirs && arrived) {
-    arrive(group, phase, slot, peer, epoch);
+    arrive(group, slot, peer, epoch);
     arrived = wait_for(group, slot, peer, epoch);
   } else if (theirs) {
     record_fault(group.pad, slot, peer, epoch, 0, 0);

@@ -128,7 +128,7 @@ struct Thread {
     const uint32_t epoch = sections.epoch();
     const uint32_t slot = kEnter * kMaxBlocks + blockIdx.x;
     const bool theirs = lane < world && lane != rank;
-    if (theirs) arrive(p.group, kEnter, slot, lane, epoch);
+    if (theirs) arrive(p.group, slot, lane, epoch);
     asm volatile("bar.sync %0, %1;" ::"n"(kHaveRead), "r"(blockDim.x) : "memory");
     const State next = {state.generation + 1 == kGenerations ? 0 : state.generation + 1, chunk};
 #pragma unroll 1

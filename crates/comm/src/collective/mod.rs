@@ -322,13 +322,18 @@ impl<B: CollectiveKernels> Collectives<B> {
         })
     }
 
-    /// For tests of what follows four billion launches: makes the next launch the one after `epoch`.
-    /// Collective, with no call of any rank in flight.
+    /// For tests of what follows billions of launches: makes the next launch the one after `epoch`, and
+    /// `written` the last that wrote flags of barriers. Collective, with no call of any rank in flight.
     ///
     /// # Errors
     /// Errors of the backend and the exchange.
     #[doc(hidden)]
-    pub fn begin_at(&self, stream: &B::Stream, exchange: &dyn Exchange, epoch: u32) -> Result<()> {
+    pub fn begin_at(
+        &self,
+        stream: &B::Stream,
+        exchange: &dyn Exchange,
+        (epoch, written): (u32, u32),
+    ) -> Result<()> {
         self.backend.synchronize(&self.side)?;
         self.backend.synchronize(stream)?;
         exchange.barrier("collectives.begin")?;
@@ -339,7 +344,7 @@ impl<B: CollectiveKernels> Collectives<B> {
         // SAFETY: all ranks are quiet; the ranges are this object's own. Padding between flags is nobody's.
         unsafe {
             for barrier in &self.barriers {
-                barrier.pad.begin_at(stream, epoch)?;
+                barrier.pad.begin_at(stream, written)?;
                 backend.upload(stream, barrier.epochs.address(), &counters)?;
             }
         }

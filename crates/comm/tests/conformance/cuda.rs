@@ -218,6 +218,7 @@ fn barriers_order_work_and_bad_calls_are_refused() {
     for world in worlds() {
         on(world, sizes(world), TIMEOUT, |rank| {
             suite::barriers_order_work(rank).map_err(message)?;
+            suite::barriers_order_work_after_half_a_turn(rank).map_err(message)?;
             suite::bad_calls_are_refused(rank)
         });
     }

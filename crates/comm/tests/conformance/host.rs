@@ -226,6 +226,15 @@ fn barriers_order_work() {
 }
 
 #[test]
+fn barriers_order_work_after_half_a_turn() {
+    for world in [2, 3] {
+        let body =
+            |rank: &Rank<Host>| suite::barriers_order_work_after_half_a_turn(rank).map_err(message);
+        on_threads(world, TIMEOUT, body).unwrap_or_else(|why| panic!("{why}"));
+    }
+}
+
+#[test]
 fn bad_calls_are_refused() {
     on_threads(3, TIMEOUT, suite::bad_calls_are_refused).unwrap_or_else(|why| panic!("{why}"));
 }

@@ -212,7 +212,7 @@ pub fn epochs_wrap_around<B: CollectiveKernels>(rank: &Rank<B>) -> Played {
     for epoch in [u32::MAX - 20, i32::MAX as u32 - 20, u32::MAX / 4 - 20] {
         let begun = rank
             .collectives
-            .begin_at(&rank.stream, rank.exchange.as_ref(), epoch);
+            .begin_at(&rank.stream, rank.exchange.as_ref(), (epoch, epoch));
         begun.map_err(message)?;
         let steps = mixed(
             &mut Random::with_seed(u64::from(epoch)),
@@ -223,6 +223,15 @@ pub fn epochs_wrap_around<B: CollectiveKernels>(rank: &Rank<B>) -> Played {
             .map_err(|why| format!("from epoch {epoch}: {why}"))?;
     }
     Ok(())
+}
+
+/// The same after so many launches without barriers that flags of the last one seem to be ahead.
+pub fn barriers_order_work_after_half_a_turn<B: CollectiveKernels>(
+    rank: &Rank<B>,
+) -> warpweave_symm_mem::Result<()> {
+    let (stream, exchange) = (&rank.stream, rank.exchange.as_ref());
+    rank.collectives.begin_at(stream, exchange, (1 << 31, 0))?;
+    barriers_order_work(rank)
 }
 
 /// Work after a barrier runs after all work that every rank enqueued before it.
@@ -375,8 +384,7 @@ pub fn nans_and_infinities<B: CollectiveKernels>(
     Ok(())
 }
 
-/// The blocks of an epoch's absent flags and the grids of every size: sizes up and down, one call after the
-/// other.
+/// Grids of every size: sizes up and down, one call after the other.
 pub fn sizes_up_and_down(limits: &Limits) -> Vec<Step> {
     let sizes = [1, 4000, 17, 900, 2, 6000, 300, 1, 2000];
     every_variant()

@@ -161,7 +161,7 @@ __device__ __forceinline__ void signal_ready(const AllGatherParams& p) {
 
 // Waits until `peer` has signalled `ready` in this call.
 __device__ __forceinline__ bool wait_ready(const AllGatherParams& p, uint32_t peer) {
-  return wait_epoch(p.pad, p.ready, peer, next_epoch(p.pad, p.ready, peer));
+  return wait_call(p.pad, p.ready, peer, next_epoch(p.pad, p.ready, peer));
 }
 
 // The load thread's waits for the rows of A. A peer that misses the deadline has been recorded; its rows are

@@ -214,7 +214,7 @@ __device__ __forceinline__ void eager_gemm(const EagerParams& p) {
           p.schedule.for_each_part<Tile>([&](TileCoord tile) {
             if (!needs_new(need, tile)) return;
             for (uint32_t chunk = need.first + lane; chunk <= need.last; chunk += 32) {
-              wait_epoch(pad, p.slot + chunk, need.shard, call);
+              wait_call(pad, p.slot + chunk, need.shard, call);
             }
             __syncwarp();
             if (lane == 0) {
@@ -231,7 +231,7 @@ __device__ __forceinline__ void eager_gemm(const EagerParams& p) {
           const bool last = lane == 0 && take_last_ticket(pad, p.slot, pad.rank, gridDim.x);
           if (!__shfl_sync(0xffffffff, last, 0)) return;
           // Tiles wait for the peers that have rows.
-          if (p.is_peer(lane) && p.rows[lane] == 0) wait_epoch(pad, p.slot, lane, call);
+          if (p.is_peer(lane) && p.rows[lane] == 0) wait_call(pad, p.slot, lane, call);
           __syncwarp();
           if (last) p.calls().end(call);
         }

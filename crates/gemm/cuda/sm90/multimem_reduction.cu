@@ -92,7 +92,7 @@ __device__ __forceinline__ void reduce_share(const ReductionParams& p, uint32_t 
     const uint32_t first = (blockIdx.x + gridDim.x - next) % gridDim.x;
     next = (next + pieces % gridDim.x) % gridDim.x;
     if (first >= pieces) continue;
-    const bool here = lane >= pad.world || wait_epoch(pad, p.ready + group, lane, epoch);
+    const bool here = lane >= pad.world || wait_call(pad, p.ready + group, lane, epoch);
     if (!__all_sync(0xffffffff, here)) return;
     __syncwarp();
     fence_alias();
@@ -172,7 +172,7 @@ __device__ __forceinline__ void multimem_reduce_gemm(const ReductionParams& p) {
   const uint32_t peer = threadIdx.x;
   if (peer < pad.world && peer != pad.rank) {
     store_epoch(pad, p.done, peer, epoch);
-    wait_epoch(pad, p.done, peer, epoch);
+    wait_call(pad, p.done, peer, epoch);
   }
   __syncwarp();
   if (threadIdx.x == 0) p.epochs().end(epoch);

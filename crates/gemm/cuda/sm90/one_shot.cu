@@ -269,7 +269,7 @@ __device__ __forceinline__ void one_shot(const OneShotParams& p) {
         p.raster.for_each_tile<Tile>([&](TileCoord tile) {
           const uint32_t row = tile.row + consumer * 64;
           const UnitLane<Tile> lane(p, row, tile.column);
-          if (lane.has_unit()) wait_epoch(pad, lane.slot(), lane.rank(), call);
+          if (lane.has_unit()) wait_call(pad, lane.slot(), lane.rank(), call);
           __syncwarp();
           for (uint32_t box = 0; box < Tile::kBoxesC; ++box) {
             reduce_box<typename Tile::Output>(p, call, row, tile.column + box * kBox);

@@ -261,11 +261,11 @@ class SharePuller {
 
   __device__ __forceinline__ bool wait(uint32_t peer, uint32_t slot) {
     const PadView& pad = p_.pad;
-    bool here = has_epoch(pad, slot, peer, epoch_);
+    bool here = has_call(pad, slot, peer, epoch_);
     if (!here) {
       // Nobody waits for pieces of this thread while it waits itself.
       puller_.drain();
-      here = wait_epoch(pad, slot, peer, epoch_);
+      here = wait_call(pad, slot, peer, epoch_);
     }
     fence_async();
     return here;
@@ -364,7 +364,7 @@ __device__ __forceinline__ void reduce_gemm(const ReductionParams& p) {
   const bool last = threadIdx.x == 0 && take_last_ticket(pad, p.ready, pad.rank, gridDim.x);
   if (!__shfl_sync(0xffffffff, last, 0)) return;
   const uint32_t peer = threadIdx.x;
-  if (peer < pad.world && peer != pad.rank) wait_epoch(pad, p.done, peer, epoch);
+  if (peer < pad.world && peer != pad.rank) wait_call(pad, p.done, peer, epoch);
   __syncwarp();
   if (threadIdx.x != 0) return;
   p.epochs().end(epoch);

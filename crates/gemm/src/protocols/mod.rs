@@ -22,8 +22,11 @@ mod reduction;
 
 use std::collections::HashMap;
 
-/// The epoch before the first call: flags go round within a model.
+/// The epoch before the first call: epochs go round within a model.
 const FIRST: u32 = u32::MAX - 1;
+
+/// That of flags: calls of fewer rows have not written them for half a turn.
+const IDLE: u32 = FIRST.wrapping_add(1 << 31);
 
 /// An index into [`Model::atoms`] or [`Model::cells`].
 type Index = usize;
@@ -160,7 +163,7 @@ impl Model {
     }
 
     fn flag(&mut self, name: String) -> Index {
-        self.atom(format!("flag {name}"), FIRST)
+        self.atom(format!("flag {name}"), IDLE)
     }
 
     fn counter(&mut self, name: String) -> Index {
@@ -297,9 +300,9 @@ fn shard(chunk: usize, rank: usize) -> String {
     format!("chunk {chunk} of {rank}")
 }
 
-/// True once the epoch `seen` has reached `wanted`, compared cyclically.
+/// True once a flag that holds `seen` has reached the call `wanted`: `reached_call` in `signal.cuh`.
 fn reached(seen: u32, wanted: u32) -> bool {
-    seen.wrapping_sub(wanted) as i32 >= 0
+    seen.wrapping_sub(wanted) <= 1
 }
 
 /// What is published once all have taken the ticket.

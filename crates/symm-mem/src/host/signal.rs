@@ -84,7 +84,8 @@ pub unsafe fn expect_signal(pad: &PadView, slot: usize, peer: usize, lag: u32) -
             .wrapping_sub(lag);
         let flag = flag_at(pad, pad.rank as usize, slot, peer);
         let (noticed, stopped) = (|| is_noticed(pad), || is_stopped(pad));
-        let waited = flag::wait(flag, wanted, timeout, noticed, stopped);
+        let is_enough = |seen| flag::reached(seen, wanted);
+        let waited = flag::wait(flag, is_enough, timeout, noticed, stopped);
         record::note(record::Access::Wait { slot, peer, lag });
         match waited {
             Ok(()) => true,

@@ -66,17 +66,23 @@ pub const fn reached(seen: u32, wanted: u32) -> bool {
     (seen.wrapping_sub(wanted) as i32) >= 0
 }
 
+/// The same of a flag that carries the number of a call, in which no peer is more than one ahead: one that
+/// seems to be was last written 2³¹ calls ago.
+pub const fn reached_call(seen: u32, wanted: u32) -> bool {
+    seen.wrapping_sub(wanted) <= 1
+}
+
 /// The later of two epochs, compared cyclically.
 pub const fn later(a: u32, b: u32) -> u32 {
     if reached(a, b) { a } else { b }
 }
 
-/// Waits until `flag` has reached `wanted`. Returns the epoch in the flag as an error at the deadline, once
+/// Waits until `is_enough` accepts the epoch in `flag`. Returns that epoch as an error at the deadline, once
 /// `stopped`, or if `noticed`: a rank gave notice that its own wait failed. A notice counts even if the flag
 /// has arrived, because the signalled data may no longer be valid. It is checked before the flag is read.
 pub fn wait(
     flag: &impl Flag,
-    wanted: u32,
+    is_enough: impl Fn(u32) -> bool,
     timeout: Duration,
     noticed: impl Fn() -> bool,
     stopped: impl Fn() -> bool,
@@ -89,7 +95,7 @@ pub fn wait(
         if noticed {
             return Err(seen);
         }
-        if reached(seen, wanted) {
+        if is_enough(seen) {
             return Ok(());
         }
         looks += 1;
@@ -114,6 +120,8 @@ mod tests {
         assert!(reached(5, 5) && reached(6, 5) && !reached(4, 5));
         assert!(reached(2, u32::MAX - 3) && !reached(u32::MAX - 3, 2));
         assert_eq!(later(u32::MAX, 1), 1);
+        assert!(reached_call(5, 5) && reached_call(0, u32::MAX) && !reached_call(4, 5));
+        assert!(reached(5, 6 + (1 << 31)) && !reached_call(5, 6 + (1 << 31)));
     }
 
     #[test]
@@ -124,11 +132,13 @@ mod tests {
                 std::thread::sleep(Duration::from_millis(30));
                 flag.publish(1);
             });
-            wait(&flag, 1, Duration::from_secs(20), || false, || false).unwrap();
+            let long = Duration::from_secs(20);
+            wait(&flag, |seen| seen == 1, long, || false, || false).unwrap();
         });
         let ends = |wanted, millis, noticed, stopped| {
             let timeout = Duration::from_millis(millis);
-            wait(&flag, wanted, timeout, || noticed, || stopped)
+            let is_enough = |seen| reached(seen, wanted);
+            wait(&flag, is_enough, timeout, || noticed, || stopped)
         };
         assert_eq!(ends(2, 30, false, false), Err(1));
         assert_eq!(ends(2, 1_000_000, false, true), Err(1));
@@ -146,7 +156,7 @@ mod loom_tests {
     use loom::sync::atomic::{AtomicU32, Ordering};
     use loom::thread;
 
-    use super::{Flag, wait};
+    use super::{Flag, reached, wait};
 
     impl Flag for AtomicU32 {
         fn load(&self) -> u32 {
@@ -167,8 +177,15 @@ mod loom_tests {
     }
 
     fn until(flag: &AtomicU32, wanted: u32) {
-        wait(flag, wanted, Duration::from_secs(3600), || false, || false)
-            .expect("the peer signals");
+        let is_enough = |seen| reached(seen, wanted);
+        wait(
+            flag,
+            is_enough,
+            Duration::from_secs(3600),
+            || false,
+            || false,
+        )
+        .expect("the peer signals");
     }
 
     struct Link {

@@ -133,18 +133,14 @@ pub(super) fn barrier(group: &impl Barrier, phase: Phase, epoch: u32) -> bool {
 /// The half of a barrier that signals the peers.
 pub(super) fn arrive(group: &impl Barrier, phase: Phase, epoch: u32) {
     let (rank, slot, parity) = (group.rank(), phase.slot(0), epoch & 1);
-    // A flag that is not written for 2³¹ launches would look as if it were ahead. So the flags of absent
-    // blocks are published too, one in each launch.
-    let absent = phase.slot(1 + epoch as usize % (MAX_BLOCKS - 1));
     for peer in group.peers() {
         let signature = group.signature_of(peer, slot, rank, parity);
         signature.store(group.signature(), Ordering::Relaxed);
         group.flag(peer, slot, rank).publish(epoch);
-        group.flag(peer, absent, rank).publish(epoch);
     }
 }
 
-/// The other half, which waits for them.
+/// The other half, which waits for them. Launches without barriers leave their flags as they are.
 pub(super) fn wait(group: &impl Barrier, phase: Phase, epoch: u32) -> bool {
     let (rank, slot, parity) = (group.rank(), phase.slot(0), epoch & 1);
     let mut arrived = true;
@@ -152,7 +148,8 @@ pub(super) fn wait(group: &impl Barrier, phase: Phase, epoch: u32) -> bool {
         let start = Instant::now();
         let flag = group.flag(rank, slot, peer);
         let (noticed, stopped) = (|| group.is_noticed(), || group.is_stopped());
-        let waited = flag::wait(flag, epoch, group.timeout(), noticed, stopped);
+        let is_here = |seen| flag::reached_call(seen, epoch);
+        let waited = flag::wait(flag, is_here, group.timeout(), noticed, stopped);
         let signature = group.signature_of(rank, slot, peer, parity);
         let (seen, waited) = match waited {
             Err(seen) => (seen, start.elapsed()),

@@ -28,30 +28,13 @@ const WORDS: usize = VECTOR / 4;
 #[derive(Debug)]
 struct LoomAtomic(AtomicU32);
 
-/// A flag of a pad: that of the one block, or of an absent block, on which nobody waits.
-enum PadFlag {
-    Present(LoomAtomic),
-    Absent,
-}
-
-impl PadFlag {
-    fn present(&self) -> &AtomicU32 {
-        match self {
-            PadFlag::Present(flag) => &flag.0,
-            PadFlag::Absent => panic!("a wait for an absent block"),
-        }
-    }
-}
-
-impl Flag for PadFlag {
+impl Flag for LoomAtomic {
     fn load(&self) -> u32 {
-        self.present().load(Ordering::Acquire)
+        self.0.load(Ordering::Acquire)
     }
 
     fn publish(&self, epoch: u32) {
-        if let PadFlag::Present(flag) = self {
-            flag.0.store(epoch, Ordering::Release);
-        }
+        self.0.store(epoch, Ordering::Release);
     }
 
     fn relax(&self) {
@@ -87,7 +70,7 @@ struct Memory {
     /// needed.
     parities: usize,
     /// Words by (owner, phase, source) of the one block.
-    flags: Vec<PadFlag>,
+    flags: Vec<LoomAtomic>,
     /// By (flag, parity of the epoch).
     signatures: Vec<LoomAtomic>,
     packets: Vec<Packet<LoomAtomic>>,
@@ -142,7 +125,7 @@ impl Memory {
             capacity,
             parities,
             flags: (0..world * 2 * world)
-                .map(|_| PadFlag::Present(LoomAtomic(AtomicU32::new(first))))
+                .map(|_| LoomAtomic(AtomicU32::new(first)))
                 .collect(),
             signatures: (0..world * 2 * world * parities)
                 .map(|_| LoomAtomic::default())
@@ -199,6 +182,11 @@ impl Rank {
     fn faults(&self) -> &Faults {
         &self.memory.faults[self.rank]
     }
+
+    /// That of the one block of a phase.
+    fn flag_index(&self, owner: usize, slot: usize, source: usize) -> usize {
+        (owner * 2 + slot / MAX_BLOCKS) * self.memory.world + source
+    }
 }
 
 impl Member for Rank {
@@ -249,22 +237,16 @@ impl Member for Rank {
 }
 
 impl Barrier for Rank {
-    type Flag = PadFlag;
+    type Flag = LoomAtomic;
     type Signature = LoomAtomic;
 
-    fn flag(&self, owner: usize, slot: usize, source: usize) -> &PadFlag {
-        let world = self.memory.world;
-        match slot % MAX_BLOCKS {
-            0 => &self.memory.flags[(owner * 2 + slot / MAX_BLOCKS) * world + source],
-            _ => &PadFlag::Absent,
-        }
+    fn flag(&self, owner: usize, slot: usize, source: usize) -> &LoomAtomic {
+        &self.memory.flags[self.flag_index(owner, slot, source)]
     }
 
     fn signature_of(&self, owner: usize, slot: usize, source: usize, parity: u32) -> &LoomAtomic {
-        let Memory {
-            world, parities, ..
-        } = *self.memory;
-        let flag = (owner * 2 + slot / MAX_BLOCKS) * world + source;
+        let parities = self.memory.parities;
+        let flag = self.flag_index(owner, slot, source);
         &self.memory.signatures[flag * parities + parity as usize % parities]
     }
 }

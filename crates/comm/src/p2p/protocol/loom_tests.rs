@@ -84,7 +84,14 @@ impl Link for End {
         let flag = &self.pair.flags[self.rank][signal as usize];
         let long = Duration::from_secs(3600);
         (self.careless && signal == Signal::Free)
-            || flag::wait(flag, epoch, long, || false, || false).is_ok()
+            || flag::wait(
+                flag,
+                |seen| flag::reached(seen, epoch),
+                long,
+                || false,
+                || false,
+            )
+            .is_ok()
     }
 
     fn is_broken(&self) -> bool {

@@ -74,6 +74,10 @@ __device__ __forceinline__ bool reached(uint32_t seen, uint32_t wanted) {
   return int32_t(seen - wanted) >= 0;
 }
 
+// The same of a flag that carries the number of a call, in which no peer is more than one ahead: one that
+// seems to be was last written 2^31 calls ago.
+__device__ __forceinline__ bool reached_call(uint32_t seen, uint32_t wanted) { return seen - wanted <= 1; }
+
 __device__ __forceinline__ void store_release_sys(uint32_t* to, uint32_t value) {
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
 }
@@ -314,10 +318,16 @@ __device__ __forceinline__ bool wait_epoch(const PadView& pad, uint32_t slot, ui
   return wait_flag<kFault>(pad, flag_at(pad, pad.rank, slot, peer), slot, peer, wanted);
 }
 
-// Whether `wait_epoch` would return true at once.
-__device__ __forceinline__ bool has_epoch(const PadView& pad, uint32_t slot, uint32_t peer, uint32_t wanted) {
+// As `wait_epoch`, for the number of a call.
+__device__ __forceinline__ bool wait_call(const PadView& pad, uint32_t slot, uint32_t peer, uint32_t wanted) {
+  return wait_until<FaultCode::kCalled, 1>(pad, flag_at(pad, pad.rank, slot, peer), slot, peer, wanted,
+                                           [&](uint32_t seen) { return reached_call(seen, wanted); });
+}
+
+// Whether `wait_call` would return true at once.
+__device__ __forceinline__ bool has_call(const PadView& pad, uint32_t slot, uint32_t peer, uint32_t wanted) {
   const bool failed = noticed(pad);
-  return reached(load_acquire_sys(flag_at(pad, pad.rank, slot, peer)), wanted) && !failed;
+  return reached_call(load_acquire_sys(flag_at(pad, pad.rank, slot, peer)), wanted) && !failed;
 }
 
 // Signals `peer` in `slot` and advances the sent epoch, unless this device was stopped. One thread of the

@@ -54,6 +54,16 @@ fn loom_barriers_wrap_around() {
     );
 }
 
+/// Launches without barriers have not written the flags for half a turn.
+#[test]
+fn loom_flags_of_long_ago_do_not_count() {
+    explore(
+        2,
+        || Memory::new(2, 0, 2, 0),
+        |place| writes_between(BOTH, place, 1 << 31, 2),
+    );
+}
+
 #[test]
 fn loom_three_ranks_at_a_barrier() {
     explore(
