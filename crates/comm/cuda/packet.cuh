@@ -212,9 +212,11 @@ struct Sections {
   __device__ __forceinline__ uint64_t at(uint32_t source, uint32_t index) const {
     return p.areas.of[0] + offset(source, index);
   }
-  // To the rank so many steps after this one.
-  __device__ __forceinline__ void send(uint32_t step, uint32_t index, const uint32_t (&data)[3]) const {
-    store_packet(p.areas.of[step] + offset(p.group.pad.rank, index), {{data[0], data[1], data[2]}, flag()});
+  // To the rank so many steps after this one. `mark`: what the flag has besides.
+  __device__ __forceinline__ void send(uint32_t step, uint32_t index, const uint32_t (&data)[3],
+                                       uint32_t mark = 0) const {
+    store_packet(p.areas.of[step] + offset(p.group.pad.rank, index),
+                 {{data[0], data[1], data[2]}, flag() ^ mark});
   }
   // The same data to every peer.
   template <int W>
@@ -223,11 +225,11 @@ struct Sections {
     for (int step = 1; step < W; ++step)
       if (step < p.group.pad.world) send(step, index, data);
   }
-  // Receives those of `N` packets that are `missing`: packet i is at `place(i)` and comes from `source(i)`.
-  // False if one timed out: the fault is recorded and its data undefined.
-  template <int N, typename Place, typename Source>
-  __device__ __forceinline__ bool take(uint32_t missing, uint32_t (&data)[N][3], Place place,
-                                       Source source) const {
+  // Receives those of `N` packets that are `missing`: packet i is at `place(i)`, comes from `source(i)` and
+  // has `mark(i)`. False if one timed out: the fault is recorded and its data undefined.
+  template <int N, typename Place, typename Source, typename Mark>
+  __device__ __forceinline__ bool take(uint32_t missing, uint32_t (&data)[N][3], Place place, Source source,
+                                       Mark mark) const {
     const uint32_t flag = this->flag();
     return receive_all<N>(
         p.group.pad, epoch(), missing,
@@ -237,17 +239,23 @@ struct Sections {
           for (int w = 0; w < 3; ++w) data[i][w] = packet.data[w];
           return packet.epoch;
         },
-        [&](int, uint32_t seen) { return flag == seen; },
+        [&](int i, uint32_t seen) { return (flag ^ mark(i)) == seen; },
         [&](uint32_t i) {
           // The epoch with another signature.
-          const uint32_t found = load_packet(place(i)).epoch;
+          const uint32_t found = load_packet(place(i)).epoch ^ mark(i);
           return found != flag && ((found ^ flag) & kEpochMask) == 0;
         },
         source);
   }
+  template <int N, typename Place, typename Source>
+  __device__ __forceinline__ bool take(uint32_t missing, uint32_t (&data)[N][3], Place place,
+                                       Source source) const {
+    return take(missing, data, place, source, [](uint32_t) { return 0u; });
+  }
   // Packet `index` of each source for which `wanted`, except this rank. Undefined where one timed out.
-  template <int W, typename Wanted>
-  __device__ __forceinline__ bool receive(uint32_t index, uint32_t (&data)[W][3], Wanted wanted) const {
+  template <int W, typename Wanted, typename Mark>
+  __device__ __forceinline__ bool receive(uint32_t index, uint32_t (&data)[W][3], Wanted wanted,
+                                          Mark mark) const {
     const PadView& pad = p.group.pad;
     uint32_t missing = 0;
 #pragma unroll
@@ -255,7 +263,11 @@ struct Sections {
       if (source < pad.world && source != pad.rank && wanted(source)) missing |= 1u << source;
     return take(
         missing, data, [&](uint32_t source) { return at(source, index); },
-        [](uint32_t source) { return source; });
+        [](uint32_t source) { return source; }, mark);
+  }
+  template <int W, typename Wanted>
+  __device__ __forceinline__ bool receive(uint32_t index, uint32_t (&data)[W][3], Wanted wanted) const {
+    return receive<W>(index, data, wanted, [](uint32_t) { return 0u; });
   }
 
   // Prepares the next launch, while packets are in flight. `used`: packets at the start of each section that

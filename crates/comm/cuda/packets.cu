@@ -174,6 +174,12 @@ static_assert(sizeof(UnevenPackets) ==
                   sizeof(Packets) + 2 * sizeof(warpweave::Addresses) + 8 * warpweave::kMaxWorld,
               "as in Rust");
 
+// What the flags of a chunk's packets have besides, in the bits of the signature, so that two ranks that
+// disagree about its length make different calls. Lengths that differ by a multiple of 4 KiB look alike.
+__device__ __forceinline__ uint32_t length_mark(uint32_t bytes) {
+  return bytes / 2 << (warpweave::kEpochBits + 1);
+}
+
 // Chunks of different lengths. Of an empty one, too, a packet is sent: each rank hears from every other.
 template <int W, bool kWords>
 __device__ __forceinline__ void all_to_all_uneven(const UnevenPackets& p) {
@@ -195,7 +201,8 @@ __device__ __forceinline__ void all_to_all_uneven(const UnevenPackets& p) {
     const uint32_t at = i * kPayload;
 #pragma unroll
     for (int step = 1; step < W; ++step)
-      if (is_sent(step, i)) sections.send(step, i, data[step]);
+      if (is_sent(step, i))
+        sections.send(step, i, data[step], length_mark(p.sent[peer_of(t.rank, t.world, step)]));
     if (is_sent(0, i)) warpweave::store_payload<kWords>(p.to.of[t.rank] + at, data[0], p.sent[t.rank] - at);
   };
   const Sections sections = t.template send<W>(packets, load, send);
@@ -208,7 +215,8 @@ __device__ __forceinline__ void all_to_all_uneven(const UnevenPackets& p) {
     const auto wanted = [&](uint32_t source) { return i < packets_of(p.received[source]); };
     const uint32_t at = i * kPayload;
     uint32_t data[W][3];
-    if (!sections.receive<W>(i, data, wanted)) continue;
+    const auto mark = [&](uint32_t source) { return length_mark(p.received[source]); };
+    if (!sections.receive<W>(i, data, wanted, mark)) continue;
 #pragma unroll
     for (int source = 0; source < W; ++source)
       if (source < t.world && source != t.rank && wanted(source))

@@ -169,6 +169,48 @@ pub fn uneven<B: CollectiveKernels>(rank: &Rank<B>) -> Played {
     Ok(())
 }
 
+/// Two ranks that disagree about the length of a chunk, in the same number of packets or not.
+pub fn lengths_that_differ_are_told<B: CollectiveKernels>(rank: &Rank<B>) -> Played {
+    assert_eq!(rank.world(), 2);
+    let (me, peer) = (rank.rank(), 1 - rank.rank());
+    let memory = rank.backend.allocate(256).map_err(message)?;
+    for (sent, expected) in [(2, 12), (0, 12), (12, 10), (12, 24), (36, 12)] {
+        let mut lengths = [[0; 2]; 2];
+        if me == 0 {
+            lengths[0][peer] = sent;
+        } else {
+            lengths[1][peer] = expected;
+        }
+        let [given, taken] = lengths;
+        let slice = |at, bytes: &[usize]| {
+            let all = DeviceSlice::of(&memory);
+            all.slice(at, bytes.iter().sum()).expect("inside")
+        };
+        rank.meet()?;
+        let (input, output) = (
+            (slice(0, &given), &given[..]),
+            (slice(128, &taken), &taken[..]),
+        );
+        let called = rank
+            .collectives
+            .all_to_all_uneven(&rank.stream, input, output, 100);
+        called.map_err(message)?;
+        rank.backend.synchronize(&rank.stream).map_err(message)?;
+        let told = rank.collectives.check(&rank.stream);
+        let exchange = rank.exchange.as_ref();
+        rank.collectives
+            .recover(&rank.stream, exchange)
+            .map_err(message)?;
+        // The one that sends may have ended before it is told.
+        if me == 1
+            && !matches!(&told, Err(Error::SignalFault(fault)) if fault.cause == FaultCause::OtherCall)
+        {
+            return Err(format!("{sent} bytes for {expected}: {told:?}"));
+        }
+    }
+    Ok(())
+}
+
 /// What the last rank makes of a call that the others make.
 const ODD: [fn(&Case) -> Case; 4] = [
     |case| Case {

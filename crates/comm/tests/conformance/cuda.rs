@@ -352,6 +352,7 @@ fn chunks_of_different_lengths() {
     for world in worlds() {
         on(world, sizes(world), TIMEOUT, calls::uneven);
     }
+    on(2, sizes(2), TIMEOUT, calls::lengths_that_differ_are_told);
 }
 
 #[test]

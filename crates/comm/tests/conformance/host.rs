@@ -340,6 +340,8 @@ fn chunks_of_different_lengths() {
     for world in [1, 2, 3, 8, 12] {
         on_threads(world, TIMEOUT, calls::uneven).unwrap_or_else(|why| panic!("{why}"));
     }
+    let told = on_threads(2, TIMEOUT, calls::lengths_that_differ_are_told);
+    told.unwrap_or_else(|why| panic!("{why}"));
 }
 
 #[test]

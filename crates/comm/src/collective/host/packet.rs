@@ -175,6 +175,15 @@ impl<'a, A: Areas> Sections<'a, A> {
         }
     }
 
+    /// The same of a chunk of so many bytes, about which its two ranks might disagree: `length_mark` in
+    /// `packets.cu`.
+    pub(super) fn of_length(&self, bytes: usize) -> Self {
+        Self {
+            flag: self.flag ^ ((bytes / 2) as u32) << (EPOCH_BITS + 1),
+            ..*self
+        }
+    }
+
     pub(super) fn group(&self) -> &'a A::Group {
         self.areas.group()
     }

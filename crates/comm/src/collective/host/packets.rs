@@ -42,6 +42,7 @@ pub(super) unsafe fn all_to_all_uneven(launch: &UnevenPackets) {
                 |bytes: usize, index: usize| bytes.saturating_sub(index * PAYLOAD).min(PAYLOAD);
             for peer in group.peers() {
                 let (from, bytes) = (launch.from.0[peer], launch.sent[peer] as usize);
+                let sections = sections.of_length(bytes);
                 for index in 0..packets_of(bytes) {
                     let mut data = Payload::default();
                     let from = from.add(index * PAYLOAD).as_host::<u8>();
@@ -53,11 +54,12 @@ pub(super) unsafe fn all_to_all_uneven(launch: &UnevenPackets) {
             let [from, to] = [launch.from, launch.to].map(|all| all.0[rank].as_host::<u8>());
             std::ptr::copy_nonoverlapping(from.cast_const(), to, launch.sent[rank] as usize);
             for source in group.peers() {
-                for index in 0..packets_of(received(source)) {
+                let bytes = received(source);
+                let sections = sections.of_length(bytes);
+                for index in 0..packets_of(bytes) {
                     if let Some(data) = sections.receive(source, index) {
                         let to = launch.to.0[source].add(index * PAYLOAD).as_host::<u8>();
-                        let bytes = part(received(source), index);
-                        std::ptr::copy_nonoverlapping(data.as_ptr().cast(), to, bytes);
+                        std::ptr::copy_nonoverlapping(data.as_ptr().cast(), to, part(bytes, index));
                     }
                 }
             }
