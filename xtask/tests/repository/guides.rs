@@ -3,7 +3,9 @@
 use std::fs;
 use std::path::PathBuf;
 
-use crate::metadata::{files, root};
+use cargo_metadata::TargetKind;
+
+use crate::metadata::{files, folder, metadata, root};
 
 /// The error types that users meet, and where they are.
 const ERRORS: [(&str, &str); 15] = [
@@ -86,6 +88,43 @@ fn every_link_leads_to_a_file() {
         }
     }
     assert!(broken.is_empty(), "{broken:#?}");
+}
+
+/// The programs of a bundle, as `cargo xtask bundle DIR` names them.
+fn bundled() -> Vec<String> {
+    let mut programs = vec!["xtask".to_owned(), "bin/warpweave".to_owned()];
+    for package in metadata().workspace_packages() {
+        let folder = folder(package).file_name().unwrap().display();
+        for target in &package.targets {
+            let kind = match target.kind[0] {
+                TargetKind::Test => "tests",
+                TargetKind::Bench => "benches",
+                TargetKind::Example => "examples",
+                _ => continue,
+            };
+            programs.push(format!("bin/{kind}/{folder}-{}", target.name));
+        }
+    }
+    programs
+}
+
+#[test]
+fn every_program_of_a_bundle_that_a_guide_names_is_in_it() {
+    let (bundled, mut found, mut missing) = (bundled(), 0, Vec::new());
+    for path in files(root(), &[".md"]) {
+        let text = fs::read_to_string(&path).unwrap();
+        // Neither another folder as `$OUT_DIR/`, nor `DIR/NAME`, which stands for any file.
+        let words = text.split(|c: char| c.is_whitespace() || "`()".contains(c));
+        let programs = words.filter_map(|word| word.strip_prefix("DIR/"));
+        for program in programs.filter(|program| program.contains(char::is_lowercase)) {
+            found += 1;
+            if !bundled.iter().any(|name| name == program) {
+                missing.push(format!("{}: DIR/{program}", path.display()));
+            }
+        }
+    }
+    assert!(found > 10, "{found}");
+    assert!(missing.is_empty(), "{missing:#?}");
 }
 
 /// The files of source with these ends.
