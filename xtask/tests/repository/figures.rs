@@ -15,6 +15,7 @@ use crate::metadata::root;
 struct Table {
     heading: String,
     above: String,
+    head: String,
     /// Which columns hold numbers: those that are aligned to the right.
     numeric: Vec<bool>,
     rows: Vec<Vec<String>>,
@@ -29,6 +30,7 @@ fn tables(text: &str) -> Vec<Table> {
             tables.push(Table {
                 heading: heading.clone(),
                 above: std::mem::take(&mut above),
+                head: line.to_owned(),
                 numeric: Vec::new(),
                 rows: Vec::new(),
             });
@@ -222,6 +224,27 @@ fn every_figure_of_a_table_is_in_a_recorded_file() {
         "in no file that the paragraph above the table links:\n{}",
         wrong.join("\n")
     );
+}
+
+/// What PyTorch's operators compute is not verified. The first page says so above each table of theirs.
+#[test]
+fn figures_of_pytorch_are_named_as_not_verified() {
+    let has_peers = |file: &Value| file.to_string().contains(r#""kind":"peer""#);
+    let text = fs::read_to_string(root().join("README.md")).unwrap();
+    let mut tables = tables(&text);
+    tables.retain(|table| {
+        let mut cells = table.rows.iter().flatten().chain([&table.head]);
+        cells.any(|cell| cell.contains("PyTorch")) && files(&table.above).iter().any(has_peers)
+    });
+    assert!(tables.len() > 1);
+    for Table { above, head, .. } in tables {
+        // Lines break between any two words.
+        let above = above.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(
+            above.contains("PyTorch") && above.contains("not verified"),
+            "{head}"
+        );
+    }
 }
 
 #[test]
