@@ -101,7 +101,7 @@ pub fn run(options: &Options) -> Result<()> {
 /// is the first.
 fn all(options: &Options, place: &Place, folder: &Path) -> Result<()> {
     fs::create_dir_all(folder)?;
-    let program = place.warpweave(place.choose(options.asked)?.cuda)?;
+    let program = place.warpweave(place.choose(options.asked, options.job.hosts.len())?.cuda)?;
     fs::write(folder.join("machine.txt"), doctor::examine().to_string())?;
     let mut failed = Vec::new();
     for suite in suites(&program)? {
@@ -169,7 +169,7 @@ fn page(program: &Path, folder: &Path) -> Result<()> {
 
 /// Builds, starts the ranks and waits for them.
 fn measure(options: &Options, place: &Place) -> Result<()> {
-    let chosen = place.choose(options.asked())?;
+    let chosen = place.choose(options.asked(), options.job.hosts.len())?;
     let wants_torch = options.wants_torch() && !options.list;
     if wants_torch && !chosen.cuda {
         return Err(Error::usage(

@@ -47,38 +47,55 @@ impl Chosen {
     }
 }
 
-/// Chooses device and ranks from the options and the GPUs of the machine. `cuda_by_default` says whether GPUs
-/// are the default.
-pub fn choose(asked: Asked, gpus: &Gpus, cuda_by_default: bool) -> Result<Chosen> {
+/// Chooses device and ranks from the options and the GPUs of this machine; each of the other `hosts` is taken
+/// to have as many. `cuda_by_default` says whether GPUs are the default.
+pub fn choose(asked: Asked, hosts: usize, gpus: &Gpus, cuda_by_default: bool) -> Result<Chosen> {
     let cuda = match asked.device {
         Wanted::Host => false,
-        Wanted::Auto => cuda_by_default && gpus.count > 0,
-        Wanted::Cuda if gpus.count == 0 => {
+        Wanted::Auto if !cuda_by_default => false,
+        _ if gpus.count > 0 => true,
+        Wanted::Cuda if hosts > 0 && asked.ranks.is_some() => true,
+        _ if hosts > 0 => {
+            return Err(Error::Failed(format!(
+                "--hosts: this machine shows no NVIDIA GPU ({}), which says nothing of the hosts; use --device \
+                 cuda with --ranks, or --device host",
+                gpus.looked
+            )));
+        }
+        Wanted::Auto => false,
+        Wanted::Cuda => {
             return Err(Error::Failed(format!(
                 "--device cuda: this machine shows no NVIDIA GPU ({}); use --device host, or `cargo xtask \
                  doctor` to see what is missing",
                 gpus.looked
             )));
         }
-        Wanted::Cuda => true,
     };
+    // Of each host.
     let (default, most) = match cuda {
-        true if gpus.shared => (gpus.count, MOST_RANKS),
+        true if gpus.shared || gpus.count == 0 => (gpus.count, MOST_RANKS),
         true => (gpus.count, gpus.count),
         false => (HOST_RANKS, MOST_RANKS),
     };
-    let asked = asked.ranks.unwrap_or(default);
-    if asked == 0 || asked > most {
-        let limit = match (asked, cuda) {
-            (0, _) => "a job has at least one".into(),
-            (_, true) if !gpus.shared => format!(
+    let hosts = hosts.max(1);
+    let asked = asked.ranks.unwrap_or(default * hosts);
+    if asked == 0 || asked > most * hosts {
+        let limit = match asked {
+            0 => "a job has at least one".into(),
+            _ if most < MOST_RANKS => format!(
                 "one rank a GPU, and this machine shows {most} ({}); set WARPWEAVE_OVERSUBSCRIBE=1 to \
-                share GPUs, or use --device host",
+                 share GPUs, or use --device host",
                 gpus.looked
             ),
-            _ => format!("a job on one machine has at most {most}"),
+            _ => format!("a job has at most {most} on one machine"),
         };
-        return Err(Error::Failed(format!("{asked} ranks asked for: {limit}")));
+        let on = match hosts {
+            1 => String::new(),
+            _ => format!(" on {hosts} hosts"),
+        };
+        return Err(Error::Failed(format!(
+            "{asked} ranks asked for{on}: {limit}"
+        )));
     }
     Ok(Chosen { cuda, ranks: asked })
 }
@@ -177,7 +194,7 @@ mod tests {
             (Host, Some(7), 8, true, host(7)),
             (Cuda, None, 2, false, cuda(2)),
         ] {
-            let chosen = choose(Asked { device, ranks }, &gpus(on), by_default).unwrap();
+            let chosen = choose(Asked { device, ranks }, 0, &gpus(on), by_default).unwrap();
             assert_eq!(chosen, expected, "{device:?} {ranks:?} of {on}");
         }
     }
@@ -196,9 +213,28 @@ mod tests {
             ),
             (Host, Some(1000), 0, "1000 ranks asked for"),
         ] {
-            let refused = choose(Asked { device, ranks }, &gpus(on), true);
+            let refused = choose(Asked { device, ranks }, 0, &gpus(on), true);
             let message = refused.unwrap_err().to_string();
             assert!(message.contains(expected), "{message}");
+        }
+    }
+
+    #[test]
+    fn each_of_several_hosts_has_as_many_gpus_as_this_machine() {
+        for (device, ranks, on, expected) in [
+            (Auto, None, 8, Ok(cuda(16))),
+            (Auto, Some(16), 8, Ok(cuda(16))),
+            (Auto, Some(18), 8, Err("18 ranks asked for on 2 hosts: one")),
+            (Host, None, 8, Ok(host(8))),
+            (Auto, Some(16), 0, Err("use --device cuda with --ranks")),
+            (Cuda, None, 0, Err("use --device cuda with --ranks")),
+            (Cuda, Some(16), 0, Ok(cuda(16))),
+        ] {
+            let chosen = choose(Asked { device, ranks }, 2, &gpus(on), true);
+            match (chosen.map_err(|error| error.to_string()), expected) {
+                (Err(message), Err(part)) => assert!(message.contains(part), "{message}"),
+                (chosen, expected) => assert_eq!(chosen, expected.map_err(Into::into)),
+            }
         }
     }
 
@@ -211,7 +247,7 @@ mod tests {
         ] {
             let gpus = Gpus { shared, ..gpus(1) };
             let device = Cuda;
-            let chosen = choose(Asked { device, ranks }, &gpus, true).ok();
+            let chosen = choose(Asked { device, ranks }, 0, &gpus, true).ok();
             assert_eq!(chosen, expected, "{shared} {ranks:?}");
         }
     }

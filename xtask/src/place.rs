@@ -36,14 +36,14 @@ impl Place {
         }
     }
 
-    /// Chooses device and ranks; GPUs are the default where `warpweave` has device code, or can be built with
-    /// it.
-    pub fn choose(&self, asked: Asked) -> Result<Chosen> {
+    /// Chooses device and ranks, on this machine or `hosts` others; GPUs are the default where `warpweave`
+    /// has device code, or can be built with it.
+    pub fn choose(&self, asked: Asked, hosts: usize) -> Result<Chosen> {
         let has_device_code = match self {
             Place::Workspace(_) => true,
             Place::Bundle(bundle) => bundle.has_device_code(),
         };
-        device::choose(asked, &Gpus::find(), has_device_code)
+        device::choose(asked, hosts, &Gpus::find(), has_device_code)
     }
 
     /// The program that runs on every rank. With `cuda` it has the device code, for which the toolchain is

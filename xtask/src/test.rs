@@ -50,7 +50,7 @@ pub fn run(options: &Options) -> Result<()> {
 /// Runs the tests that fit the device; each program with GPUs ends at the limit.
 pub fn tests(asked: Asked, limit: Duration) -> Result<Counts> {
     let place = Place::find()?;
-    let chosen = place.choose(asked)?;
+    let chosen = place.choose(asked, 0)?;
     let conditions = Conditions {
         env: environment(chosen, asked.ranks),
         limit,

@@ -93,7 +93,14 @@ pub fn start(
     more: Vec<OsString>,
 ) -> Result<()> {
     let place = Place::find()?;
-    launch(command, &place, place.choose(asked)?, job, more)?.run()
+    launch(
+        command,
+        &place,
+        place.choose(asked, job.hosts.len())?,
+        job,
+        more,
+    )?
+    .run()
 }
 
 /// Builds `warpweave`, for a job that runs a command of it on every rank.
