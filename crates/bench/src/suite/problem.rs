@@ -7,7 +7,7 @@ use warpweave_overlap::PlanError;
 use warpweave_overlap::operation::Matrix;
 use warpweave_overlap::plan::{Problem, Provider, Role};
 use warpweave_report::statistics::Spread;
-use warpweave_report::{Group, Kind, Metric, Operands, Outcome, Row};
+use warpweave_report::{Group, Kind, Operands, Outcome, Row, Status};
 use warpweave_symm_mem::BackendKind;
 
 use super::groups::{budget, divide};
@@ -195,9 +195,13 @@ impl<'a, B: ExecuteBackend> Bench<'a, B> {
         new.sort_by_key(|&place| Some(place) == alone);
         let batches = self.batches.each_ref().map(Vec::as_slice);
         let times = self.stage.measure(entrants, &new, batches)?;
-        let single = |place: Option<usize>| times.get(place?)?.as_ref()?.spread(Metric::Single);
-        let gemm = alone.map(|place| entrants[place].row(times[place].as_ref()));
-        let limit = gemm.and_then(|row| {
+        // A wrong row is compared with nothing.
+        let right = |place: Option<usize>| {
+            let row = entrants[place?].row(times[place?].as_ref());
+            Some(row).filter(|row| row.status == Status::Ok)
+        };
+        let single = |place| right(place).and_then(|row| row.single_ms);
+        let limit = right(alone).and_then(|row| {
             let (gemm, links) = (
                 (row.single_ms?, row.algorithms),
                 self.stage.run.links.as_ref(),

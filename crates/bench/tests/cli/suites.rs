@@ -227,6 +227,12 @@ fn a_wrong_element_is_found_in_every_row_of_every_suite() {
             let wrong = row["verification"]["wrong"].as_u64().unwrap();
             assert!(wrong == 20 || wrong == 40, "{suite}: {row}");
         }
+        for result in report["results"].as_array().unwrap() {
+            assert!(
+                result["groups"][0]["baseline_ms"].is_null(),
+                "{suite}: {result}"
+            );
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! What follows from the times: ratios to the baseline of a group; of collectives, ratios to NCCL and the
 //! fastest variant.
 
-use super::{Group, Kind, Limit, Metric, Operands, Outcome, Ratios, Report, Row, Status};
+use super::{Group, Kind, Limit, Metric, Operands, Outcome, Ratios, Report, Row};
 
 /// The row that others are compared with.
 pub const BASELINE: &str = "nccl";
@@ -26,8 +26,7 @@ impl Outcome {
 
     /// NCCL's median over `ms`.
     pub fn times_nccl(&self, metric: Metric, ms: Option<f64>) -> Option<f64> {
-        let nccl = self.row(BASELINE).filter(|row| row.status == Status::Ok)?;
-        Some(nccl.median(metric)? / ms?)
+        Some(self.row(BASELINE)?.median(metric)? / ms?)
     }
 
     /// Where all rows were measured in one group: what they are compared with.
@@ -35,7 +34,7 @@ impl Outcome {
         let mut rows = self.rows.iter().filter(|row| row.group.is_some());
         let baseline = rows.next()?;
         rows.all(|row| row.group == Some(0)).then(|| Group {
-            baseline_ms: baseline.single_ms,
+            baseline_ms: baseline.single_ms.filter(|_| baseline.ms().is_some()),
             gemm_ms: self.limit.as_ref().and_then(|limit| limit.gemm_ms),
             limit_ms: self.limit.as_ref().map(|limit| limit.ms),
         })
@@ -104,6 +103,7 @@ impl Report {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Status;
 
     #[test]
     fn rows_are_compared_with_nccl_and_with_the_limit() {
@@ -131,5 +131,20 @@ mod tests {
         assert_eq!(outcome.best.as_deref(), Some("push"));
         let none = |row: &Row| row.times_nccl == Ratios::default();
         assert!(outcome.rows.iter().all(none));
+    }
+
+    #[test]
+    fn rows_of_a_problem_are_not_compared_with_a_wrong_one() {
+        let mut outcome = Report::sample().results.remove(0);
+        outcome.groups.clear();
+        outcome.rows[0].status = Status::Wrong;
+        outcome.rows.push(Row {
+            implementation: "second".into(),
+            status: Status::Ok,
+            ..outcome.rows[0].clone()
+        });
+        let outcome = outcome.compared();
+        assert_eq!(outcome.groups[0].baseline_ms, None);
+        assert!(outcome.row("second").unwrap().times_baseline.is_none());
     }
 }

@@ -156,23 +156,23 @@ impl Row {
 
     /// The fastest of `rows` that was right.
     pub fn fastest<'a>(rows: impl Iterator<Item = &'a Self>, metric: Metric) -> Option<&'a Self> {
-        let right = rows.filter(|row| row.status == Status::Ok);
-        let timed = right.filter_map(|row| Some((row.median(metric)?, row)));
+        let timed = rows.filter_map(|row| Some((row.median(metric)?, row)));
         let fastest = timed.min_by(|(a, _), (b, _)| a.total_cmp(b));
         fastest.map(|(_, row)| row)
     }
 
-    /// Median of a single call.
+    /// Median of a single call, where it was right.
     pub fn ms(&self) -> Option<f64> {
         self.median(Metric::Single)
     }
 
-    /// The median of one of its times.
+    /// The median of one of its times, where it was right: others stand for nothing.
     pub fn median(&self, metric: Metric) -> Option<f64> {
-        self.spread(metric).map(|spread| spread.median)
+        let spread = self.spread(metric).filter(|_| self.status == Status::Ok);
+        spread.map(|spread| spread.median)
     }
 
-    /// One of its times.
+    /// One of its times, right or wrong.
     pub fn spread(&self, metric: Metric) -> Option<Spread> {
         match metric {
             Metric::Single => self.single_ms,

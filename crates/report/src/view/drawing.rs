@@ -167,6 +167,7 @@ fn bytes(outcome: &Outcome) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Status;
     use crate::model::samples::has;
 
     #[test]
@@ -207,6 +208,18 @@ mod tests {
         report.results.truncate(1);
         report.results[0].rows.clear();
         assert!(svg(&report).ends_with("</svg>\n"));
+    }
+
+    #[test]
+    fn times_of_wrong_rows_are_not_drawn() {
+        let mut report = Report::sample_of_collectives();
+        report.results[0].rows[2].status = Status::Wrong;
+        let (results, order) = (&report.results, names(&report.results));
+        let drawn = [times, ratios].map(|of| of(results, Metric::Single, &order).unwrap());
+        for panel in drawn {
+            let push = panel.lines.iter().find(|line| line.name == "push").unwrap();
+            assert_eq!(push.points.len(), 1, "{push:?}");
+        }
     }
 
     #[test]

@@ -47,19 +47,24 @@ pub fn summary(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     head(report, out)?;
     writeln!(out)?;
     write_table(&grid, out)?;
-    let failed = report.rows().filter(|(_, row)| row.status != Status::Ok);
-    let failed: Vec<_> = failed.map(|(_, row)| row).collect();
-    let names = distinct(failed.iter().map(|row| &row.implementation));
-    let why = |name: &String| {
-        let mut rows = failed.iter().filter(|row| row.implementation == *name);
-        let first = rows.next().and_then(|row| row.reason.as_deref());
-        first.unwrap_or_default()
-    };
-    let same = names.chunk_by(|a, b| why(a) == why(b)).map(|same| {
-        let names: Vec<_> = same.iter().map(|name| name.as_str()).collect();
-        format!("{} was not run: {}", names.join(", "), why(same[0]))
-    });
-    let mut lines: Vec<_> = same.collect();
+    let mut lines = Vec::new();
+    for (what, status) in [
+        ("was WRONG", Status::Wrong),
+        ("was not run", Status::NotRun),
+    ] {
+        let failed = report.rows().filter(|(_, row)| row.status == status);
+        let failed: Vec<_> = failed.map(|(_, row)| row).collect();
+        let names = distinct(failed.iter().map(|row| &row.implementation));
+        let why = |name: &String| {
+            let mut rows = failed.iter().filter(|row| row.implementation == *name);
+            let first = rows.next().and_then(|row| row.reason.as_deref());
+            first.unwrap_or_default()
+        };
+        lines.extend(names.chunk_by(|a, b| why(a) == why(b)).map(|same| {
+            let names: Vec<_> = same.iter().map(|name| name.as_str()).collect();
+            format!("{} {what}: {}", names.join(", "), why(same[0]))
+        }));
+    }
     lines.extend(LEGENDS[usize::from(report.is_of_collectives())].map(str::to_owned));
     writeln!(out)?;
     list(&lines, out)
@@ -139,6 +144,21 @@ fn of_sizes(report: &Report) -> Grid {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_summary_tells_wrong_rows_from_those_that_did_not_run() {
+        let mut report = Report::sample_of_collectives();
+        let push = &mut report.results[0].rows[2];
+        (push.status, push.reason) = (Status::Wrong, Some("12 of 4096 elements".into()));
+        let mut out = Vec::new();
+        summary(&report, &mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(
+            text.contains("push was WRONG: 12 of 4096 elements"),
+            "{text}"
+        );
+        assert!(text.contains("packets was not run: 16777216"), "{text}");
+    }
 
     #[test]
     fn a_summary_is_one_table() {

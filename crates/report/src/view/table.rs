@@ -89,7 +89,7 @@ impl Grid {
 
     /// One of the times of a collective in µs, one column per size; `None` where no row has it.
     pub fn of_sizes(sizes: &[Outcome], metric: Metric) -> Option<Self> {
-        let timed = |outcome: &Outcome| outcome.rows.iter().any(|row| row.median(metric).is_some());
+        let timed = |outcome: &Outcome| outcome.rows.iter().any(|row| row.spread(metric).is_some());
         if !sizes.iter().any(timed) {
             return None;
         }
@@ -338,5 +338,17 @@ mod tests {
         assert!(Grid::of_sizes(&report.results, Metric::Graph).is_none());
         let spreads = Grid::of_spreads(&report.results);
         assert_eq!(spreads.rows[1], ["packets", "5.05–5.45", ""]);
+    }
+
+    #[test]
+    fn a_wrong_row_has_no_ratio_and_is_not_what_was_selected() {
+        let mut report = Report::sample_of_collectives();
+        report.results[0].rows[2].status = Status::Wrong;
+        let ratios = Grid::of_ratios(&report.results, Metric::Single).unwrap();
+        assert_eq!(ratios.rows[2], ["push", "–", "1.21"]);
+        let times = Grid::of_sizes(&report.results, Metric::Single).unwrap();
+        assert_eq!(times.rows[2], ["push", "WRONG", "164"]);
+        let select = times.rows.iter().find(|row| row[0] == SELECT).unwrap();
+        assert_eq!(*select, [SELECT, "", "164"]);
     }
 }

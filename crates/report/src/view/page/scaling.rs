@@ -6,7 +6,7 @@ use maud::{Markup, html};
 
 use super::{Section, Source, parts};
 use crate::Document;
-use crate::model::{Operands, Outcome, Row};
+use crate::model::{Operands, Outcome, Row, Status};
 use crate::plot::{Axis, Line, Panel, Point, Style};
 use crate::statistics::distinct;
 use crate::view::table::{Grid, rate};
@@ -74,7 +74,8 @@ fn values(document: &Document) -> Vec<(String, &'static str, (String, usize, f64
         let name = row.implementation.clone();
         Some((title, unit, (name, outcome.world, value)))
     };
-    report.rows().filter_map(value).collect()
+    let right = report.rows().filter(|(_, row)| row.status == Status::Ok);
+    right.filter_map(value).collect()
 }
 
 impl Case {

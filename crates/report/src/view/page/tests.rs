@@ -64,6 +64,12 @@ fn worlds_of_different_files_are_put_together() {
             "4 ranks: 412 TFLOP/s",
         ],
     );
+    let mut wrong = of(2);
+    if let Document::Report(report) = &mut wrong.document {
+        report.results[0].rows[0].status = Status::Wrong;
+    }
+    let html = page(&[wrong, of(4)]);
+    assert!(!html.contains("2 ranks: 412 TFLOP/s"), "{html}");
     let other = |world: usize| {
         let mut source = of(world);
         if let Document::Report(report) = &mut source.document {
