@@ -1,6 +1,7 @@
 //! `warpweave bench`.
 
 use std::io::Write;
+use std::path::Path;
 
 use warpweave_comm::{Job, Measured};
 use warpweave_overlap::plan::{Problem, Scaling};
@@ -152,20 +153,22 @@ impl Part for Bench<'_> {
             true => Measured::of_ranks(&session.backend, session.exchange.as_ref())?,
             false => None,
         };
-        let each = |report: &Report| match &args.json {
-            Some(path) if first => Ok(file::write(path, json(report)?)?),
-            _ => Ok(()),
+        let each = |report: &Report| {
+            if let Some(path) = args.json.as_ref().filter(|_| first) {
+                // What was measured is worth more, and it is tried again at the end.
+                let written = file::write(path, json(report)?);
+                let _ = written.inspect_err(|error| eprintln!("warning: {error}"));
+            }
+            Ok(())
         };
         let report = suite::run(session, &settings, each)?;
-        if first {
-            write(&report, args)?;
-            save(&report, args)?;
-        }
+        let told = if first { tell(&report, args) } else { Ok(()) };
         // What was left out would never be selected again.
         let is_whole = settings.implementations.is_empty() && settings.sizes.is_empty();
         if let Some(kept) = kept.filter(|_| first && is_whole && report.is_right()) {
             keep_costs(&kept, collectives::costs(&report.results))?;
         }
+        told?;
         Ok(report.is_right())
     }
 }
@@ -190,31 +193,43 @@ fn save(report: &Report, args: &BenchArgs) -> Result<()> {
     Ok(())
 }
 
-fn write(report: &Report, args: &BenchArgs) -> Result<()> {
+/// Prints the report, keeps it as a baseline, and writes it to the files that are wanted. What fails keeps
+/// nothing else from being tried; the last error is returned, the others are printed.
+fn tell(report: &Report, args: &BenchArgs) -> Result<()> {
+    let mut out = std::io::stdout();
+    let printed = print(report, width(), &mut out).and_then(|()| out.flush());
+    let mut ends = vec![printed.map_err(Into::into), save(report, args)];
+    let mut write = |path: &Path, content: Vec<u8>| {
+        ends.push(file::write(path, content).map_err(Into::into));
+    };
     if let Some(path) = &args.json {
-        file::write(path, json(report)?)?;
+        write(path, json(report)?);
     }
     if let Some(path) = &args.markdown {
         let mut text = Vec::new();
         markdown(report, &mut text)?;
-        file::write(path, text)?;
+        write(path, text);
     }
     if let Some(path) = &args.report {
         let source = Source {
             name: args.json.as_deref().map_or("none".into(), file::name),
             document: Document::Report(Box::new(report.clone())),
         };
-        file::write(path, page(&[source]))?;
+        write(path, page(&[source]).into());
     }
     if let (Some(path), Some(drawing)) = (&args.plot, report.plot()) {
-        file::write(path, drawing)?;
+        write(path, drawing.into());
     }
     if let Some(path) = &args.costs {
         let by = "operation, ranks, variant, bytes=microseconds; single calls, medians of the slowest rank";
         let (provenance, costs) = (&report.provenance, collectives::costs(&report.results));
-        file::write(path, format!("# {by}\n# {provenance}\n{costs}"))?;
+        write(path, format!("# {by}\n# {provenance}\n{costs}").into());
     }
-    let mut out = std::io::stdout();
-    print(report, width(), &mut out)?;
-    Ok(out.flush()?)
+    let mut errors = ends
+        .into_iter()
+        .filter_map(Result::err)
+        .collect::<Vec<BenchError>>();
+    let last = errors.pop();
+    errors.iter().for_each(|error| eprintln!("error: {error}"));
+    last.map_or(Ok(()), Err)
 }

@@ -169,6 +169,7 @@ fn wrong_arguments_are_refused_with_what_there_is() {
         ("--iterations 0", "1..=100000"),
         ("--json no/such/report.json", "no folder no/such"),
         ("--markdown .", "--markdown .: it is a folder"),
+        ("--report /proc/report.html", "no file can be made in /proc"),
     ] {
         // With `--list` no rank is needed: so a launcher has options checked once.
         for more in ["", " --list"] {
@@ -177,6 +178,23 @@ fn wrong_arguments_are_refused_with_what_there_is() {
             has(&err, &[part]);
         }
     }
+}
+
+#[test]
+fn files_that_cannot_be_written_cost_neither_the_table_nor_the_baseline_nor_other_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name);
+    let line = "bench --device host --suite gemm --shape 8x8x8 --iterations 1 --save-baseline kept";
+    let Said { code, out, err } = job::say(&format!(
+        "{line} --baselines {} --json /dev/full --markdown {} --report /dev/full",
+        folder.path().display(),
+        file("report.md").display()
+    ));
+    assert_eq!(code, Some(1), "{err}");
+    assert!(out.contains("cublasLt"), "{out}");
+    // As a warning after the problem, and as what both options ended with.
+    assert_eq!(err.matches("/dev/full: ").count(), 3, "{err}");
+    assert!(file("report.md").is_file() && file("kept/gemm.json").is_file());
 }
 
 #[test]

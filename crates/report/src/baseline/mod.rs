@@ -60,19 +60,14 @@ impl Baselines {
         )))
     }
 
-    /// Keeps the report of `suite` under `name` and returns where. A reader sees the old report or the new
-    /// one, never a part.
+    /// Keeps the report of `suite` under `name` and returns where.
     ///
     /// # Errors
     /// As of [`Baselines::place`]; [`ReportError::File`].
     pub fn save(&self, name: &str, suite: &str, report: &[u8]) -> Result<PathBuf> {
         let place = self.place(name, suite)?;
-        let unfinished = place.with_extension(format!("{}.part", std::process::id()));
-        let folder = self.root.join(name);
-        let written = std::fs::create_dir_all(&folder)
-            .and_then(|()| std::fs::write(&unfinished, report))
-            .and_then(|()| std::fs::rename(&unfinished, &place));
-        written.map_err(file::at(&place))?;
+        std::fs::create_dir_all(self.root.join(name)).map_err(file::at(&place))?;
+        file::write(&place, report)?;
         Ok(place)
     }
 
