@@ -9,7 +9,7 @@ use fs_err as fs;
 
 use crate::device::Asked;
 use crate::error::{Error, Result};
-use crate::launch::JobOptions;
+use crate::launch::{JobOptions, Launch};
 use crate::place::Place;
 use crate::setup::Python;
 use crate::{doctor, peers, process, warpweave};
@@ -53,6 +53,15 @@ pub struct Options {
 const OF_ONE_RANK: &str = "gemm";
 /// The suite that checks every kernel on small data.
 const FIRST: &str = "quick";
+/// Options for a file that the next suite would write anew.
+const OF_ONE_FILE: [&str; 6] = [
+    "--json",
+    "--markdown",
+    "--report",
+    "--plot",
+    "--costs",
+    "--spans",
+];
 
 impl Options {
     /// Where to run, as the options or the suite ask.
@@ -93,31 +102,51 @@ pub fn run(options: &Options) -> Result<()> {
     let place = Place::find()?;
     match &options.all {
         Some(folder) => all(options, &place, folder),
-        None => measure(options, &place),
+        None => measure(options, prepare(options, &place)?),
     }
 }
 
 /// Measures all suites into `folder`. One that fails does not keep the others from being measured, unless it
 /// is the first.
 fn all(options: &Options, place: &Place, folder: &Path) -> Result<()> {
+    for word in &options.more {
+        let word = word.to_string_lossy();
+        let option = word.split('=').next().unwrap_or_default();
+        if OF_ONE_FILE.contains(&option) {
+            let why = "is for one suite: with --all the next one would write over the file";
+            return Err(Error::usage(format!("{option} {why}")));
+        }
+    }
     fs::create_dir_all(folder)?;
     let program = place.warpweave(place.choose(options.asked, options.job.hosts.len())?.cuda)?;
-    fs::write(folder.join("machine.txt"), doctor::examine().to_string())?;
-    let mut failed = Vec::new();
+    let mut planned = Vec::new();
     for suite in suites(&program)? {
-        eprintln!("==== {suite}");
         let file = folder.join(&suite).with_extension("json");
         let mut one = options.clone();
-        one.more.extend(["--json".into(), file.into()]);
+        one.more.extend(["--json".into(), file.clone().into()]);
         one.suite = Some(suite.clone());
-        let mut end = measure(&one, place);
-        if let (Err(Error::Usage(why)), true) = (&end, one.peers.is_some()) {
+        let mut prepared = prepare(&one, place);
+        if let (Err(Error::Usage(why)), true) = (&prepared, one.peers.is_some()) {
             // A suite of which PyTorch has nothing refuses its figures.
             eprintln!("{suite} without figures of others: {why}");
             one.peers = None;
-            end = measure(&one, place);
+            prepared = prepare(&one, place);
         }
-        match end {
+        let prepared = prepared.map_err(|error| match error {
+            Error::Usage(why) => Error::Usage(format!("suite {suite}: {why}")),
+            other => other,
+        });
+        planned.push((suite, file, prepared?));
+    }
+    fs::write(folder.join("machine.txt"), doctor::examine().to_string())?;
+    let (mut failed, mut reports) = (Vec::new(), Vec::new());
+    for (suite, file, prepared) in planned {
+        eprintln!("==== {suite}");
+        // Of an earlier run.
+        if file.exists() {
+            fs::remove_file(&file)?;
+        }
+        match measure(options, prepared) {
             Ok(()) => {}
             Err(error @ (Error::Interrupted(_) | Error::Usage(_))) => return Err(error),
             Err(error) if suite == FIRST => {
@@ -132,11 +161,16 @@ fn all(options: &Options, place: &Place, folder: &Path) -> Result<()> {
                 failed.push(suite);
             }
         }
+        reports.extend(file.exists().then_some(file));
     }
-    page(&program, folder)?;
+    let page = page(&program, folder, reports);
     match failed[..] {
-        [] => Ok(()),
-        _ => Err(Error::Failed(format!("failed: {}", failed.join(", ")))),
+        [] => page,
+        _ => {
+            let why = page.map_or_else(|error| format!("{error}\n"), |()| String::new());
+            let why = format!("{why}failed: {}", failed.join(", "));
+            Err(Error::Failed(why))
+        }
     }
 }
 
@@ -152,11 +186,8 @@ fn suites(program: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Puts all reports in `folder` into one page, and each into a short file and a table.
-fn page(program: &Path, folder: &Path) -> Result<()> {
-    let files = fs::read_dir(folder)?.collect::<std::io::Result<Vec<_>>>()?;
-    let mut reports: Vec<PathBuf> = files.into_iter().map(|file| file.path()).collect();
-    reports.retain(|path| path.extension().is_some_and(|name| name == "json"));
+/// Puts the reports into one page in `folder`, and each into a short file and a table.
+fn page(program: &Path, folder: &Path, mut reports: Vec<PathBuf>) -> Result<()> {
     reports.sort();
     let summaries = folder.join("summaries");
     fs::create_dir_all(&summaries)?;
@@ -167,8 +198,17 @@ fn page(program: &Path, folder: &Path) -> Result<()> {
     process::run(&mut command, "warpweave report")
 }
 
-/// Builds, starts the ranks and waits for them.
-fn measure(options: &Options, place: &Place) -> Result<()> {
+/// A suite that can be measured.
+struct Prepared {
+    launch: Launch,
+    on: &'static str,
+    torch: Option<Python>,
+    /// What `bench --list` prints.
+    list: String,
+}
+
+/// Builds what runs on every rank, and has it check the options.
+fn prepare(options: &Options, place: &Place) -> Result<Prepared> {
     let chosen = place.choose(options.asked(), options.job.hosts.len())?;
     let wants_torch = options.wants_torch() && !options.list;
     if wants_torch && !chosen.cuda {
@@ -180,18 +220,34 @@ fn measure(options: &Options, place: &Place) -> Result<()> {
     let with_torch = || Python::with_torch(Python::candidates());
     let torch = wants_torch.then(with_torch).transpose()?;
     let args = options.arguments(place.results("baselines"));
-    let mut launch = warpweave::launch("bench", place, chosen, &options.job, args)?;
+    let launch = warpweave::launch("bench", place, chosen, &options.job, args)?;
     let list = peers::answer(&launch, &["--list"])?;
+    Ok(Prepared {
+        launch,
+        on: if chosen.cuda {
+            "GPUs"
+        } else {
+            "the host backend"
+        },
+        torch,
+        list,
+    })
+}
+
+/// Starts the ranks and waits for them.
+fn measure(options: &Options, prepared: Prepared) -> Result<()> {
+    let Prepared {
+        mut launch,
+        on,
+        torch,
+        list,
+    } = prepared;
     if options.list {
         print!("{list}");
         return Ok(());
     }
-    let plural = if chosen.ranks == 1 { "" } else { "s" };
-    let on = match chosen.cuda {
-        true => "GPUs",
-        false => "the host backend",
-    };
-    eprintln!("{} rank{plural} on {on}", chosen.ranks);
+    let plural = if launch.ranks == 1 { "" } else { "s" };
+    eprintln!("{} rank{plural} on {on}", launch.ranks);
     match torch.map(|python| peers::measure(&python, &launch)) {
         Some(Ok(figures)) => launch.args.extend(["--peers".into(), figures.into()]),
         // Of all suites, PyTorch has operators for some.
@@ -281,14 +337,17 @@ mod tests {
         }
     }
 
-    /// Stands for a bundle whose program writes reports; the suite `broken` fails.
+    /// Stands for a bundle whose program writes reports; the suite `broken` fails, `layers` before it has
+    /// written one. That suite refuses shapes, and the page fails next to a file `no-page`.
     fn bundle(root: &Path, broken: &str) -> Place {
         let program = format!(
             r#"case "$*" in
 "bench --list") printf 'recipes: nine shapes\n  ringPut   a ring\n{FIRST}: small\nlayers: of models\n' ;;
+*"--suite layers"*--shape*--list) exit 2 ;;
 *--list) ;;
-report*) echo "$*" >> {root}/asked ;;
+report*) echo "$*" >> {root}/asked; test ! -e {root}/no-page ;;
 *) while [ "$1" != --suite ]; do shift; done; echo $2 >> {root}/asked
+   [ $2 = layers ] && [ {broken} = layers ] && exit 1
    while [ "$1" != --json ]; do shift; done; echo '{{}}' > $2
    case $2 in */{broken}.json) exit 1 ;; esac ;;
 esac"#,
@@ -300,30 +359,70 @@ esac"#,
         Place::Bundle(Bundle::in_folder(root).unwrap().unwrap())
     }
 
-    fn measured(broken: &str) -> (Result<()>, String) {
+    /// How `--all` ends with `more` options and `files` in its folder, and what it asked the program for.
+    fn measured(broken: &str, more: &str, files: &[&str]) -> (Result<()>, String) {
         let root = tempfile::tempdir().unwrap();
         let place = bundle(root.path(), broken);
         let folder = root.path().join("all");
-        let line = format!("-n1 --device host --grace 1 --all {}", folder.display());
+        fs::create_dir(&folder).unwrap();
+        for file in files {
+            fs::write(folder.join(file), "old").unwrap();
+        }
+        let line = format!(
+            "-n1 --device host --grace 1 --all {}{more}",
+            folder.display()
+        );
         let mut options = parsed(&line).unwrap();
         options.job.logs = Some(root.path().join("logs"));
         let end = all(&options, &place, &folder);
-        let asked = fs::read_to_string(root.path().join("asked")).unwrap();
+        let asked = fs::read_to_string(root.path().join("asked")).unwrap_or_default();
         let asked = asked.replace(&format!("{}/", folder.display()), "");
         (end, asked)
     }
 
     #[test]
     fn all_suites_are_measured_and_one_that_fails_is_named_at_the_end() {
-        let (end, asked) = measured("recipes");
+        let (end, asked) = measured("recipes", "", &[]);
         let reports = "layers.json quick.json recipes.json --out report.html --summaries summaries";
         assert_eq!(asked, format!("quick\nrecipes\nlayers\nreport {reports}\n"));
         assert_eq!(end.unwrap_err().to_string(), "failed: recipes");
+        let (end, _) = measured("recipes", "", &["../no-page"]);
+        let message = end.unwrap_err().to_string();
+        assert!(message.ends_with("failed: recipes"), "{message}");
+    }
+
+    #[test]
+    fn a_page_of_all_suites_has_nothing_of_earlier_runs() {
+        let (end, asked) = measured(
+            "layers",
+            "",
+            &["layers.json", "recipes.json", "foreign.json"],
+        );
+        let reports = "quick.json recipes.json --out report.html --summaries summaries";
+        assert_eq!(asked, format!("quick\nrecipes\nlayers\nreport {reports}\n"));
+        assert_eq!(end.unwrap_err().to_string(), "failed: layers");
+    }
+
+    #[test]
+    fn options_that_a_suite_refuses_are_refused_before_the_first() {
+        for (more, expected) in [
+            (" --shape 8x8x8", "suite layers: "),
+            (" --markdown all.md", "--markdown is for one suite"),
+            (" --spans=spans.json", "--spans is for one suite"),
+        ] {
+            let (end, asked) = measured("none", more, &[]);
+            assert_eq!(asked, "", "{more}");
+            let error = end.unwrap_err();
+            assert!(
+                matches!(&error, Error::Usage(why) if why.starts_with(expected)),
+                "{error}"
+            );
+        }
     }
 
     #[test]
     fn nothing_is_timed_with_kernels_that_are_wrong_on_small_data() {
-        let (end, asked) = measured(FIRST);
+        let (end, asked) = measured(FIRST, "", &[]);
         assert_eq!(asked, "quick\n");
         let message = end.unwrap_err().to_string();
         assert!(message.contains("nothing was timed"), "{message}");
