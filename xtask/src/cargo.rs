@@ -5,7 +5,7 @@ use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use cargo_metadata::{Artifact, Message, TargetKind};
+use cargo_metadata::{Artifact, Message, MetadataCommand, TargetKind};
 
 use crate::error::{Error, Result};
 
@@ -32,10 +32,11 @@ pub fn workspace() -> Result<PathBuf> {
     })
 }
 
-/// Cargo's target directory of the workspace at `root`.
+/// Cargo's target directory of the workspace at `root`, which variables and cargo's configuration may move.
 pub fn target_directory(root: &Path) -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR")
-        .map_or_else(|| root.join("target"), |target| root.join(target))
+    let mut metadata = MetadataCommand::new();
+    let metadata = metadata.current_dir(root).no_deps().exec();
+    metadata.map_or_else(|_| root.join("target"), |of| of.target_directory.into())
 }
 
 /// A cargo command in `root`, with this process's input and output: of the cargo that runs us, else of the

@@ -12,7 +12,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use fs_err as fs;
-use warpweave_nvcc::{Environment, Nvcc, layout};
+use warpweave_nvcc::{Cutlass, Environment, Nvcc, layout};
 
 use crate::error::{Error, Result};
 use crate::{cargo, process};
@@ -50,16 +50,25 @@ pub fn toolchain(root: &Path) -> PathBuf {
     cargo::target_directory(root).join(layout::TOOLCHAIN)
 }
 
-/// Sets the toolchain up unless it is there, or others were named.
+/// Provides what a build would not find: the compiler with its libraries, the CUTLASS headers. What a
+/// variable of ours names comes first, so that nothing else helps where it is unusable.
 pub fn provide_toolchain(root: &Path) -> Result<()> {
-    let is_named = |name| std::env::var_os(name).is_some();
-    let toolchain = toolchain(root);
-    let is_there = toolchain.join(layout::CUDA).join("bin/nvcc").exists()
-        && toolchain.join(layout::CUTLASS).join("include").exists();
-    if is_there || (is_named("WARPWEAVE_NVCC") && is_named("WARPWEAVE_CUTLASS")) {
-        return Ok(());
+    let target = cargo::target_directory(root);
+    let environment = Environment::current().with("CARGO_TARGET_DIR", &target);
+    let is_named = |name| environment.get(name).is_some();
+    let refused = |error: warpweave_nvcc::Error| Error::Failed(error.to_string());
+    let mut wanted = Vec::new();
+    match Nvcc::find(&environment) {
+        Err(error) if is_named("WARPWEAVE_NVCC") => return Err(refused(error)),
+        Ok(found) if is_named("WARPWEAVE_NVCC") || found.library_directory().is_some() => {}
+        _ => wanted.push(&pins::CUDA),
     }
-    provide(&toolchain, &[&pins::CUDA, &pins::CUTLASS])
+    match Cutlass::find(&environment) {
+        Ok(_) => {}
+        Err(error) if is_named("WARPWEAVE_CUTLASS") => return Err(refused(error)),
+        Err(_) => wanted.push(&pins::CUTLASS),
+    }
+    provide(&target.join(layout::TOOLCHAIN), &wanted)
 }
 
 /// Puts the wanted components into the folder `toolchain`, and prints where they are.

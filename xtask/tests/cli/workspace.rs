@@ -1,6 +1,7 @@
 //! The commands that build, in a workspace of the same names whose crates compile in a second.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -52,7 +53,7 @@ const PACKAGES: [(&str, &str, &str); 10] = [
     ("examples/rotate", "warpweave-example-rotate", "nvcc"),
 ];
 
-const FILES: [(&str, &str); 10] = [
+const FILES: [(&str, &str); 11] = [
     (
         "Cargo.toml",
         "[workspace]\nresolver = \"3\"\nmembers = [\"crates/*\", \"examples/*\", \"xtask\"]\n",
@@ -64,9 +65,13 @@ const FILES: [(&str, &str); 10] = [
     ("crates/bench/src/bin/warpweave.rs", RANK_PROGRAM),
     ("crates/bench/benches/layers.rs", ""),
     ("crates/report/src/bin/warpweave-report.rs", RANK_PROGRAM),
-    ("target/toolchain/cuda-13.0/bin/nvcc", ""),
-    ("target/toolchain/cutlass-4.2/include/cutlass.h", ""),
+    ("target/toolchain/cuda-13.0/bin/nvcc", NVCC),
+    ("target/toolchain/cuda-13.0/lib64/libcudart_static.a", ""),
+    ("target/toolchain/cutlass-4.2/include/cutlass/cutlass.h", ""),
 ];
+
+/// Only asked for its version.
+const NVCC: &str = "#!/bin/sh\necho 'Cuda compilation tools, release 13.0, V13.0.88'\n";
 
 /// One workspace for all tests and all runs of them: its crates are built once.
 fn workspace() -> &'static Path {
@@ -77,8 +82,10 @@ fn workspace() -> &'static Path {
             let path = root.join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             if fs::read_to_string(&path).ok().as_deref() != Some(text) {
-                fs::write(path, text).unwrap();
+                fs::write(&path, text).unwrap();
             }
+            let mode = if text == NVCC { 0o755 } else { 0o644 };
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
         };
         for (folder, name, features) in PACKAGES {
             let features = features.split_whitespace().map(|feature| format!("{feature} = []\n"));
@@ -224,6 +231,36 @@ fn what_is_missing_is_named_with_what_to_do() {
         .current_dir(nowhere.path())
         .env_remove("CARGO_MANIFEST_DIR");
     Ended::of(outside).failed(1, &["no Warpweave workspace"]);
+}
+
+#[test]
+fn a_toolchain_of_the_users_own_is_taken_and_what_it_lacks_provided() {
+    let root = workspace().join("target/toolchain");
+    let own = |name: &str| root.join(name).display().to_string();
+    let (cuda, cutlass) = (own("cuda-13.0"), own("cutlass-4.2"));
+    let target = tempfile::tempdir().unwrap();
+    let folder = target.path().join("bundle").display().to_string();
+    let line = format!("bundle --no-tests {folder}");
+    let env = [
+        ("CARGO_TARGET_DIR", target.path().to_str().unwrap()),
+        ("WARPWEAVE_PYTHON", "/no/such/python"),
+        ("CUDA_HOME", &cuda),
+        ("WARPWEAVE_CUTLASS", &cutlass),
+    ];
+    // Without CUTLASS, which only Python can provide.
+    xtask_with(&line, &env[..3]).failed(1, &["/no/such/python"]);
+    let wrong = ("WARPWEAVE_CUTLASS", "/no/such/cutlass");
+    xtask_with(&line, &[&env[..3], &[wrong]].concat()).failed(1, &["/no/such/cutlass"]);
+    xtask_with(&line, &env).succeeded();
+    assert!(!target.path().join("toolchain/cuda-13.0").exists());
+}
+
+#[test]
+fn what_runs_leave_is_in_the_target_directory_that_cargo_is_configured_for() {
+    let target = tempfile::tempdir().unwrap();
+    let elsewhere = ("CARGO_BUILD_TARGET_DIR", target.path().to_str().unwrap());
+    xtask_with("bench --ranks 1", &[elsewhere]).succeeded();
+    assert!(target.path().join("warpweave/logs").is_dir());
 }
 
 #[test]
