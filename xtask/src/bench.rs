@@ -201,7 +201,7 @@ fn page(program: &Path, folder: &Path, mut reports: Vec<PathBuf>) -> Result<()> 
 /// A suite that can be measured.
 struct Prepared {
     launch: Launch,
-    on: &'static str,
+    cuda: bool,
     torch: Option<Python>,
     /// What `bench --list` prints.
     list: String,
@@ -224,11 +224,7 @@ fn prepare(options: &Options, place: &Place) -> Result<Prepared> {
     let list = peers::answer(&launch, &["--list"])?;
     Ok(Prepared {
         launch,
-        on: if chosen.cuda {
-            "GPUs"
-        } else {
-            "the host backend"
-        },
+        cuda: chosen.cuda,
         torch,
         list,
     })
@@ -238,7 +234,7 @@ fn prepare(options: &Options, place: &Place) -> Result<Prepared> {
 fn measure(options: &Options, prepared: Prepared) -> Result<()> {
     let Prepared {
         mut launch,
-        on,
+        cuda,
         torch,
         list,
     } = prepared;
@@ -247,7 +243,14 @@ fn measure(options: &Options, prepared: Prepared) -> Result<()> {
         return Ok(());
     }
     let plural = if launch.ranks == 1 { "" } else { "s" };
+    let on = if cuda { "GPUs" } else { "the host backend" };
     eprintln!("{} rank{plural} on {on}", launch.ranks);
+    // Of other hosts this machine knows nothing.
+    if cuda && launch.job.hosts.is_empty() {
+        for lacks in doctor::missing_libraries() {
+            eprintln!("warning: {lacks}");
+        }
+    }
     match torch.map(|python| peers::measure(&python, &launch)) {
         Some(Ok(figures)) => launch.args.extend(["--peers".into(), figures.into()]),
         // Of all suites, PyTorch has operators for some.

@@ -66,6 +66,20 @@ pub fn examine() -> Report {
     Report(findings)
 }
 
+/// The run-time libraries that this machine lacks, each with what that means and what to do.
+pub fn missing_libraries() -> Vec<String> {
+    let root = cargo::workspace().ok();
+    let found = libraries::examine(root.map(|root| setup::toolchain(&root)));
+    let missing = found
+        .into_iter()
+        .filter(|(.., answer)| answer.state == State::Missing);
+    let told = missing.map(|(name, _, Answer { found, advice, .. })| {
+        let advice = advice.unwrap_or_default();
+        format!("no {name} ({found}): what needs it is not measured; {advice}")
+    });
+    told.collect()
+}
+
 /// What something is needed for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Use {

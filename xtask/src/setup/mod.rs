@@ -12,7 +12,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use fs_err as fs;
-use warpweave_nvcc::{Cutlass, Environment, Nvcc, layout};
+use warpweave_nvcc::{Cutlass, Environment, HostCompiler, Nvcc, layout};
 
 use crate::error::{Error, Result};
 use crate::{cargo, process};
@@ -57,6 +57,8 @@ pub fn provide_toolchain(root: &Path) -> Result<()> {
     let environment = Environment::current().with("CARGO_TARGET_DIR", &target);
     let is_named = |name| environment.get(name).is_some();
     let refused = |error: warpweave_nvcc::Error| Error::Failed(error.to_string());
+    // Nothing here provides it, and no device code compiles without.
+    HostCompiler::find(&environment).map_err(refused)?;
     let mut wanted = Vec::new();
     match Nvcc::find(&environment) {
         Err(error) if is_named("WARPWEAVE_NVCC") => return Err(refused(error)),

@@ -120,6 +120,8 @@ fn run(program: &Path, line: &str, env: &[(&str, &str)]) -> Ended {
         .args(line.split_whitespace())
         .current_dir(workspace())
         .envs([("CARGO_NET_OFFLINE", "true"), ("CUDA_VISIBLE_DEVICES", "")])
+        // Of C++, which nothing here compiles, any program will do.
+        .envs([("NVCC_CCBIN", "true"), ("CXX", "")])
         .envs(env.iter().copied())
         .stdin(Stdio::null());
     Ended::of(command)
@@ -253,6 +255,46 @@ fn a_toolchain_of_the_users_own_is_taken_and_what_it_lacks_provided() {
     xtask_with(&line, &[&env[..3], &[wrong]].concat()).failed(1, &["/no/such/cutlass"]);
     xtask_with(&line, &env).succeeded();
     assert!(!target.path().join("toolchain/cuda-13.0").exists());
+}
+
+#[test]
+fn a_missing_compiler_of_cpp_is_told_before_anything_is_downloaded() {
+    let target = tempfile::tempdir().unwrap();
+    let env = [
+        ("CARGO_TARGET_DIR", target.path().to_str().unwrap()),
+        ("WARPWEAVE_PYTHON", "/no/such/python"),
+        ("PATH", "/no/such"),
+        ("NVCC_CCBIN", ""),
+    ];
+    xtask_with("bundle folder", &env).failed(1, &["no C++ host compiler", "g++ or clang++"]);
+}
+
+#[test]
+fn bench_on_gpus_tells_which_libraries_it_lacks() {
+    let folder = tempfile::tempdir().unwrap();
+    let smi = folder.path().join("nvidia-smi");
+    fs::write(&smi, "#!/bin/sh\necho 'GPU 0: one'\n").unwrap();
+    fs::set_permissions(&smi, fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!(
+        "{}:{}",
+        folder.path().display(),
+        std::env::var("PATH").unwrap()
+    );
+    let env = [
+        ("PATH", path.as_str()),
+        ("CUDA_VISIBLE_DEVICES", "0"),
+        ("WARPWEAVE_NCCL", "/no/such/libnccl.so.2"),
+        ("WARPWEAVE_CUBLASLT", "libcublasLt.so"),
+    ];
+    let ended = xtask_with("bench", &env);
+    ended.printed("[0] nvcc=true bench --device cuda\n");
+    let lacks =
+        "warning: no NCCL (/no/such/libnccl.so.2 (WARPWEAVE_NCCL)): what needs it is not measured";
+    assert!(
+        ended.err.contains(lacks) && !ended.err.contains("cuBLASLt"),
+        "{}",
+        ended.err
+    );
 }
 
 #[test]
