@@ -1,11 +1,12 @@
 //! The workspace, and cargo in it: runs it and reads what it made.
 
 use std::ffi::OsStr;
-use std::io::BufReader;
+use std::io::{BufReader, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use cargo_metadata::{Artifact, Message, MetadataCommand, TargetKind};
+use fs_err as fs;
 
 use crate::error::{Error, Result};
 
@@ -72,6 +73,37 @@ pub fn build(root: &Path, args: &[&str]) -> Result<Vec<Artifact>> {
     }
     crate::process::succeeded(&format!("cargo {}", args.join(" ")), child.wait()?)?;
     Ok(made)
+}
+
+/// A program that cargo made, by a second name next to it that is this process's own: a build with other
+/// features puts another program into the place of the first. It is removed with this.
+#[derive(Debug)]
+pub struct Kept(pub PathBuf);
+
+impl Kept {
+    pub fn of(program: &Path) -> Result<Self> {
+        for number in 0.. {
+            let name = format!("{}-{number}.run", std::process::id());
+            let own = program.with_added_extension(name);
+            match fs::hard_link(program, &own) {
+                Ok(()) => return Ok(Self(own)),
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                // Some file systems have no second names.
+                Err(_) => {
+                    fs::copy(program, &own)?;
+                    return Ok(Self(own));
+                }
+            }
+        }
+        unreachable!("some number is free")
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        // What is left behind by a killed process is small harm.
+        let _ = fs::remove_file(&self.0);
+    }
 }
 
 /// The path of the program `name` among what a build made.

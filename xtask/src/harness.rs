@@ -77,15 +77,8 @@ impl TestProgram {
         command.envs(conditions.env.iter().cloned());
         let read = move |pipe| count(pipe, out());
         let (status, counts) = process::run_within(&mut command, limit, read)?;
-        let mut counts = counts.unwrap_or_default();
-        let Some(status) = status else {
-            let hung = format!("{}: killed, it did not end within {limit:?}", self.name());
-            println!("{hung}");
-            counts.failed += 1;
-            counts.names.push(hung);
-            return Ok(counts);
-        };
-        Ok(counts.of_program(&self.name(), status))
+        let counts = counts.unwrap_or_default();
+        Ok(counts.of_program(&self.name(), status.ok_or(limit)))
     }
 
     /// A command that starts it as cargo does.
@@ -140,11 +133,25 @@ impl Counts {
         }
     }
 
-    /// These are the tests of a program that ended so. One that failed without a failing test crashed.
-    pub fn of_program(mut self, program: &str, status: ExitStatus) -> Self {
-        if !status.success() && self.failed == 0 {
-            self.failed = 1;
-            self.names.push(status.to_string());
+    /// These are the tests of a program that ended so, or was killed at a limit. One that failed without a
+    /// failing test crashed.
+    pub fn of_program(
+        mut self,
+        program: &str,
+        end: std::result::Result<ExitStatus, Duration>,
+    ) -> Self {
+        match end {
+            Ok(status) if status.success() || self.failed > 0 => {}
+            Ok(status) => {
+                self.failed = 1;
+                self.names.push(status.to_string());
+            }
+            Err(limit) => {
+                let hung = format!("killed, it did not end within {limit:?}");
+                println!("{program}: {hung}");
+                self.failed += 1;
+                self.names.push(hung);
+            }
         }
         for name in &mut self.names {
             *name = format!("{program}: {name}");

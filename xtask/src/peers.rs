@@ -9,6 +9,7 @@ use fs_err as fs;
 
 use crate::error::{Error, Result};
 use crate::launch::Launch;
+use crate::launch::log::LogFolder;
 use crate::process;
 use crate::setup::Python;
 
@@ -18,9 +19,8 @@ const SCRIPT: &str = include_str!("../../crates/bench/peers/torch_peers.py");
 /// Times PyTorch's operators on as many ranks as `bench`, the launch that follows. Returns the file for its
 /// `--peers`.
 pub fn measure(python: &Python, bench: &Launch) -> Result<PathBuf> {
-    let folder = bench.logs()?.join("peers");
+    let LogFolder(folder) = LogFolder::create(&bench.logs()?, "peers")?;
     let (script, figures) = (folder.join("torch_peers.py"), folder.join("torch.json"));
-    fs::create_dir_all(&folder)?;
     fs::write(&script, SCRIPT)?;
     let ranks = bench.ranks.to_string();
     let problems = answer(bench, &["--peer-problems", &ranks])?;
@@ -37,6 +37,7 @@ pub fn measure(python: &Python, bench: &Launch) -> Result<PathBuf> {
     Launch {
         label: "torch",
         program: python.0.clone(),
+        _kept: None,
         args,
         ranks: bench.ranks,
         job: bench.job.clone(),
@@ -84,6 +85,7 @@ echo collectives 64K float16"#;
         let mut bench = Launch {
             label: "bench",
             program: path("warpweave"),
+            _kept: None,
             args: ["bench", "--suite", "quick"].map(OsString::from).into(),
             ranks: 2,
             job: JobOptions {

@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 
 /// The tools of a broken driver hang; a healthy one answers in a second or two.
 const LIMIT: Duration = Duration::from_secs(15);
+const MINUTE: Duration = Duration::from_secs(60);
 /// For the last output of a process that has ended.
 const LAST_OUTPUT: Duration = Duration::from_secs(5);
 
@@ -20,6 +21,26 @@ const LAST_OUTPUT: Duration = Duration::from_secs(5);
 pub fn status(command: &mut Command) -> Result<ExitStatus> {
     let status = command.status();
     status.map_err(Error::not_started(command.get_program()))
+}
+
+/// How a command ended, unless it was killed at the limit. Calls `slow` if it runs for longer than a minute.
+pub fn status_within(
+    command: &mut Command,
+    limit: Duration,
+    slow: impl FnOnce(),
+) -> Result<Option<ExitStatus>> {
+    let child = command.spawn();
+    let mut child = child.map_err(Error::not_started(command.get_program()))?;
+    let first = limit.min(MINUTE);
+    let mut status = child.wait_timeout(first)?;
+    if status.is_none() && limit > first {
+        slow();
+        status = child.wait_timeout(limit - first)?;
+    }
+    if status.is_none() {
+        let _ = child.kill();
+    }
+    Ok(status)
 }
 
 /// Runs a command to its end, which must be good.

@@ -8,18 +8,22 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fs_err::{self as fs, File};
+use fs_err::File;
 
 use crate::bundle::Bundle;
 use crate::cargo::{self, CUDA_FEATURES};
 use crate::device::{Asked, Chosen};
 use crate::error::{Error, Result};
 use crate::harness::{self, Conditions, Counts, Out, TestProgram};
+use crate::launch::log::LogFolder;
 use crate::place::Place;
 use crate::{process, setup};
 
 /// For one test program with GPUs, unless --timeout says otherwise.
 pub const LIMIT: Duration = Duration::from_secs(300);
+
+/// For one of the host, several at once, some of which build: far more than any takes.
+const HOST_LIMIT: Duration = Duration::from_secs(1800);
 
 #[derive(Debug, clap::Args)]
 #[command(
@@ -29,7 +33,7 @@ pub const LIMIT: Duration = Duration::from_secs(300);
 pub struct Options {
     #[command(flatten)]
     asked: Asked,
-    /// Kill a test program that wants a GPU after so many seconds
+    /// Kill a test program that wants a GPU after so many seconds, others after half an hour at least
     #[arg(long, value_name = "SECONDS", default_value_t = LIMIT.as_secs())]
     timeout: u64,
 }
@@ -100,7 +104,9 @@ fn workspace(root: &Path, chosen: Chosen, conditions: &Conditions) -> Result<Cou
         command.envs(conditions.env.iter().cloned());
     }
     let logs = cargo::target_directory(root).join("warpweave/tests");
-    let mut counts = at_once(runs, &logs, conditions.out)?;
+    let LogFolder(logs) = LogFolder::create(&logs, "test")?;
+    let limit = conditions.limit.max(HOST_LIMIT);
+    let mut counts = at_once(runs, &logs, limit, conditions.out)?;
 
     if chosen.cuda {
         let gpu = on_gpus(&programs, "--ignored", conditions)?;
@@ -129,9 +135,8 @@ const AT_ONCE: usize = 4;
 
 /// Runs the named commands, two more at once than there are processors, up to [`AT_ONCE`]: many tests wait
 /// for a deadline or another process. Each writes to a file in `logs`, which is passed on as a whole when the
-/// command has ended.
-fn at_once(runs: Vec<(String, Command)>, logs: &Path, out: Out) -> Result<Counts> {
-    fs::create_dir_all(logs)?;
+/// command has ended, or was killed at the limit.
+fn at_once(runs: Vec<(String, Command)>, logs: &Path, limit: Duration, out: Out) -> Result<Counts> {
     let (queue, out) = (Mutex::new(runs.into_iter()), Mutex::new(out));
     let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
     let work = || -> Result<Counts> {
@@ -141,11 +146,14 @@ fn at_once(runs: Vec<(String, Command)>, logs: &Path, out: Out) -> Result<Counts
             // A file, not a pipe: a process that outlives its test would keep a pipe open.
             let file = File::create(&log)?.into_parts().0;
             let began = Instant::now();
-            let status = process::status(command.stdout(file.try_clone()?).stderr(file))?;
+            command.stdout(file.try_clone()?).stderr(file);
+            let slow = || eprintln!("{name} still runs, its output so far: {}", log.display());
+            let status = process::status_within(&mut command, limit, slow)?;
             let out = out.lock().unwrap_or_else(PoisonError::into_inner);
             let seconds = began.elapsed().as_secs_f64();
             let _ = writeln!(out(), "\n---- {name}: {seconds:.1} s");
-            counts += harness::count(File::open(&log)?, out()).of_program(&name, status);
+            counts +=
+                harness::count(File::open(&log)?, out()).of_program(&name, status.ok_or(limit));
         }
         Ok(counts)
     };
@@ -196,6 +204,7 @@ fn on_gpus(programs: &[TestProgram], which: &str, conditions: &Conditions) -> Re
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fs_err as fs;
 
     const fn on(cuda: bool) -> Chosen {
         Chosen { cuda, ranks: 4 }
@@ -219,13 +228,32 @@ mod tests {
             shell("three unit", "kill -SEGV $$"),
         ];
         let began = Instant::now();
-        let counts = at_once(runs, folder.path(), || Box::new(io::sink())).unwrap();
+        let counts = at_once(runs, folder.path(), HOST_LIMIT, || Box::new(io::sink())).unwrap();
         assert!(began.elapsed() < Duration::from_secs(30));
         assert_eq!((counts.passed, counts.failed, counts.skipped), (5, 2, 1));
         assert_eq!(counts.names.len(), 1, "{counts:?}");
         let name = &counts.names[0];
         assert!(name.starts_with("three unit: signal: 11"), "{name}");
         assert!(folder.path().join("two-unit.log").is_file());
+    }
+
+    #[test]
+    fn a_program_of_the_host_that_hangs_is_killed_and_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = Command::new("sleep");
+        command.arg("60");
+        let (limit, runs) = (
+            Duration::from_millis(300),
+            vec![("one unit".to_owned(), command)],
+        );
+        let began = Instant::now();
+        let counts = at_once(runs, folder.path(), limit, || Box::new(io::sink())).unwrap();
+        assert!(began.elapsed() < Duration::from_secs(30));
+        assert_eq!((counts.passed, counts.failed), (0, 1));
+        assert!(
+            counts.names[0].ends_with("one unit: killed, it did not end within 300ms"),
+            "{counts:?}"
+        );
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 
+use crate::cargo::Kept;
 use crate::device::{Asked, Chosen};
 use crate::error::{Error, Result};
 use crate::launch::{JobOptions, Launch};
@@ -112,11 +113,17 @@ pub fn launch(
     more: Vec<OsString>,
 ) -> Result<Launch> {
     let program = place.warpweave(chosen.cuda)?;
+    // Other hosts may have it by its first name alone, and nobody builds in a bundle.
+    let kept = match place {
+        Place::Workspace(_) if job.hosts.is_empty() => Some(Kept::of(&program)?),
+        _ => None,
+    };
     let mut args: Vec<OsString> = [command, "--device", chosen.name()].map(Into::into).into();
     args.extend(more);
     Ok(Launch {
         label: command,
-        program,
+        program: kept.as_ref().map_or(program, |kept| kept.0.clone()),
+        _kept: kept,
         args,
         ranks: chosen.ranks,
         job: job.clone(),

@@ -8,7 +8,7 @@ use fs_err::{self as fs, File};
 
 use crate::error::Result;
 
-pub(super) struct LogFolder(pub PathBuf);
+pub struct LogFolder(pub PathBuf);
 
 impl LogFolder {
     /// Makes `base/LABEL-SECONDS-PID`.

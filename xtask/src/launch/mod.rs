@@ -14,7 +14,7 @@
 //!   then get SIGTERM, and three seconds later SIGKILL.
 
 mod job;
-mod log;
+pub mod log;
 mod rank;
 mod remote;
 mod supervisor;
@@ -23,6 +23,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::cargo::Kept;
 use crate::error::{End, Error, Result};
 use crate::place::Place;
 use job::Identity;
@@ -42,6 +43,8 @@ pub struct Launch {
     /// The job's name in the names of its logs.
     pub label: &'static str,
     pub program: PathBuf,
+    /// Where `program` is there for this launch alone.
+    pub _kept: Option<Kept>,
     /// Its arguments, the same on every rank.
     pub args: Vec<OsString>,
     pub ranks: usize,
@@ -104,6 +107,7 @@ pub fn run(options: Options) -> Result<()> {
     Launch {
         label: "launch",
         program: program.into(),
+        _kept: None,
         args: args.collect(),
         ranks: options.ranks,
         job: options.job,

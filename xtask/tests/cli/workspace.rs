@@ -16,6 +16,11 @@ fn main() {
         eprintln!("no suite `nonsense`; there are: fused-matmul");
         std::process::exit(2);
     }
+    if has("--replaced") && has("--list") {
+        // As a build with other features would, while the ranks are about to start.
+        let program = std::env::current_exe().unwrap();
+        std::fs::remove_file(program.with_file_name("warpweave")).unwrap();
+    }
     if has("--list") {
         println!("fused-matmul");
         return;
@@ -143,6 +148,18 @@ fn bench_starts_four_host_ranks_of_what_it_built() {
     let has_four = |job: PathBuf| (0..4).all(|rank| job.join(format!("rank-{rank}.log")).is_file());
     assert!(jobs.flatten().any(|job| has_four(job.path())));
     xtask("bench --list").printed("fused-matmul\n");
+}
+
+#[test]
+fn ranks_are_of_the_program_that_was_built_for_them() {
+    let ended = xtask("bench --ranks 1 --replaced");
+    ended.printed("[0] nvcc=false bench --device host --replaced\n");
+    let folder = fs::read_dir(workspace().join("target/release")).unwrap();
+    let mut names = folder
+        .flatten()
+        .map(|file| file.file_name().into_string().unwrap());
+    let left = names.find(|name| name.starts_with("warpweave.") && name.ends_with(".run"));
+    assert_eq!(left, None);
 }
 
 #[test]
