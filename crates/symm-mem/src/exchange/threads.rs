@@ -1,6 +1,7 @@
 //! [`Exchange`] among threads of one process.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +37,10 @@ const PANICKED: &str = "its thread panicked";
 
 struct Generation {
     given: Vec<Option<Contribution>>,
-    taken: usize,
+    /// The first rank whose deadline passed, and the ranks that were missing: the call fails on all ranks.
+    timed_out: Option<(usize, Vec<usize>)>,
+    /// Ranks whose call ended.
+    ended: usize,
 }
 
 #[derive(Clone)]
@@ -81,24 +85,38 @@ impl ThreadExchange {
         let world = self.group.world;
         let generation = state.open.entry(call).or_insert_with(|| Generation {
             given: vec![None; world],
-            taken: 0,
+            timed_out: None,
+            ended: 0,
         });
-        generation.given[self.rank] = Some(mine);
+        if generation.timed_out.is_none() {
+            generation.given[self.rank] = Some(mine);
+        }
         if generation.given.iter().all(Option::is_some) {
             self.group.arrived.notify_all();
         }
-        loop {
-            let generation = state
-                .open
+        let mut late = false;
+        let outcome = loop {
+            let State { open, lost, .. } = &mut *state;
+            let generation = open
                 .get_mut(&call)
-                .expect("a generation lives until all ranks took it");
+                .expect("a generation lives until the call ended on all ranks");
+            if let Some((rank, missing)) = &generation.timed_out {
+                break Err(match missing.contains(&self.rank) {
+                    true => ExchangeError::PeerFailed {
+                        rank: *rank,
+                        tag,
+                        cause: format!("it had timed out waiting for ranks {missing:?}"),
+                    },
+                    false => ExchangeError::Timeout {
+                        tag,
+                        waiting_for: missing.clone(),
+                        after: start.elapsed(),
+                    },
+                });
+            }
             if generation.given.iter().all(Option::is_some) {
                 let all: Vec<_> = generation.given.iter().flatten().cloned().collect();
-                generation.taken += 1;
-                if generation.taken == world {
-                    state.open.remove(&call);
-                }
-                return match all.iter().position(|c| c.tag != tag) {
+                break match all.iter().position(|c| c.tag != tag) {
                     Some(rank) => Err(ExchangeError::Mismatch {
                         rank,
                         theirs: all[rank].tag.clone(),
@@ -110,22 +128,29 @@ impl ThreadExchange {
             let waiting_for: Vec<_> = (0..world)
                 .filter(|&r| generation.given[r].is_none())
                 .collect();
-            if let Some(rank) = state.lost.filter(|r| waiting_for.contains(r)) {
-                return Err(ExchangeError::PeerLost {
+            if let Some(rank) = lost.filter(|r| waiting_for.contains(r)) {
+                break Err(ExchangeError::PeerLost {
                     rank,
                     tag,
                     cause: "its thread dropped the exchange".into(),
                 });
             }
+            if late {
+                generation.timed_out = Some((self.rank, waiting_for));
+                generation.given.fill(None);
+                self.group.arrived.notify_all();
+                continue;
+            }
             let left = self.timeout.saturating_sub(start.elapsed());
-            if left.is_zero() || self.group.arrived.wait_for(&mut state, left).timed_out() {
-                return Err(ExchangeError::Timeout {
-                    tag,
-                    waiting_for,
-                    after: start.elapsed(),
-                });
+            late = left.is_zero() || self.group.arrived.wait_for(&mut state, left).timed_out();
+        };
+        if let Entry::Occupied(mut generation) = state.open.entry(call) {
+            generation.get_mut().ended += 1;
+            if generation.get().ended == world {
+                generation.remove();
             }
         }
+        outcome
     }
 }
 
@@ -247,6 +272,35 @@ mod tests {
             matches!(error, ExchangeError::PeerLost { rank: 1, .. }),
             "{error}"
         );
+    }
+
+    #[test]
+    fn a_rank_that_comes_after_a_time_out_fails_too() {
+        let group = ThreadExchange::group_with_timeout(3, Duration::from_millis(20));
+        let pipe = std::io::pipe().unwrap().0;
+        std::thread::scope(|s| {
+            for ex in &group[..2] {
+                let fds = [std::os::fd::AsFd::as_fd(&pipe)];
+                s.spawn(move || {
+                    let error = ex.all_gather_fds("x", &fds).unwrap_err();
+                    let is_timeout = matches!(&error, ExchangeError::Timeout { waiting_for, .. }
+                        if waiting_for.contains(&2));
+                    let is_named = matches!(&error, ExchangeError::PeerFailed { rank: 0 | 1, .. });
+                    assert!(is_timeout || is_named, "{error}");
+                });
+            }
+        });
+        let error = group[2].all_gather_fds("x", &[]).unwrap_err();
+        assert!(
+            matches!(&error, ExchangeError::PeerFailed { rank: 0 | 1, .. }),
+            "{error}"
+        );
+        assert!(group[0].group.state.lock().open.is_empty());
+        std::thread::scope(|s| {
+            for ex in &group {
+                s.spawn(move || while ex.barrier("again").is_err() {});
+            }
+        });
     }
 
     #[test]
