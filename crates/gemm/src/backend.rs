@@ -91,19 +91,31 @@ impl GemmOperands {
                 SCALES_OF_A => scale,
                 _ => alignment(dtype),
             };
-            if address.0 == 0 || address.0 % alignment != 0 {
-                return Err(Error::Operand {
-                    operand,
-                    problem: Box::new(*problem),
-                    reason: format!(
-                        "address {:#x} must be a multiple of {alignment} bytes and not null",
-                        address.0
-                    ),
-                });
-            }
+            check_address(problem, (operand, None), address, alignment)?;
         }
         Ok(())
     }
+}
+
+/// Checks that an operand, of one of the ranks if each has one, lies at a multiple of `alignment` bytes.
+pub(crate) fn check_address(
+    problem: &GemmProblem,
+    (operand, rank): (&'static str, Option<usize>),
+    address: DevicePtr,
+    alignment: u64,
+) -> Result<(), Error> {
+    if address.0 != 0 && address.0.is_multiple_of(alignment) {
+        return Ok(());
+    }
+    let of = rank.map_or_else(String::new, |rank| format!(" of rank {rank}"));
+    Err(Error::Operand {
+        operand,
+        problem: Box::new(*problem),
+        reason: format!(
+            "address {:#x}{of} must be a multiple of {alignment} bytes and not null",
+            address.0
+        ),
+    })
 }
 
 /// A backend that can multiply matrices.

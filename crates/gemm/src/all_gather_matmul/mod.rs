@@ -44,6 +44,7 @@ use std::ops::Range;
 use warpweave_symm_mem::{DType, DevicePtr, PadView};
 
 use self::chunks::Width;
+use crate::backend::check_address;
 use crate::launches;
 use crate::{Error, GemmBatch, GemmOperands, GemmProblem, Layout, Peers, Scaling, Tiling, sm90};
 
@@ -356,14 +357,6 @@ impl AllGatherMatmul {
 pub(crate) type Launch<'a> = launches::Launch<'a, AllGatherMatmul, AllGatherOperands>;
 
 impl Launch<'_> {
-    /// Of `stagings`, of all ranks, those that this rank's launch touches.
-    fn touched<'a>(&self, stagings: &'a Peers) -> &'a [DevicePtr] {
-        match self.protocol {
-            Protocol::Rendezvous { .. } => std::slice::from_ref(&stagings[self.rank]),
-            Protocol::Eager => stagings,
-        }
-    }
-
     /// Whether each row of A has a scale.
     pub fn has_row_scales(&self) -> bool {
         self.problem.scaling == Scaling::Row
@@ -522,24 +515,34 @@ impl Launch<'_> {
                 ));
             }
         }
-        let check = |a: DevicePtr, of_a: DevicePtr| {
-            GemmOperands::new(a, *b, *c)
-                .with_bias(*bias)
-                .with_scales([of_a, scales.b])
-                .check(&self.problem, &alignment)
+        let own_scales = match self.problem.scaling {
+            Scaling::Row => scales.a[rank],
+            _ => scales.a.first().copied().unwrap_or(DevicePtr::NULL),
         };
-        let first = |all: &[DevicePtr]| all.first().copied().unwrap_or(DevicePtr::NULL);
-        let is_staged = world > 1;
-        let stagings = self.touched(staging).iter().filter(|_| is_staged);
-        for &a in a.iter().chain([&self.own_a()]).chain(stagings) {
-            check(a, first(&scales.a))?;
-        }
-        let stagings = match staged > 0 && is_staged {
-            true => self.touched(&scales.staging),
-            false => &[],
+        GemmOperands::new(self.own_a(), *b, *c)
+            .with_bias(*bias)
+            .with_scales([own_scales, scales.b])
+            .check(&self.problem, &alignment)?;
+        let own = rank..rank + 1;
+        let (read, written) = match self.protocol {
+            Protocol::Rendezvous { .. } => (0..world, own),
+            Protocol::Eager => (own, 0..world),
         };
-        for &of_a in scales.a.iter().chain(stagings).take(of_a + stagings.len()) {
-            check(first(a), of_a)?;
+        let written = if world > 1 { written } else { 0..0 };
+        let [element, scale] = [alignment(self.problem.dtype), scale as u64];
+        for (operand, addresses, ranks, alignment) in [
+            ("A", a, &read, element),
+            ("staging", staging, &written, element),
+            ("scales of A", &scales.a, &read, scale),
+            ("staging of scales of A", &scales.staging, &written, scale),
+        ]
+        .into_iter()
+        .take(if staged > 0 { 4 } else { 2 })
+        {
+            for rank in ranks.clone() {
+                let named = (operand, Some(rank));
+                check_address(&self.problem, named, addresses[rank], alignment)?;
+            }
         }
         Ok(())
     }

@@ -15,6 +15,7 @@ use std::ops::Range;
 
 use warpweave_symm_mem::{DType, DevicePtr, PadView};
 
+use crate::backend::check_address;
 use crate::launches;
 use crate::{Activation, Error, GemmBatch, GemmOperands, GemmProblem, Layout};
 
@@ -171,10 +172,12 @@ impl Launch<'_> {
         if self.ready >= slots {
             return refuse(format!("slot {} of a pad with {slots} slots", self.ready));
         }
-        let given = (!self.own.is_empty()).then_some(a);
-        let arrives = (!self.arrivals.is_empty()).then_some(staging);
-        for a in given.into_iter().chain(arrives) {
-            GemmOperands::new(a, b, c).check(&self.problem, &alignment)?;
+        let given = (!self.own.is_empty()).then_some(("A", a));
+        let arrives = (!self.arrivals.is_empty()).then_some(("staging", staging));
+        for (operand, a) in given.into_iter().chain(arrives) {
+            let problem = &self.problem;
+            check_address(problem, (operand, None), a, alignment(problem.dtype))?;
+            GemmOperands::new(a, b, c).check(problem, &alignment)?;
         }
         Ok(())
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use warpweave_symm_mem::{Backend, Cuda, DType, DevicePtr};
 
+use crate::backend::check_address;
 use crate::cublaslt::{Algorithm, Matmul};
 use crate::cutlass::{self, Tiling};
 use crate::{Error, GemmOperands, GemmProblem, sm90};
@@ -105,17 +106,11 @@ impl CudaPrepared {
     ) -> Result<(), Error> {
         let workspace = match self.workspace_bytes() {
             0 => 0,
-            _ if workspace.0 == 0 || !workspace.0.is_multiple_of(WORKSPACE_ALIGNMENT) => {
-                return Err(Error::Operand {
-                    operand: "workspace",
-                    problem: Box::new(self.problem),
-                    reason: format!(
-                        "address {:#x} must be a multiple of {WORKSPACE_ALIGNMENT} bytes and not null",
-                        workspace.0
-                    ),
-                });
+            _ => {
+                let named = ("workspace", None);
+                check_address(&self.problem, named, workspace, WORKSPACE_ALIGNMENT)?;
+                workspace.0
             }
-            _ => workspace.0,
         };
         match &self.kernel {
             Kernel::CublasLt {

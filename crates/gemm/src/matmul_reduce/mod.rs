@@ -70,6 +70,7 @@ use std::ops::Range;
 
 use warpweave_symm_mem::{DType, DevicePtr, PadView};
 
+use crate::backend::check_address;
 use crate::launches;
 use crate::{
     Activation, Error, GemmBatch, GemmOperands, GemmProblem, Layout, Peers, Scaling, Tiling,
@@ -490,22 +491,28 @@ impl Launch<'_> {
                 ));
             }
         }
-        let stagings = staging
-            .iter()
-            .filter(|_| world > 1 || matches!(self.c, ReduceOutput::Each | ReduceOutput::Multimem));
-        let pulls = world > 1 && matches!(self.c, ReduceOutput::Owner | ReduceOutput::Everyone);
-        for &c in c
-            .iter()
-            .chain(&local_c)
-            .chain(stagings)
-            .chain(pulls.then_some(pulled))
-        {
-            GemmOperands::new(*a, *b, c)
-                .with_bias(*bias)
-                .with_scales(*scales)
-                .check(&self.with_terms(), &alignment)?;
+        let own_c = match self.c.is_for_everyone() {
+            true => c[rank],
+            false => c[0],
+        };
+        GemmOperands::new(*a, *b, own_c)
+            .with_bias(*bias)
+            .with_scales(*scales)
+            .check(problem, &alignment)?;
+        let check = |operand, rank, address| {
+            check_address(problem, (operand, rank), address, alignment(problem.out))
+        };
+        for (rank, &c) in c.iter().enumerate().filter(|_| self.c.is_for_everyone()) {
+            check("C", Some(rank), c)?;
         }
-        Ok(())
+        let pulls = matches!(self.c, ReduceOutput::Owner | ReduceOutput::Everyone);
+        for (rank, &staging) in staging.iter().enumerate().filter(|_| world > 1 || !pulls) {
+            check("staging", Some(rank), staging)?;
+        }
+        if pulls && world > 1 {
+            check("pulled", None, *pulled)?;
+        }
+        local_c.map_or(Ok(()), |c| check("local C", None, c))
     }
 }
 

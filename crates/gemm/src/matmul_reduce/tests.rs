@@ -286,8 +286,21 @@ fn descriptors_that_contradict_themselves_are_refused() {
     misplaced(&|o| o.staging = DevicePtr(1 << 20).into(), "1 stagings");
     misplaced(&|o| o.c = Peers::NONE, "0 copies of C");
     misplaced(&|o| o.pad.rank = 1, "the pad is of rank 1 of 2");
-    misplaced(&|o| o.pulled = DevicePtr(8), "address 0x8 must be");
-    misplaced(&|o| o.local_c = DevicePtr(8), "address 0x8 must be");
+    let at = [DevicePtr(16), DevicePtr(8)];
+    misplaced(&|o| o.a = DevicePtr(8), "operand A of 64x520x64");
+    misplaced(&|o| o.pulled = DevicePtr(8), "operand pulled of 64x520x64");
+    misplaced(
+        &|o| o.local_c = DevicePtr(8),
+        "operand local C of 64x520x64",
+    );
+    for (change, operand) in [
+        ((|o, at| o.c = at) as fn(&mut ReduceOperands, Peers), "C"),
+        (|o, at| o.staging = at, "staging"),
+    ] {
+        let change = |o: &mut ReduceOperands| change(o, at.into_iter().collect());
+        misplaced(&change, &format!("operand {operand} of 64x520x64"));
+        misplaced(&change, "address 0x8 of rank 1 must be");
+    }
     let local = check(&good, |o| o.local_c = DevicePtr(16)).unwrap_err();
     assert!(local.to_string().contains("may be local"), "{local}");
     refused(&|p| p.rank = 2, "a world of 2");

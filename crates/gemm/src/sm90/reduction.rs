@@ -323,7 +323,7 @@ impl Maps {
         if !own.is_empty() && !by_multimem {
             maps.c = encode("C", shard(own), rows_c, gemm.own_results())?;
             if let Some(local) = gemm.local_results() {
-                maps.local_c = encode("C", shard(own), rows_c, local)?;
+                maps.local_c = encode("local C", shard(own), rows_c, local)?;
             }
         }
         for owner in (0..world).filter(|&owner| owner != rank || by_multimem) {
@@ -340,8 +340,8 @@ impl Maps {
                 PARTIAL_ROWS,
                 partials_of_stage(config).min(world as u32 - 1),
             );
-            maps.incoming = TensorMap::encode_stack(partials, stack, boxes)
-                .map_err(refused("the partials pulled"))?;
+            maps.incoming =
+                TensorMap::encode_stack(partials, stack, boxes).map_err(refused("pulled"))?;
         }
         Ok(maps)
     }

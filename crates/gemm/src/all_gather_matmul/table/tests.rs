@@ -7,7 +7,7 @@ use warpweave_symm_mem::{DType, DevicePtr};
 
 use super::*;
 use crate::all_gather_matmul::{AllGatherOperands, GatheredScales, Launch};
-use crate::{GemmProblem, Peers, Protocol};
+use crate::{GemmProblem, Peers, Protocol, Scaling};
 
 /// Rows of a cluster's tile, and of the tile of each of its two blocks.
 const HEIGHT: usize = 32;
@@ -208,6 +208,14 @@ fn descriptors_that_contradict_themselves_are_refused() {
         "1 addresses with 2 stagings in a world of 2",
     );
     misplaced(&|o| o.staging = one, "2 addresses with 1 stagings");
+    misplaced(&|o| o.b = DevicePtr(8), "operand B of 64x70x8");
+    let at = [DevicePtr(16), DevicePtr(8)];
+    let of_peer = |o: &mut AllGatherOperands| o.a = at.into_iter().collect();
+    misplaced(&of_peer, "operand A of 64x70x8");
+    misplaced(&of_peer, "address 0x8 of rank 1 must be");
+    let staged = |o: &mut AllGatherOperands| o.staging = at.into_iter().rev().collect();
+    misplaced(&staged, "operand staging of 64x70x8");
+    misplaced(&staged, "address 0x8 of rank 0 must be");
     refused(&|p| p.shards.truncate(1), "1 shards in a world of 2");
     refused(&|p| p.rank = 2, "2 shards in a world of 2");
     let eager = |p: &mut AllGatherMatmul| (p.ready, p.protocol) = (1997, Protocol::Eager);
@@ -217,6 +225,48 @@ fn descriptors_that_contradict_themselves_are_refused() {
         "rank 1 has rows 32..64, not those from 31",
     );
     refused(&|p| p.shards[1].end = 63, "the shards have 63 rows, 64");
+}
+
+/// With the rendezvous protocol nobody writes to the stagings of others, and with the eager one nobody reads
+/// their shards.
+#[test]
+fn addresses_that_a_protocol_ignores_may_be_missing() {
+    let mut gemm = gemm(64, (0, 2), 8);
+    gemm.problem = GemmProblem::e4m3(64, 70, 16, Scaling::Row, DType::Bf16);
+    let there = Peers::from(vec![DevicePtr(16); 2]);
+    let own = Peers::from(vec![DevicePtr(16), DevicePtr::NULL]);
+    let mut checked = |protocol, [a, staging]: [Peers; 2], of_scales: [Peers; 2]| {
+        gemm.protocol = protocol;
+        let scales = GatheredScales {
+            a: of_scales[0],
+            staging: of_scales[1],
+            staging_stride: 256,
+            b: DevicePtr(16),
+        };
+        let operands = operands(&gemm);
+        let operands = AllGatherOperands {
+            a,
+            staging,
+            scales,
+            ..operands
+        };
+        check(&gemm, &operands).map_err(|error| error.to_string())
+    };
+    for (protocol, fits, others, read) in [
+        (Protocol::PULL, [there, own], [own, there], "A"),
+        (Protocol::Eager, [own, there], [there, own], "staging"),
+    ] {
+        checked(protocol, fits, fits).unwrap();
+        let text = checked(protocol, others, fits).unwrap_err();
+        assert!(text.contains(&format!("operand {read} of")), "{text}");
+        assert!(text.contains("address 0x0 of rank 1"), "{text}");
+        let text = checked(protocol, fits, others).unwrap_err();
+        let scales = [
+            "operand scales of A of",
+            "operand staging of scales of A of",
+        ];
+        assert!(text.contains(scales[usize::from(read != "A")]), "{text}");
+    }
 }
 
 /// What a rank has done of a call, in the steps of `all_gather.cu` that its peers can tell apart.

@@ -202,8 +202,9 @@ fn descriptors_that_contradict_themselves_are_refused() {
     };
     misplaced(&|o| o.pad.slots = 0, "slot 0 of a pad with 0");
     misplaced(&|o| o.pad.rank = 9, "the pad is of rank 9");
-    misplaced(&|o| o.staging = DevicePtr(8), "address 0x8");
-    misplaced(&|o| o.a = DevicePtr::NULL, "address 0x0");
+    misplaced(&|o| o.staging = DevicePtr(8), "operand staging of");
+    misplaced(&|o| o.a = DevicePtr::NULL, "operand A of");
+    misplaced(&|o| o.b = DevicePtr(8), "operand B of");
     refused(&|p| p.arrivals[0].from = 2, "rank 2 in a world of 2");
     refused(
         &|p| p.arrivals[0].rows = 33..48,

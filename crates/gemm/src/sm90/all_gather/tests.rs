@@ -206,11 +206,11 @@ fn operands_that_do_not_fit_the_gemm_are_refused() {
     unscaled(&|s| s.staging = Peers::NONE, "not [2, 2]");
     // Scales are read and copied one by one: those of any row may be the first.
     scaled(&|s| s.staging_stride = 260).unwrap();
-    scaled(&|s| s.a = [DevicePtr(16), DevicePtr(20)].into_iter().collect()).unwrap();
+    scaled(&|s| s.a = [DevicePtr(20), DevicePtr(16)].into_iter().collect()).unwrap();
     unscaled(&|s| s.staging_stride = 258, "a multiple of 4");
     unscaled(&|s| s.staging_stride = 240, "the 256 bytes of its scales");
     unscaled(&|s| s.b = DevicePtr::NULL, "scales of B");
-    let askew = [DevicePtr(16), DevicePtr(10)];
+    let askew = [DevicePtr(10), DevicePtr(16)];
     unscaled(&|s| s.a = askew.into_iter().collect(), "address 0xa");
     narrow.problem = GemmProblem::e4m3(64, 8, 16, Scaling::Block, DType::Bf16);
     assert!(refusal(&narrow).contains("scales must be by tensor or row"));
