@@ -69,28 +69,28 @@ fn shape(cuda: &Cuda, exchange: &Arc<dyn Exchange>, [m, n, k]: Shape) -> Result<
     let mut names = vec!["cuBLASLt alone".to_owned()];
     let mut launches = Vec::new();
     let largest = shards[0].len();
-    let tilings = sm90::tilings(problem, cuda.device().sms);
-    for tiling in tilings.into_iter().map(Some).chain([None]) {
-        let pulled = CHUNKS.map(|chunks| {
-            let rows = AllGatherMatmul::chunk_rows(largest, chunks);
-            (Protocol::PULL, rows, 1)
-        });
-        let eager = AllGatherMatmul::eager_chunk_rows(largest);
-        for (protocol, chunk_rows, ready) in pulled.into_iter().chain([(Protocol::Eager, eager, 2)])
-        {
-            let gemm = AllGatherMatmul {
-                problem: *problem,
-                shards: shards.clone(),
-                chunk_rows,
-                rank: exchange.rank(),
-                world,
-                ready,
-                done: 0,
-                protocol,
-                tiling,
-                max_blocks: None,
-            };
-            let chunks = gemm.chunks();
+    let pulled = CHUNKS.map(|chunks| {
+        let rows = AllGatherMatmul::chunk_rows(largest, chunks);
+        (Protocol::PULL, rows, 1)
+    });
+    let eager = AllGatherMatmul::eager_chunk_rows(largest);
+    for (protocol, chunk_rows, ready) in pulled.into_iter().chain([(Protocol::Eager, eager, 2)]) {
+        let mut gemm = AllGatherMatmul {
+            problem: *problem,
+            shards: shards.clone(),
+            chunk_rows,
+            rank: exchange.rank(),
+            world,
+            ready,
+            done: 0,
+            protocol,
+            tiling: None,
+            max_blocks: None,
+        };
+        let chunks = gemm.chunks();
+        let tilings = gemm.tilings(cuda.device().sms);
+        for tiling in tilings.into_iter().map(Some).chain([None]) {
+            gemm.tiling = tiling;
             let prepared = cuda.prepare_all_gather(&handle, &gemm)?;
             let chosen = if tiling.is_none() {
                 ", the default choice"

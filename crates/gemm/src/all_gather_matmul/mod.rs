@@ -78,7 +78,7 @@ pub struct AllGatherMatmul {
     /// How rows come from their owners.
     pub protocol: Protocol,
     /// On a GPU: the tile, the cluster and the swizzle width; `None` for the model's choice.
-    /// [`sm90::tilings`] lists those worth timing.
+    /// [`tilings`](AllGatherMatmul::tilings) lists those worth timing.
     pub tiling: Option<Tiling>,
     /// On a GPU: the most blocks of the launch, all of which must be resident at once. `None` takes every SM;
     /// ranks that share a device divide it.

@@ -128,8 +128,8 @@ pub struct MatmulReduce {
     pub done: usize,
     /// Rows of a group; the last of a shard may have fewer. On a GPU a multiple of 128. Unused in one shot.
     pub group_rows: usize,
-    /// On a GPU: a tile, one of [`sm90::tilings`](crate::sm90::tilings) without clusters; `None` for the
-    /// model's choice. Ranks need not agree. Its swizzle is used in one shot only.
+    /// On a GPU: a tile, without clusters; `None` for the model's choice. [`tilings`](MatmulReduce::tilings)
+    /// lists those worth timing. Ranks need not agree. Its swizzle is used in one shot only.
     pub tiling: Option<Tiling>,
     /// Most blocks of the launch: for ranks that share a GPU, whose blocks must all be resident at once.
     pub max_blocks: Option<u32>,

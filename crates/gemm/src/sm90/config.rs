@@ -8,7 +8,11 @@ use warpweave_symm_mem::cuda::Image;
 
 use super::Raster;
 use crate::cutlass::{self, Config, unsupported};
-use crate::{Activation, Error, GemmProblem, Layout, Provider, Scaling, Tiling};
+use crate::matmul_reduce::ReduceOutput;
+use crate::{
+    Activation, AllGatherMatmul, Error, GemmProblem, Layout, MatmulReduce, Protocol, Provider,
+    Scaling, Tiling,
+};
 
 /// The device code.
 pub(super) static PLAIN: Image = warpweave_symm_mem::device_image!("plain", sm_90a);
@@ -51,6 +55,35 @@ impl Family {
             Family::Plain | Family::OneShot | Family::MultimemReduction => SHARED_BYTES,
             // Blocks that pull, and those of the eager kernel, which have the same ring.
             Family::AllGather | Family::Eager | Family::Reduction => PULLING_BYTES,
+        }
+    }
+
+    /// For errors.
+    fn name(self) -> &'static str {
+        match self {
+            Family::Plain => "GEMM",
+            Family::AllGather => "all-gather GEMM",
+            Family::Eager => "eager all-gather GEMM",
+            Family::Reduction => "GEMM + reduction",
+            Family::MultimemReduction => "GEMM + multimem reduction",
+            Family::OneShot => "GEMM + one-shot reduction",
+        }
+    }
+
+    /// That of the kernel of `gemm`.
+    pub(super) fn of_all_gather(gemm: &AllGatherMatmul) -> Self {
+        match gemm.protocol {
+            Protocol::Rendezvous { .. } => Family::AllGather,
+            Protocol::Eager => Family::Eager,
+        }
+    }
+
+    /// That of the kernel of `gemm`.
+    pub(super) fn of_reduction(gemm: &MatmulReduce) -> Self {
+        match gemm.c {
+            ReduceOutput::Owner | ReduceOutput::Everyone => Family::Reduction,
+            ReduceOutput::Multimem => Family::MultimemReduction,
+            ReduceOutput::Each => Family::OneShot,
         }
     }
 
@@ -122,8 +155,16 @@ impl fmt::Display for Tiling {
         if *self == FEW_ROWS_TILING {
             return f.write_str("few rows");
         }
-        let name = CONFIGS.get(self.config).map_or("unknown", |c| c.name);
-        write!(f, "{name} swizzle {}", self.swizzle)
+        write!(f, "{} swizzle {}", name(self.config), self.swizzle)
+    }
+}
+
+/// The name of a configuration, that of few rows too.
+fn name(config: usize) -> &'static str {
+    match CONFIGS.get(config) {
+        Some(shape) => shape.name,
+        None if config == FEW_ROWS_TILING.config => "few rows",
+        None => "unknown",
     }
 }
 
@@ -267,6 +308,33 @@ pub fn tilings(problem: &GemmProblem, sms: u32) -> Vec<Tiling> {
     all
 }
 
+impl AllGatherMatmul {
+    /// The tilings that are worth timing on a GPU of `sms` SMs: those of [`tilings`] that its kernel has.
+    pub fn tilings(&self, sms: u32) -> Vec<Tiling> {
+        tilings_of(Family::of_all_gather(self), &self.problem, sms)
+    }
+}
+
+impl MatmulReduce {
+    /// The tilings that are worth timing on a GPU of `sms` SMs: those of [`tilings`] that its kernel has, one
+    /// for each tile where the swizzle is not used.
+    pub fn tilings(&self, sms: u32) -> Vec<Tiling> {
+        let mut all = tilings_of(Family::of_reduction(self), &self.problem, sms);
+        if self.c != ReduceOutput::Each {
+            all.sort_by_key(|tiling| tiling.config);
+            all.dedup_by_key(|tiling| tiling.config);
+        }
+        all
+    }
+}
+
+/// Those of [`tilings`] that a family has.
+fn tilings_of(family: Family, problem: &GemmProblem, sms: u32) -> Vec<Tiling> {
+    let mut all = tilings(problem, sms);
+    all.retain(|tiling| kernel(family, problem, tiling.config).is_some());
+    all
+}
+
 /// The rows of tiles for which one wave of clusters covers as many rows as columns of C.
 pub(super) fn square_swizzle(config: &Config, sms: u32) -> u32 {
     let [height, width] = cluster_tile(config).map(f64::from);
@@ -326,6 +394,30 @@ pub(super) fn check_swizzle(problem: &GemmProblem, swizzle: u32) -> Result<(), E
         }
         _ => Ok(()),
     }
+}
+
+/// The kernel of a configuration, with its shape.
+///
+/// # Errors
+/// [`Error::Unsupported`] if there is none, with the configurations that have one.
+pub(super) fn require_kernel(
+    family: Family,
+    problem: &GemmProblem,
+    config: usize,
+) -> Result<(&'static Config, &'static Image, &'static str), Error> {
+    if let (Some(shape), Some((image, name))) =
+        (CONFIGS.get(config), kernel(family, problem, config))
+    {
+        return Ok((shape, image, name));
+    }
+    let there = (0..CONFIGS.len()).filter(|&config| kernel(family, problem, config).is_some());
+    let why = format!(
+        "the {} kernel has no tile `{}` ({config}); it has {}",
+        family.name(),
+        name(config),
+        there.map(name).collect::<Vec<_>>().join(", ")
+    );
+    unsupported(problem, Provider::Sm90, why)
 }
 
 /// The kernel of a configuration, or `None` for a type, index, cluster or activation that there is no kernel
@@ -519,6 +611,60 @@ mod tests {
         }
     }
 
+    /// Few rows, and SwiGLU, have tiles that not every kernel has.
+    #[test]
+    fn tilings_of_fused_gemms_have_kernels() {
+        let few = GemmProblem::new(8, 4096, 4096, DType::Bf16)
+            .with_layouts(Layout::RowMajor, Layout::Transposed);
+        let many = GemmProblem::new(4096, 4096, 4096, DType::F16);
+        let e4m3 = GemmProblem::e4m3(8, 4096, 4096, Scaling::Row, DType::Bf16);
+        for problem in [few, many, e4m3, many.with_activation(Activation::SwiGlu)] {
+            for protocol in [Protocol::PULL, Protocol::Eager] {
+                let gemm = AllGatherMatmul {
+                    problem,
+                    shards: vec![0..4, 4..problem.m],
+                    chunk_rows: 128,
+                    rank: 0,
+                    world: 2,
+                    ready: 1,
+                    done: 0,
+                    protocol,
+                    tiling: None,
+                    max_blocks: None,
+                };
+                gemm.validate().unwrap();
+                let has = |of: &Tiling| kernel(Family::of_all_gather(&gemm), &problem, of.config);
+                let all = gemm.tilings(132);
+                assert!(all.iter().all(|of| has(of).is_some()), "{all:?}");
+                let wide = problem.activation == Activation::SwiGlu;
+                for config in 0..CONFIGS.len() - usize::from(wide) {
+                    assert!(all.iter().any(|of| of.config == config), "{all:?}");
+                }
+            }
+        }
+        for problem in [few, many, e4m3] {
+            use ReduceOutput::{Each, Everyone, Multimem, Owner};
+            for c in [Owner, Everyone, Multimem, Each] {
+                let gemm = MatmulReduce {
+                    problem,
+                    c,
+                    ready: 100,
+                    ..crate::matmul_reduce::tests::gemm(problem.m, (0, 2), 128)
+                };
+                gemm.validate().unwrap();
+                let has = |of: &Tiling| kernel(Family::of_reduction(&gemm), &problem, of.config);
+                let all = gemm.tilings(132);
+                assert!(all.iter().all(|of| has(of).is_some()), "{all:?}");
+                let mut configs: Vec<_> = all.iter().map(|of| of.config).collect();
+                if c == Each {
+                    configs.sort_unstable();
+                    configs.dedup();
+                }
+                assert_eq!(configs, UNCLUSTERED, "{all:?}");
+            }
+        }
+    }
+
     /// Of half the bytes of A, which e4m3 has, pulling hides as well as of all.
     #[test]
     fn rows_of_e4m3_take_as_much_of_a_gemm_as_those_of_bf16() {
@@ -546,6 +692,48 @@ mod tests {
             }
         }
         all
+    }
+
+    #[test]
+    fn a_tile_without_a_kernel_is_named_with_those_that_have_one() {
+        let few = GemmProblem::new(8, 4096, 4096, DType::Bf16);
+        let gated = few.with_activation(Activation::SwiGlu);
+        for (family, problem, config, refused, there) in [
+            (
+                Family::AllGather,
+                few,
+                FEW_ROWS_TILING.config,
+                "the all-gather GEMM kernel has no tile `few rows` (7)",
+                "it has 128x256_share_b, ",
+            ),
+            (
+                Family::Reduction,
+                few,
+                0,
+                "the GEMM + reduction kernel has no tile `128x256_share_b` (0)",
+                "it has 128x256_alone, 128x128_alone, 128x64_alone",
+            ),
+            (
+                Family::Eager,
+                gated,
+                6,
+                "the eager all-gather GEMM kernel has no tile `128x64_alone` (6)",
+                ", 128x128_alone",
+            ),
+            (
+                Family::Plain,
+                few,
+                99,
+                "no tile `unknown` (99)",
+                "128x64_alone",
+            ),
+        ] {
+            let error = require_kernel(family, &problem, config).unwrap_err();
+            assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+            let text = error.to_string();
+            assert!(text.contains(refused) && text.contains(there), "{text}");
+            assert!(text.ends_with("_alone"), "{text}");
+        }
     }
 
     #[test]

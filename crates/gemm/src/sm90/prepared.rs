@@ -3,7 +3,7 @@
 use warpweave_symm_mem::cuda::{CudaStream, Function, Image, LaunchConfig};
 use warpweave_symm_mem::{Backend, Cuda, DevicePtr};
 
-use super::config::{self, CONFIGS, Family, PLAIN, STEP, THREADS, has_halves};
+use super::config::{self, Family, PLAIN, STEP, THREADS, has_halves};
 use super::tensor_map::{BOX_COLUMNS, Matrix, NoMap, TensorMap};
 use super::{Raster, check_device, check_problem};
 use crate::Tiling;
@@ -118,22 +118,20 @@ impl Prepared {
     ///
     /// # Errors
     /// [`Error::MissingFeature`] without the feature `nvcc`; [`Error::Device`] unless the device is a Hopper;
-    /// [`Error::Unsupported`], for a group of no rows too; [`Error::NoCandidate`] for a candidate that is not
-    /// in [`CONFIGS`]; those of loading the code.
+    /// [`Error::Unsupported`], for a group of no rows and a configuration without a kernel too; those of
+    /// loading the code.
     pub fn new(cuda: &Cuda, tiling: Tiling, problem: &GemmProblem) -> Result<Self, Error> {
         check_compiled(&PLAIN)?;
         check_device(cuda.device())?;
         check_problem(problem)?;
-        let (image, name) =
-            config::kernel(Family::Plain, problem, tiling.config).ok_or(Error::NoCandidate)?;
-        let config = *CONFIGS.get(tiling.config).ok_or(Error::NoCandidate)?;
-        let (raster, tiles) = config::launched_raster(&config, problem, tiling.swizzle)?;
-        let cluster = config::blocks(&config);
+        let (config, image, name) = config::require_kernel(Family::Plain, problem, tiling.config)?;
+        let (raster, tiles) = config::launched_raster(config, problem, tiling.swizzle)?;
+        let cluster = config::blocks(config);
         let clusters = (cuda.device().sms / cluster).clamp(1, tiles);
         Ok(Self {
             problem: *problem,
             tiling,
-            config,
+            config: *config,
             function: cuda.function(image, name)?,
             blocks: clusters * cluster,
             raster,
@@ -291,6 +289,7 @@ pub(super) fn boxes(problem: &GemmProblem, config: &Config) -> (Matrix, [(Matrix
 
 #[cfg(test)]
 mod tests {
+    use super::super::config::CONFIGS;
     use super::*;
     use warpweave_symm_mem::DType;
 

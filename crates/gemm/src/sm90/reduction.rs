@@ -79,10 +79,7 @@ impl PreparedReduction {
     pub(crate) fn new(cuda: &Cuda, tables: &Tables, gemm: &MatmulReduce) -> Result<Self, Error> {
         gemm.validate()?;
         check_multicast(cuda.device(), gemm)?;
-        let family = match gemm.c {
-            ReduceOutput::Multimem => Family::MultimemReduction,
-            _ => Family::Reduction,
-        };
+        let family = Family::of_reduction(gemm);
         check_family(cuda, family)?;
         check_reduction(gemm)?;
 

@@ -6,7 +6,7 @@ use warpweave_symm_mem::cuda::{CudaStream, Function, LaunchConfig};
 use warpweave_symm_mem::{Backend, Cuda, DevicePtr, PadView};
 
 use super::check_device;
-use super::config::{self, CONFIGS, Family, THREADS};
+use super::config::{self, Family, THREADS};
 use super::prepared::{check_compiled, used_scales};
 use crate::all_gather_matmul::GatheredScales;
 use crate::capture::Relaxed;
@@ -74,8 +74,8 @@ impl Resident {
     /// and of `most` blocks at most: blocks wait for those of other ranks, which wait for blocks of this one.
     ///
     /// # Errors
-    /// [`Error::NoCandidate`] for a configuration that is not there; [`Error::Unsupported`] if not one
-    /// cluster may run; those of loading the code.
+    /// [`Error::Unsupported`] for a configuration that the family does not have, or if not one cluster may
+    /// run; those of loading the code.
     pub fn new(
         cuda: &Cuda,
         problem: &GemmProblem,
@@ -83,8 +83,7 @@ impl Resident {
         most: u32,
     ) -> Result<Self, Error> {
         let _relaxed = Relaxed::begin()?;
-        let config = CONFIGS.get(index).ok_or(Error::NoCandidate)?;
-        let (image, name) = config::kernel(family, problem, index).ok_or(Error::NoCandidate)?;
+        let (config, image, name) = config::require_kernel(family, problem, index)?;
         let function = cuda.function(image, name)?;
         let cluster = config::blocks(config);
         let mut launch = LaunchConfig {

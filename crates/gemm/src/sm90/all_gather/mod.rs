@@ -43,10 +43,7 @@ impl PreparedAllGather {
     pub(crate) fn new(cuda: &Cuda, tables: &Tables, gemm: &AllGatherMatmul) -> Result<Self, Error> {
         let problem = &gemm.problem;
         let slicing = check(gemm)?;
-        let family = match gemm.protocol {
-            Protocol::Rendezvous { .. } => Family::AllGather,
-            Protocol::Eager => Family::Eager,
-        };
+        let family = Family::of_all_gather(gemm);
         check_family(cuda, family)?;
 
         let sms = match gemm.pushed_chunks() {
