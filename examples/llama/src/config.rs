@@ -4,6 +4,7 @@ use std::path::Path;
 
 use candle_core::DType;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
 
@@ -33,6 +34,8 @@ pub struct Config {
     pub rope_theta: f64,
     /// How the frequencies are stretched for long contexts.
     pub rope_scaling: Option<RopeScaling>,
+    /// The part of a head that is rotated; all of it where it is absent, and nothing else is known.
+    pub partial_rotary_factor: Option<f64>,
     /// The longest sequence.
     pub max_position_embeddings: usize,
     /// Whether the output layer's weight is the embedding.
@@ -101,6 +104,26 @@ fn ten_thousand() -> f64 {
     10_000.0
 }
 
+/// Gives the settings of rotary embeddings the names that [`Config`] has for them: transformers 5 writes all
+/// into `rope_parameters`, and `rope_type` was once `type`.
+fn flatten_rope(fields: &mut Map<String, Value>) {
+    if let Some(Value::Object(nested)) = fields.remove("rope_parameters") {
+        for name in ["rope_theta", "partial_rotary_factor"] {
+            fields.extend(
+                nested
+                    .get(name)
+                    .map(|value| (name.to_owned(), value.clone())),
+            );
+        }
+        fields.insert("rope_scaling".to_owned(), nested.into());
+    }
+    if let Some(Value::Object(scaling)) = fields.get_mut("rope_scaling")
+        && let Some(kind) = scaling.remove("type")
+    {
+        scaling.entry("rope_type").or_insert(kind);
+    }
+}
+
 impl Config {
     /// Reads config.json of the checkpoint in `folder`.
     ///
@@ -109,8 +132,14 @@ impl Config {
     pub fn read(folder: &Path) -> Result<Self> {
         let path = folder.join("config.json");
         let text = std::fs::read_to_string(&path).map_err(Error::file(&path))?;
-        let config: Config = serde_json::from_str(&text).map_err(Error::file(&path))?;
+        let mut fields = serde_json::from_str(&text).map_err(Error::file(&path))?;
+        flatten_rope(&mut fields);
+        let config: Config = serde_json::from_value(fields.into()).map_err(Error::file(&path))?;
         config.dtype()?;
+        if let Some(part) = config.partial_rotary_factor.filter(|part| *part != 1.0) {
+            let why = format!("`partial_rotary_factor` is {part}: heads are rotated whole here");
+            return Err(Error::Config(why));
+        }
         match config.model_type.as_str() {
             "llama" | "mistral" | "qwen2" | "qwen3" => Ok(config),
             other => Err(Error::Config(format!(
@@ -153,5 +182,82 @@ impl Config {
                 "torch_dtype `{other}` is none of float32, float16, bfloat16"
             ))),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::checkpoint::random::small_llama;
+
+    /// What is read of a small model's config.json that `change` has changed.
+    fn read(change: impl FnOnce(&mut Map<String, Value>)) -> Result<Config> {
+        let folder = tempfile::tempdir().unwrap();
+        let mut value = serde_json::to_value(small_llama()).unwrap();
+        change(value.as_object_mut().unwrap());
+        fs::write(folder.path().join("config.json"), value.to_string()).unwrap();
+        Config::read(folder.path())
+    }
+
+    fn same(one: &Config, other: &Config) -> bool {
+        serde_json::to_value(one).unwrap() == serde_json::to_value(other).unwrap()
+    }
+
+    #[test]
+    fn rope_is_read_as_transformers_5_writes_it() {
+        let nest = |fields: &mut Map<String, Value>| {
+            let mut nested = fields.remove("rope_scaling").unwrap();
+            nested["rope_theta"] = fields.remove("rope_theta").unwrap();
+            nested["partial_rotary_factor"] = json!(1.0);
+            fields.insert("rope_parameters".into(), nested);
+        };
+        let whole = Config {
+            partial_rotary_factor: Some(1.0),
+            ..small_llama()
+        };
+        assert!(same(&read(nest).unwrap(), &whole));
+        // Next to settings of the form before, it counts.
+        let both = |fields: &mut Map<String, Value>| {
+            nest(fields);
+            fields.insert("rope_theta".into(), json!(1.0));
+            fields.insert("rope_scaling".into(), Value::Null);
+        };
+        assert!(same(&read(both).unwrap(), &whole));
+    }
+
+    #[test]
+    fn rope_type_was_once_type() {
+        let linear = Config {
+            rope_scaling: Some(RopeScaling::Linear { factor: 4.0 }),
+            ..small_llama()
+        };
+        for scaling in [
+            json!({"type": "linear", "factor": 4.0}),
+            json!({"type": "linear", "rope_type": "linear", "factor": 4.0}),
+        ] {
+            let config = read(|fields| {
+                fields.insert("rope_scaling".into(), scaling);
+            });
+            assert!(same(&config.unwrap(), &linear));
+        }
+    }
+
+    #[test]
+    fn other_ropes_are_refused_by_name() {
+        let refused = |name: &str, value: Value| {
+            let config = read(|fields| {
+                fields.insert(name.into(), value);
+            });
+            config.unwrap_err().to_string()
+        };
+        let yarn = json!({"rope_theta": 1e4, "rope_type": "yarn", "factor": 4.0});
+        assert!(refused("rope_parameters", yarn).contains("`yarn`"));
+        let part = json!({"rope_type": "default", "partial_rotary_factor": 0.5});
+        assert!(refused("rope_parameters", part).contains("`partial_rotary_factor` is 0.5"));
+        assert!(refused("partial_rotary_factor", json!(0.5)).contains("is 0.5"));
     }
 }

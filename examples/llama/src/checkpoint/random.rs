@@ -33,6 +33,7 @@ pub fn small_llama() -> Config {
             high_freq_factor: 4.0,
             original_max_position_embeddings: 512,
         }),
+        partial_rotary_factor: None,
         max_position_embeddings: 4096,
         tie_word_embeddings: false,
         attention_bias: false,
