@@ -276,7 +276,7 @@ impl Run {
     /// One rank, by candle alone.
     fn alone(&self, interrupts: &Interrupts) -> Result<Generated> {
         let (config, weights) = self.weights((0, 1), &Device::Cpu)?;
-        let positions = config.max_position_embeddings;
+        let (positions, _) = config.longest_sequence();
         let model = Model::new(config, weights, &Plain, positions)?;
         let (tokenizer, requests) = self.requests()?;
         shown("candle, 1 rank", &tokenizer, &requests, |show| {
@@ -305,7 +305,7 @@ impl Run {
         let batches = Batches::of_rows(self.rows);
         let (config, weights) = self.weights((comm.rank(), comm.world()), &place.candle)?;
         let parallel = Warpweave::new(place, &exchange, &config, self.dtype.dtype(), batches)?;
-        let positions = config.max_position_embeddings;
+        let (positions, _) = config.longest_sequence();
         let model = Model::new(config, weights, &parallel, positions)?;
         let (tokenizer, requests) = self.requests()?;
         let generated = match comm.rank() {

@@ -38,6 +38,13 @@ pub struct Config {
     pub partial_rotary_factor: Option<f64>,
     /// The longest sequence.
     pub max_position_embeddings: usize,
+    /// How many tokens one attends to.
+    pub sliding_window: Option<usize>,
+    /// Whether Qwen has that window.
+    #[serde(default)]
+    pub use_sliding_window: bool,
+    /// The activation of the MLP's gate.
+    pub hidden_act: Option<String>,
     /// Whether the output layer's weight is the embedding.
     #[serde(default)]
     pub tie_word_embeddings: bool,
@@ -140,6 +147,11 @@ impl Config {
             let why = format!("`partial_rotary_factor` is {part}: heads are rotated whole here");
             return Err(Error::Config(why));
         }
+        let activation = config.hidden_act.as_deref().unwrap_or("silu");
+        if !["silu", "swish"].contains(&activation) {
+            let why = format!("`hidden_act` is `{activation}`: gates are activated by silu here");
+            return Err(Error::Config(why));
+        }
         match config.model_type.as_str() {
             "llama" | "mistral" | "qwen2" | "qwen3" => Ok(config),
             other => Err(Error::Config(format!(
@@ -157,6 +169,20 @@ impl Config {
     pub fn head_dim(&self) -> usize {
         self.head_dim
             .unwrap_or(self.hidden_size / self.num_attention_heads)
+    }
+
+    /// The longest sequence that is served, and which field says so. Attention has no window: a model that was
+    /// trained with one has only sequences that fit into it.
+    pub fn longest_sequence(&self) -> (usize, &'static str) {
+        let is_windowed = match self.model_type.as_str() {
+            "mistral" => true,
+            "qwen2" | "qwen3" => self.use_sliding_window,
+            _ => false,
+        };
+        let window = self.sliding_window.filter(|_| is_windowed);
+        let window = window.map(|window| (window, "sliding_window"));
+        let positions = (self.max_position_embeddings, "max_position_embeddings");
+        window.map_or(positions, |window| window.min(positions))
     }
 
     /// Whether q, k and v have a bias.
@@ -259,5 +285,35 @@ mod tests {
         let part = json!({"rope_type": "default", "partial_rotary_factor": 0.5});
         assert!(refused("rope_parameters", part).contains("`partial_rotary_factor` is 0.5"));
         assert!(refused("partial_rotary_factor", json!(0.5)).contains("is 0.5"));
+    }
+
+    #[test]
+    fn another_activation_is_refused_by_name() {
+        let with = |activation: &str| {
+            read(|fields| {
+                fields.insert("hidden_act".into(), activation.into());
+            })
+        };
+        with("silu").unwrap();
+        let refused = with("gelu").unwrap_err().to_string();
+        assert!(refused.contains("`hidden_act` is `gelu`"), "{refused}");
+    }
+
+    #[test]
+    fn windows_of_attention_bound_sequences() {
+        let longest = |model_type: &str, use_sliding_window, sliding_window| {
+            let config = Config {
+                model_type: model_type.into(),
+                sliding_window,
+                use_sliding_window,
+                ..small_llama()
+            };
+            config.longest_sequence().0
+        };
+        assert_eq!(longest("mistral", false, Some(16)), 16);
+        assert_eq!(longest("mistral", false, None), 4096);
+        assert_eq!(longest("qwen2", true, Some(16)), 16);
+        assert_eq!(longest("qwen3", false, Some(16)), 4096);
+        assert_eq!(longest("mistral", false, Some(10_000)), 4096);
     }
 }

@@ -53,7 +53,7 @@ pub fn generate(
     most_rows: usize,
     show: &mut dyn FnMut(usize, u32) -> Result<()>,
 ) -> Result<Generated> {
-    let positions = model.config().max_position_embeddings;
+    let (positions, field) = model.config().longest_sequence();
     for (request, Request { prompt, most, .. }) in requests.iter().enumerate() {
         let wrong = |why: String| Err(Error::Request { request, why });
         let room = most_rows.saturating_sub(requests.len());
@@ -65,7 +65,7 @@ pub fn generate(
         }
         if *most == 0 || prompt.len() + most > positions {
             return wrong(format!(
-                "prompt and answer of {} tokens; the model takes {positions}",
+                "prompt and answer of {} tokens; the model takes {positions}, its `{field}`",
                 prompt.len() + most
             ));
         }

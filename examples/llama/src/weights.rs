@@ -7,6 +7,8 @@
 //! | output layer | its part of the vocabulary: rows |
 //! | embedding, norms | all of it |
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use candle_core::{DType, Device, Tensor};
@@ -61,6 +63,8 @@ struct Reader<'a> {
     world: usize,
     dtype: DType,
     device: &'a Device,
+    /// What nobody has read, by name.
+    unread: RefCell<BTreeSet<&'a str>>,
 }
 
 impl Weights {
@@ -133,7 +137,8 @@ impl Weights {
     /// Reads the part of `rank` of `world`, to `device`, in `dtype`.
     ///
     /// # Errors
-    /// A tensor that does not divide over the ranks, and what [`Checkpoint::read`] reports.
+    /// A tensor that does not divide over the ranks or that this model has no use for, and what
+    /// [`Checkpoint::read`] reports.
     pub fn read(
         checkpoint: &Checkpoint,
         config: &Config,
@@ -147,6 +152,7 @@ impl Weights {
             world,
             dtype,
             device,
+            unread: RefCell::new(checkpoint.names().collect()),
         };
         let (vocabulary, hidden) = (config.vocab_size, config.hidden_size);
         let layers = (0..config.num_hidden_layers).map(|index| reader.layer(config, index));
@@ -154,12 +160,20 @@ impl Weights {
         const EMBEDDING: &str = "model.embed_tokens.weight";
         let tied = config.tie_word_embeddings || !checkpoint.contains("lm_head.weight");
         let head = if tied { EMBEDDING } else { "lm_head.weight" };
-        Ok(Weights {
+        let weights = Weights {
             embedding: reader.read(EMBEDDING, &[vocabulary, hidden], &Part::All)?,
             layers,
             norm: reader.read("model.norm.weight", &[hidden], &Part::All)?,
             head: reader.rows(head, &[vocabulary, hidden], 1)?,
-        })
+        };
+        // A tied output layer may be stored nonetheless, and old checkpoints store the rotary frequencies.
+        let is_known =
+            |name: &str| tied && name == "lm_head.weight" || name.ends_with(".rotary_emb.inv_freq");
+        let unread = reader.unread.into_inner();
+        match unread.into_iter().find(|name| !is_known(name)) {
+            None => Ok(weights),
+            Some(name) => Err(Error::tensor(name, "this model has no such weight here")),
+        }
     }
 }
 
@@ -248,6 +262,7 @@ impl Reader<'_> {
     }
 
     fn read(&self, name: &str, shape: &[usize], part: &Part) -> Result<Tensor> {
+        self.unread.borrow_mut().remove(name);
         Ok(self
             .checkpoint
             .read(name, shape, part, self.device)?

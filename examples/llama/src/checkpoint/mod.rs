@@ -99,6 +99,11 @@ impl Checkpoint {
         self.places.contains_key(name)
     }
 
+    /// The names of its tensors.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.places.keys().map(String::as_str)
+    }
+
     /// Reads `part` of the tensor `name`, which has this `shape`, to `device`.
     ///
     /// # Errors

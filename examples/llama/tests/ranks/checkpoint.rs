@@ -3,9 +3,10 @@
 use std::fs::{self, OpenOptions};
 use std::path::Path;
 
-use candle_core::DType;
+use candle_core::{DType, Device, Tensor, safetensors};
 use warpweave_example_llama::Error;
-use warpweave_example_llama::checkpoint::random::small_llama;
+use warpweave_example_llama::checkpoint::INDEX;
+use warpweave_example_llama::checkpoint::random::{small_llama, small_qwen2};
 use warpweave_example_llama::config::Config;
 
 use super::{weights, written};
@@ -91,6 +92,47 @@ fn a_tensor_of_another_type_or_shape_is_named() {
     });
     assert_eq!(name, "model.embed_tokens.weight");
     assert_eq!(why, "is [320, 128] and should be [384, 128]");
+}
+
+/// Adds a tensor of zeros to the first file and to the index.
+fn add(folder: &Path, name: &str, length: usize) {
+    let file = "model-00001-of-00002.safetensors";
+    let mut tensors = safetensors::load(folder.join(file), &Device::Cpu).unwrap();
+    let zeros = Tensor::zeros(length, DType::BF16, &Device::Cpu).unwrap();
+    tensors.insert(name.to_owned(), zeros);
+    safetensors::save(&tensors, folder.join(file)).unwrap();
+    let text = fs::read_to_string(folder.join(INDEX)).unwrap();
+    let mut index: serde_json::Value = serde_json::from_str(&text).unwrap();
+    index["weight_map"][name] = file.into();
+    fs::write(folder.join(INDEX), index.to_string()).unwrap();
+}
+
+#[test]
+fn a_tensor_that_nothing_reads_is_named() {
+    let folder = written(&Config {
+        attention_bias: true,
+        ..small_llama()
+    });
+    add(
+        folder.path(),
+        "model.layers.0.self_attn.rotary_emb.inv_freq",
+        8,
+    );
+    weights(folder.path(), (0, 1), DType::F32).unwrap();
+    add(folder.path(), "model.layers.0.self_attn.o_proj.bias", 128);
+    let (name, why) = refused(folder.path(), (0, 1));
+    assert_eq!(name, "model.layers.0.self_attn.o_proj.bias");
+    assert_eq!(why, "this model has no such weight here");
+
+    let folder = written(&small_llama());
+    add(folder.path(), "model.layers.3.mlp.up_proj.bias", 352);
+    let (name, _) = refused(folder.path(), (1, 2));
+    assert_eq!(name, "model.layers.3.mlp.up_proj.bias");
+
+    // That of a tied output layer is known.
+    let folder = written(&small_qwen2());
+    add(folder.path(), "lm_head.weight", 1);
+    weights(folder.path(), (0, 1), DType::F32).unwrap();
 }
 
 fn header(path: &Path) -> serde_json::Map<String, serde_json::Value> {

@@ -2,6 +2,7 @@
 
 use candle_core::DType;
 use warpweave_example_llama::checkpoint::random::small_llama;
+use warpweave_example_llama::config::Config;
 use warpweave_example_llama::generate::{Request, generate};
 use warpweave_example_llama::model::Model;
 use warpweave_example_llama::sampler::Sampling;
@@ -70,5 +71,25 @@ fn a_request_that_does_not_fit_is_named() {
     assert_eq!(
         error.to_string(),
         "request 3: token 320 is not in the vocabulary"
+    );
+}
+
+#[test]
+fn a_request_longer_than_the_window_is_refused() {
+    let folder = written(&Config {
+        model_type: "mistral".into(),
+        sliding_window: Some(16),
+        ..small_llama()
+    });
+    let model = plain(folder.path());
+    let mut request = requests()[0].clone();
+    request.prompt = vec![5; 12];
+    request.most = 4;
+    tokens(&model, std::slice::from_ref(&request), ROWS);
+    request.most = 8;
+    let error = generate(&model, &[request], ROWS, &mut |_, _| Ok(())).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "request 0: prompt and answer of 20 tokens; the model takes 16, its `sliding_window`"
     );
 }
