@@ -12,7 +12,9 @@ use crate::session::{ExecuteBackend, Session};
 pub fn provenance<B: ExecuteBackend>(session: &Session<B>) -> Result<Provenance> {
     let info = session.backend.device();
     let name = session.device_name().to_owned();
-    let names = session.agree("names of the devices", Ok(name))?;
+    let mine = session.backend.device_identity();
+    let mine = mine.map(|identity| (name, identity)).map_err(Into::into);
+    let devices = session.agree("the devices", mine)?;
     let version = |of: fn() -> Option<String>| (B::KIND == BackendKind::Cuda).then(of).flatten();
     let features = [
         ("nvcc", cfg!(feature = "nvcc")),
@@ -21,8 +23,9 @@ pub fn provenance<B: ExecuteBackend>(session: &Session<B>) -> Result<Provenance>
     let features = features.into_iter().filter(|(_, is_on)| *is_on);
     Ok(Provenance {
         backend: kind_name(B::KIND).into(),
-        devices: Devices::counted(&names),
+        devices: Devices::counted(&devices),
         ranks: session.world(),
+        nodes: session.nodes.count(),
         host: HostMachine::this(),
         cuda: info.driver.strip_prefix("CUDA ").map(str::to_owned),
         driver: version(driver),

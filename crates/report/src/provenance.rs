@@ -18,6 +18,9 @@ pub struct Provenance {
     pub devices: Vec<Devices>,
     /// Number of ranks, each with a device.
     pub ranks: usize,
+    /// Number of nodes: ranks of one share memory.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub nodes: usize,
     /// The machine around rank 0's device.
     pub host: HostMachine,
     /// Version of CUDA up to which the driver goes, as `13.0`.
@@ -51,6 +54,16 @@ pub struct Devices {
     pub name: String,
     /// How many ranks.
     pub count: usize,
+    /// How many devices, where ranks share some.
+    pub distinct: Option<usize>,
+}
+
+fn one() -> usize {
+    1
+}
+
+fn is_one(nodes: &usize) -> bool {
+    *nodes == 1
 }
 
 /// A machine without its GPUs.
@@ -65,11 +78,18 @@ pub struct HostMachine {
 }
 
 impl Provenance {
-    /// As `4 × NVIDIA H200`.
+    /// As `4 × NVIDIA H200`, or `4 ranks on 1 × NVIDIA H200` where they share it.
     pub fn devices(&self) -> String {
-        let each = self.devices.iter();
-        let each = each.map(|Devices { name, count }| format!("{count} × {name}"));
+        let each = self.devices.iter().map(|of| match of.distinct {
+            Some(distinct) => format!("{} ranks on {distinct} × {}", of.count, of.name),
+            None => format!("{} × {}", of.count, of.name),
+        });
         each.collect::<Vec<_>>().join(" + ")
+    }
+
+    /// Whether ranks share a device: their times say little of the machine.
+    pub fn is_shared(&self) -> bool {
+        self.devices.iter().any(|of| of.distinct.is_some())
     }
 
     /// What makes times comparable.
@@ -81,6 +101,7 @@ impl Provenance {
             ("backend", self.backend.to_string()),
             ("devices", self.devices()),
             ("ranks", self.ranks.to_string()),
+            ("nodes", self.nodes.to_string()),
             ("processor", or_none(processor)),
             ("cores", cores.to_string()),
         ]
@@ -105,8 +126,9 @@ impl Provenance {
     pub(crate) fn sample() -> Self {
         Self {
             backend: "host".into(),
-            devices: Devices::counted(&["host"; 4].map(String::from)),
+            devices: Devices::counted(&["host"; 4].map(|name| (name.to_owned(), None))),
             ranks: 4,
+            nodes: 1,
             host: HostMachine {
                 system: "Linux 6.8.0".into(),
                 processor: Some("a processor".into()),
@@ -124,13 +146,21 @@ impl Provenance {
 }
 
 impl Devices {
-    /// Each name once, with how many ranks have it.
-    pub fn counted(names: &[String]) -> Vec<Self> {
-        let devices = distinct(names).into_iter().map(|name| Self {
-            name: name.clone(),
-            count: names.iter().filter(|other| *other == name).count(),
-        });
-        devices.collect()
+    /// Each name once, with how many ranks have it. A rank's device is given as its name and, where ranks may
+    /// share one, what tells it from others.
+    pub fn counted(ranks: &[(String, Option<Vec<u8>>)]) -> Vec<Self> {
+        let names = distinct(ranks.iter().map(|(name, _)| name));
+        let of = |name: &String| {
+            let own = || ranks.iter().filter(|(other, _)| other == name);
+            let known = distinct(own().filter_map(|(_, identity)| identity.as_ref())).len();
+            let count = own().count();
+            Self {
+                name: name.clone(),
+                count,
+                distinct: Some(known).filter(|known| (1..count).contains(known)),
+            }
+        };
+        names.into_iter().map(of).collect()
     }
 }
 
@@ -160,6 +190,9 @@ fn processor(cpuinfo: &str) -> Option<String> {
 impl fmt::Display for Provenance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.devices())?;
+        if self.nodes > 1 {
+            write!(f, ", {} nodes", self.nodes)?;
+        }
         for (name, version) in self.software().into_iter().skip(1).take(4) {
             if version != "none" {
                 write!(f, ", {name} {version}")?;
@@ -186,12 +219,50 @@ mod tests {
     use super::*;
 
     #[test]
+    fn devices_that_ranks_share_are_counted_once_and_no_other_machine_is_the_same() {
+        let on = |gpus: [u8; 4]| {
+            let devices = gpus.map(|gpu| ("H200".to_owned(), Some(vec![gpu])));
+            Provenance {
+                devices: Devices::counted(&devices),
+                ..Provenance::sample()
+            }
+        };
+        let (own, shared) = (on([1, 2, 3, 4]), on([1, 1, 1, 2]));
+        assert_eq!(own.devices(), "4 × H200");
+        assert_eq!(shared.devices(), "4 ranks on 2 × H200");
+        assert!(shared.is_shared() && !own.is_shared());
+        assert_ne!(shared.machine(), own.machine());
+        let nodes = Provenance {
+            nodes: 2,
+            ..own.clone()
+        };
+        assert!(
+            nodes.to_string().starts_with("4 × H200, 2 nodes, "),
+            "{nodes}"
+        );
+        assert_ne!(nodes.machine(), own.machine());
+    }
+
+    #[test]
+    fn provenance_that_was_recorded_before_is_of_one_node_and_its_own_devices() {
+        let mut json = serde_json::to_value(Provenance::sample()).unwrap();
+        assert!(json["nodes"].is_null());
+        json["devices"][0]
+            .as_object_mut()
+            .unwrap()
+            .remove("distinct");
+        let read: Provenance = serde_json::from_value(json).unwrap();
+        assert_eq!(read, Provenance::sample());
+    }
+
+    #[test]
     fn devices_of_different_names_are_all_told() {
-        let names = ["H200", "H100", "H200"].map(String::from);
+        let names = ["H200", "H100", "H200"].map(|name| (name.to_owned(), None));
         let devices = Devices::counted(&names);
         let of = |name: &str, count| Devices {
             name: name.into(),
             count,
+            distinct: None,
         };
         assert_eq!(devices, [of("H200", 2), of("H100", 1)]);
         let text = Provenance {

@@ -12,13 +12,14 @@ use warpweave_report::peers::{self, Peers, torch_name};
 use warpweave_report::{Document, Report, Source, markdown, page, print, width};
 use warpweave_symm_mem::{BackendKind, DType};
 
-use super::measure::keep_costs;
+use super::measure::{describes_a_machine, keep_costs};
 use crate::cli::BenchArgs;
 use crate::collectives::{self, NcclBackend};
 use crate::error::{BenchError, Result};
 use crate::job::{self, Part};
 use crate::session::Session;
 use crate::suite::{self, GEMM, Settings};
+use crate::timing::Effort;
 
 /// Prints what there is to measure, and refuses options with which a run would be refused: a launcher can ask
 /// once, before it starts the ranks.
@@ -165,7 +166,10 @@ impl Part for Bench<'_> {
         let told = if first { tell(&report, args) } else { Ok(()) };
         // What was left out would never be selected again.
         let is_whole = settings.implementations.is_empty() && settings.sizes.is_empty();
-        if let Some(kept) = kept.filter(|_| first && is_whole && report.is_right()) {
+        let calls = |asked| Effort::of_collectives(B::KIND, asked).iterations;
+        let is_whole = is_whole && calls(settings.iterations) >= calls(None);
+        let is_kept = is_whole && report.is_right() && describes_a_machine(&report.provenance);
+        if let Some(kept) = kept.filter(|_| first && is_kept) {
             keep_costs(&kept, collectives::costs(&report.results))?;
         }
         told?;

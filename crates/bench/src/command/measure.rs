@@ -8,6 +8,7 @@ use warpweave_comm::collective::Costs;
 use warpweave_comm::measured::Figures;
 use warpweave_comm::{Job, Measured};
 use warpweave_overlap::Machine;
+use warpweave_report::Provenance;
 use warpweave_report::file::{self, check_place};
 use warpweave_symm_mem::{Backend, BackendKind, Cuda, Host};
 
@@ -16,6 +17,7 @@ use crate::collectives::NcclBackend;
 use crate::error::Result;
 use crate::job::{self, Part};
 use crate::measure;
+use crate::provenance::provenance;
 use crate::session::Session;
 
 /// Takes this rank's part in measuring the machine.
@@ -30,6 +32,7 @@ impl Part for &MeasureArgs {
     fn run<B: NcclBackend>(self, session: &Session<B>) -> Result<bool> {
         let kept = Measured::of_ranks(&session.backend, session.exchange.as_ref())?;
         let (machine, costs) = measure::run(session)?;
+        let provenance = provenance(session)?;
         if session.rank() > 0 {
             return Ok(true);
         }
@@ -37,12 +40,17 @@ impl Part for &MeasureArgs {
             Some(path) => file::write(path, &machine)?,
             None => std::io::stdout().write_all(machine.as_bytes())?,
         }
-        if let Some(kept) = kept {
+        if let Some(kept) = kept.filter(|_| describes_a_machine(&provenance)) {
             log(&kept.write(Figures::Machine, &machine)?);
             keep_costs(&kept, costs)?;
         }
         Ok(true)
     }
+}
+
+/// Whether figures are kept by the devices alone: not those of ranks that share some, or of several nodes.
+pub(super) fn describes_a_machine(run: &Provenance) -> bool {
+    !run.is_shared() && run.nodes == 1
 }
 
 /// Keeps `costs`, by which collectives are selected from then on. Operations that they lack keep their
@@ -89,4 +97,23 @@ pub(super) fn machine_or_measured(name: Option<&str>, world: usize) -> Result<Ma
     let devices = devices.get(..world).unwrap_or_default();
     let measured = Measured::of(kind, devices).and_then(|kept| Machine::measured(&kept));
     measured.map_or_else(|| machine(measure::DEFAULT), Ok)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_of_shared_devices_and_of_several_nodes_are_not_kept() {
+        for (distinct, nodes, expected) in [("null", 1, true), ("1", 1, false), ("null", 2, false)]
+        {
+            let text = format!(
+                r#"{{"backend": "cuda", "devices": [{{"name": "GPU", "count": 2, "distinct": {distinct}}}],
+                    "ranks": 2, "nodes": {nodes}, "host": {{"system": "", "cores": 1}},
+                    "version": "", "commit": ""}}"#
+            );
+            let run = serde_json::from_str(&text).unwrap();
+            assert_eq!(describes_a_machine(&run), expected, "{run}");
+        }
+    }
 }

@@ -44,6 +44,7 @@ fn plans_over_nodes_run_on_two_hosts_and_are_exact() {
     let row = &report["results"][0]["rows"][0];
     assert_eq!(row["status"], "ok", "{}", row["reason"]);
     assert_eq!(row["verification"]["wrong"], 0);
+    assert_eq!(report["provenance"]["nodes"], 2);
 }
 
 #[test]

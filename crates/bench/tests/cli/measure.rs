@@ -110,6 +110,29 @@ fn what_was_measured_is_kept_and_used_without_being_asked() {
     has(&said.out, &["2 × host"]);
 }
 
+/// How many files a run of all collectives keeps, and the provenance of its report.
+fn kept_by(more: &str) -> (usize, serde_json::Value) {
+    let folder = tempfile::tempdir().unwrap();
+    let (cache, json) = (folder.path().join("cache"), folder.path().join("run.json"));
+    std::fs::create_dir(&cache).unwrap();
+    let line = format!(
+        "bench --suite collectives --device host --op broadcast --json {}{more}",
+        json.display()
+    );
+    let env = [("WARPWEAVE_CACHE_DIR", cache.to_str().unwrap())];
+    job::run_line_in(2, &line, &env).succeeded();
+    let kept = std::fs::read_dir(cache).unwrap().count();
+    (kept, job::read_json(json)["provenance"].clone())
+}
+
+#[test]
+fn times_of_few_calls_are_not_kept() {
+    let (kept, provenance) = kept_by("");
+    assert_eq!((kept, &provenance["nodes"]), (1, &serde_json::Value::Null));
+    let (kept, _) = kept_by(" --iterations 1");
+    assert_eq!(kept, 0);
+}
+
 #[test]
 fn what_cannot_be_kept_is_an_error_after_the_machine_was_written() {
     let folder = tempfile::tempdir().unwrap();

@@ -51,6 +51,10 @@ fn values(document: &Document) -> Vec<(String, &'static str, (String, usize, f64
     let Document::Report(report) = document else {
         return Vec::new();
     };
+    // More ranks on the same devices are no more devices.
+    if report.provenance.is_shared() {
+        return Vec::new();
+    }
     let devices = report.provenance.devices.iter();
     let devices: Vec<_> = devices.map(|each| each.name.as_str()).collect();
     let devices = devices.join(" and ");

@@ -70,6 +70,12 @@ fn worlds_of_different_files_are_put_together() {
     }
     let html = page(&[wrong, of(4)]);
     assert!(!html.contains("2 ranks: 412 TFLOP/s"), "{html}");
+    let mut shared = of(2);
+    if let Document::Report(report) = &mut shared.document {
+        report.provenance.devices[0].distinct = Some(1);
+    }
+    let apart = page(&[shared, of(4)]);
+    assert!(!apart.contains("Scaling over ranks"), "{apart}");
     let other = |world: usize| {
         let mut source = of(world);
         if let Document::Report(report) = &mut source.document {
