@@ -30,6 +30,15 @@ pub enum LayerError {
         /// The element type.
         dtype: DType,
     },
+    /// A schedule that was asked for and whose bits of a row may depend on M.
+    #[error(
+        "`{schedule}` is not batch-invariant: take another, or give it up by \
+         Options::not_reproducible()"
+    )]
+    NotBatchInvariant {
+        /// What was asked for.
+        schedule: String,
+    },
     /// A schedule that was asked for and is none of this layer's.
     #[error("`{schedule}` is no schedule of `{layer}`; there are {}", known.join(", "))]
     UnknownSchedule {

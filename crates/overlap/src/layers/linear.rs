@@ -89,6 +89,15 @@ impl<B: ExecuteBackend> Linear<B> {
                 dtype: problem.dtype,
             });
         }
+        if let Some(only) = &options.schedule
+            && reproducible
+            && only.operation() == operation
+            && !only.is_batch_invariant()
+        {
+            return Err(LayerError::NotBatchInvariant {
+                schedule: only.name(),
+            });
+        }
         let nodes = layers.machine().nodes_of(exchange.world());
         let mut candidates = choice::candidates(operation, options.reproducible, nodes);
         candidates.retain(|c| c.takes(&problem));

@@ -145,7 +145,8 @@ impl Options {
         }
     }
 
-    /// By this schedule at every M.
+    /// By this schedule at every M. Where results are reproducible it is one that
+    /// [is batch-invariant](Configuration::is_batch_invariant).
     #[must_use]
     pub fn with_schedule(self, schedule: Configuration) -> Self {
         Options {

@@ -556,6 +556,17 @@ fn what_is_not_reproducible_is_no_candidate() {
     }
 }
 
+/// Processes agree on this text, and an address is another in each.
+#[test]
+fn options_are_described_by_names() {
+    let schedule = algorithms::find("rowParallelLinearPipeline:chunks=4").unwrap();
+    assert_eq!(
+        format!("{:?}", Options::default().with_schedule(schedule)),
+        "Options { bias: false, reproducible: Yes, constant_weight: false, \
+         schedule: Some(rowParallelLinearPipeline:chunks=4) }"
+    );
+}
+
 #[test]
 fn choices_cover_every_m_and_a_tuning_takes_the_fastest() {
     on_ranks(2, host, |rank| {
@@ -738,6 +749,24 @@ fn errors_say_what_to_do() {
             error.to_string().contains("columnParallelLinear"),
             "{error}"
         );
+        // Schedules whose reductions are otherwise with other numbers of rows.
+        for name in [
+            "fusedRowParallelLinear:reduce=multimem",
+            "rowParallelLinearPipeline:nodes=2",
+            "rowParallelLinear",
+        ] {
+            let schedule = algorithms::find(name).unwrap();
+            let options = plain.clone().with_schedule(schedule);
+            let made = |options: Options| {
+                RowParallelLinear::new(&layers, &shape, Output::Reduced, &options)
+            };
+            let error = made(options.clone()).unwrap_err().to_string();
+            assert!(
+                error.contains(name) && error.contains("not_reproducible()"),
+                "{error}"
+            );
+            made(options.not_reproducible()).unwrap();
+        }
         // A bias in the result.
         let row = RowParallelLinear::new(&layers, &shape, Output::Reduced, &plain.with_bias());
         let row = row.unwrap();
