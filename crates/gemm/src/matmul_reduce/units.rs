@@ -17,15 +17,24 @@ impl Units {
     /// Most units of a GEMM, each with a slot of its own.
     pub const MOST: usize = 1024;
 
-    /// The smallest that are not too many.
-    pub fn of(m: usize, n: usize) -> Self {
-        let smallest = 64;
-        let mut units = Units {
+    fn smallest(m: usize, n: usize) -> Self {
+        let (rows, columns) = (64, 64);
+        Units {
             m,
             n,
-            rows: smallest,
-            columns: smallest,
-        };
+            rows,
+            columns,
+        }
+    }
+
+    /// As many as a C of `m` rows or fewer has at most. Fewer rows may have more units, as these are smaller.
+    pub fn most(m: usize, n: usize) -> usize {
+        Self::smallest(m, n).count().min(Self::MOST)
+    }
+
+    /// The smallest that are not too many.
+    pub fn of(m: usize, n: usize) -> Self {
+        let mut units = Self::smallest(m, n);
         // Wide ones first: the tiles of a row are computed together.
         while units.count() > Self::MOST {
             match units.across() {
@@ -88,6 +97,13 @@ mod tests {
         assert_eq!(sides(64, 1 << 20), (64, 1024));
         assert_eq!(sides(1 << 20, 64), (1024, 64));
         assert_eq!(Units::of(8192, 8192).count(), 1024);
+        // Fewer rows have more of them.
+        let counts = [1000, 768].map(|m| Units::of(m, 5120).count());
+        assert_eq!(counts, [640, 960]);
+        for most in [1, 64, 700, 1000, 4096] {
+            let all = (1..=most).map(|m| Units::of(m, 5120).count());
+            assert!(all.max() <= Some(Units::most(most, 5120)), "{most}");
+        }
         assert_eq!(Units::of(0, 8).count(), 0);
         assert!(Units::of(usize::MAX, usize::MAX).count() <= Units::MOST);
     }

@@ -102,7 +102,8 @@ impl<B: ExecuteBackend> Executor<B> {
         let exchange = self.0.exchange.clone();
         let (rank, world) = (exchange.rank(), exchange.world());
 
-        let largest = self.largest(schedule);
+        let largest = foreseen(schedule).map(|m| Ok((m, schedule.checked(m)?)));
+        let largest: Result<Vec<_>> = largest.collect();
         let largest = agree(exchange.as_ref(), "proof of a schedule", largest)?;
         require_same(exchange.as_ref(), "the schedule", &described(schedule))?;
         self.most_blocks()?;
@@ -190,26 +191,19 @@ impl<B: ExecuteBackend> Executor<B> {
         Ok(prepared)
     }
 
-    /// The plans of the largest M, and of those just below: with fewer rows a rank may have more groups to
-    /// talk to, or a buffer more padding.
-    fn largest(&self, schedule: &Schedule) -> Result<Vec<(usize, Arc<Checked>)>> {
-        let m = schedule.problem().m;
-        let mut some: Vec<usize> = (m.saturating_sub(schedule.world()).max(1)..=m)
-            .rev()
-            .collect();
-        some.extend(
-            (0..usize::BITS)
-                .map(|power| 1 << power)
-                .take_while(|&power| power < m),
-        );
-        let checked = some.into_iter().map(|m| Ok((m, schedule.checked(m)?)));
-        checked.collect()
-    }
-
     /// Bytes on this rank of the arena, and of former arenas that captured graphs may still use.
     pub fn arena_bytes(&self) -> (usize, usize) {
         self.0.arenas.lock().bytes()
     }
+}
+
+/// The values of M of which `prepare` takes the most that is needed, the largest first: that, those just
+/// below, where a rank may have more groups to talk to or a buffer more padding, and powers of two.
+fn foreseen(schedule: &Schedule) -> impl Iterator<Item = usize> {
+    let most = schedule.problem().m;
+    let near = (most.saturating_sub(schedule.world()).max(1)..=most).rev();
+    let powers = (0..usize::BITS).map(|power| 1 << power);
+    near.chain(powers.take_while(move |&power| power < most))
 }
 
 /// All that a schedule is of, alike in all processes: the algorithm by its name, as the addresses of its
@@ -579,5 +573,52 @@ impl<B: ExecuteBackend> std::fmt::Debug for Prepared<B> {
             self.schedule.configuration(),
             problem.m
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithms;
+    use crate::plan::Problem;
+    use warpweave_symm_mem::DType;
+
+    /// What `prepare` makes for a plan: bytes of arena and of a half that alternates, and slots.
+    fn needs(plan: &Plan) -> [usize; 4] {
+        let (_, size, half) = layout(plan);
+        [size.symmetric, size.local, half, plan.slots.len()]
+    }
+
+    /// The most that all ranks need at some M, one by one.
+    fn most_of(schedule: &Schedule, ms: impl Iterator<Item = usize>) -> Vec<[usize; 4]> {
+        let mut most = vec![[0; 4]; schedule.world()];
+        for m in ms {
+            let checked = schedule.checked(m).unwrap_or_else(|e| panic!("{e}"));
+            for (most, plan) in most.iter_mut().zip(checked.plans()) {
+                let needs = needs(plan);
+                *most = std::array::from_fn(|i| most[i].max(needs[i]));
+            }
+        }
+        most
+    }
+
+    /// Chunks, units and groups come and go with M.
+    #[test]
+    fn no_m_needs_more_than_those_that_are_foreseen() {
+        for configuration in algorithms::every() {
+            for (world, m, n) in [(2, 1000, 5120), (3, 900, 2), (3, 512, 2)] {
+                let problem = Problem::new(m, n, 6, DType::F32);
+                let schedule = Schedule::new(configuration.clone(), world, problem).unwrap();
+                let foreseen = most_of(&schedule, foreseen(&schedule));
+                let all = (1..=m).filter(|m| m % 32 < 2);
+                for (has, needs) in foreseen.iter().zip(most_of(&schedule, all)) {
+                    let holds = has.iter().zip(needs).all(|(has, needs)| needs <= *has);
+                    assert!(
+                        holds,
+                        "{configuration}, {world} ranks, up to {m}: {needs:?} of {has:?}"
+                    );
+                }
+            }
+        }
     }
 }

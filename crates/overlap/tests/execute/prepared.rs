@@ -274,6 +274,24 @@ fn operands_that_a_schedule_cannot_take_are_errors_that_name_them() {
     });
 }
 
+/// Where fewer rows have more chunks or units than more rows have, or staging of another kind.
+#[test]
+fn every_m_is_foreseen() {
+    for (world, name, (m, n), most) in [
+        (3, "fusedAllGather:protocol=eager", (384, 1), 512),
+        (2, "fusedAllReduce:shots=1", (768, 5120), 1000),
+        (3, "fusedAllGather:pulled=3", (768, 1), 900),
+    ] {
+        on_ranks(world, host, |rank| {
+            let schedule = schedule(name, world, Problem::new(most, n, 2, DType::F32));
+            let prepared = rank.executor.prepare(&schedule).unwrap();
+            let warmed = prepared.warm(rank.stream(), [m]);
+            warmed.unwrap_or_else(|error| panic!("{name}: {error}"));
+            rank.exchange.barrier("end").unwrap();
+        });
+    }
+}
+
 #[test]
 fn an_operand_in_symmetric_memory_is_used_where_it_lies() {
     on_ranks(2, host, |rank| {

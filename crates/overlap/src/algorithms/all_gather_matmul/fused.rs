@@ -104,7 +104,10 @@ pub(in crate::algorithms) fn build(
         true => 0,
         false => pushed_of(chunks, options),
     };
-    let staging = plan.staging(match is_eager || pushed > 0 {
+    // Where it lies and how many flags there are does not shrink with more rows: what serves the largest M
+    // serves all.
+    let is_pushed_to = is_eager || pushed_of(most, options) > 0;
+    let staging = plan.staging(match is_pushed_to {
         true => Placement::Symmetric,
         false => Placement::Local,
     });
@@ -113,7 +116,8 @@ pub(in crate::algorithms) fn build(
             for buffer in staging.buffers() {
                 plan.builder.alternate(buffer);
             }
-            let first = plan.builder.slots(chunks, |_| "arrived".into());
+            let flags = shard.min(gemm::AllGatherMatmul::EAGER_CHUNKS);
+            let first = plan.builder.slots(flags, |_| "arrived".into());
             (first, GatherProtocol::Eager { chunks })
         }
         false => {

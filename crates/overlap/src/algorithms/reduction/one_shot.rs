@@ -5,6 +5,7 @@ use crate::algorithms::{Options, Parameter, Values};
 use crate::error::PlanError;
 use crate::kernels::{KernelShape, OneShotMatmul};
 use crate::plan::{Placement, Plan, Problem, StreamId};
+use warpweave_gemm::matmul_reduce::Units;
 
 /// Whether everyone gets the result by [`fused()`](super::fused()) or by [`one_shot()`].
 pub(in crate::algorithms) const SHOTS: Parameter = Parameter {
@@ -45,7 +46,8 @@ pub(super) fn one_shot(
     let units = OneShotMatmul::units(shape);
     // First, so that its place does not depend on the number of units, and so not on M.
     let calls = plan.builder.slot("calls");
-    let ready = plan.builder.slots(units, |_| "arrived".into());
+    // As many as fewer rows may need: they may have more units.
+    let ready = plan.builder.slots(Units::most(m, n), |_| "arrived".into());
     let kernel = OneShotMatmul {
         shape,
         a: plan.a,
