@@ -182,7 +182,7 @@ impl<B: ExecuteBackend> Bound<B> {
         for group in &self.groups {
             group.recover(&self.stream)?;
         }
-        Ok(())
+        Ok(self.backend.resume_waits(&self.stream)?)
     }
 
     fn generations(&self) -> impl Iterator<Item = u64> {

@@ -88,7 +88,8 @@ impl<B: ExecuteBackend> Executor<B> {
         for (_, group) in groups {
             group.recover(stream)?;
         }
-        Ok(())
+        // A call that was enqueued in part has stopped them, whether it had pads or not.
+        Ok(self.0.backend.resume_waits(stream)?)
     }
 
     fn all_groups(&self) -> Vec<Arc<ProcessGroup<B>>> {

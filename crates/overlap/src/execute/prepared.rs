@@ -271,7 +271,8 @@ impl<B: ExecuteBackend> Prepared<B> {
     ///   schedule says so, or overlaps the result.
     /// - [`ExecuteError::Stopped`] after a wait of this device has failed: [`Executor::recover`] makes all
     ///   good.
-    /// - What the backend reports while enqueuing; what goes wrong later [`Executor::check`] finds.
+    /// - What the backend reports while enqueuing. If only a part of the call was enqueued, the next is
+    ///   [`ExecuteError::Stopped`], too. What goes wrong later [`Executor::check`] finds.
     pub fn run(&self, stream: &B::Stream, operands: &Operands<'_>, m: usize) -> Result<()> {
         let backend = &self.executor.0.backend;
         if backend.is_stopped() {

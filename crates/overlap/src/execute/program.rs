@@ -126,14 +126,23 @@ impl<B: ExecuteBackend> Program<B> {
         Ok(())
     }
 
-    /// Enqueues one call.
+    /// Enqueues one call. If only a part of it could be enqueued, the peers' signals for the rest would end
+    /// waits of the next call: so the waits of this device are stopped, until a recovery. Of a capture
+    /// nothing runs.
     ///
     /// # Safety
     /// As for [`Step::enqueue`]. Nothing else is enqueued on these streams and events until it returns.
     pub unsafe fn enqueue(&self, with: &Resources<'_, B>) -> Result<()> {
-        for step in &self.steps {
+        for (index, step) in self.steps.iter().enumerate() {
             // SAFETY: the caller's obligation.
-            unsafe { step.enqueue(with)? };
+            let enqueued = unsafe { step.enqueue(with) };
+            if enqueued.is_err()
+                && index > 0
+                && !matches!(with.backend.is_capturing(with.main), Ok(true))
+            {
+                with.backend.stop_waits();
+            }
+            enqueued?;
         }
         Ok(())
     }

@@ -274,6 +274,58 @@ fn operands_that_a_schedule_cannot_take_are_errors_that_name_them() {
     });
 }
 
+/// The peers' signals of such a call are not waited for.
+#[test]
+fn a_call_that_fails_while_it_is_enqueued_stops_the_next() {
+    on_ranks(2, host, |rank| {
+        let problem = Problem::new(8, 4, 6, DType::F32);
+        let schedule = schedule("columnParallelLinear:gather=push", 2, problem);
+        let prepared = rank.executor.prepare(&schedule).unwrap();
+        let run = |call: &Call<Host>, c| {
+            let operands = Operands {
+                c,
+                ..call.operands()
+            };
+            prepared.run(rank.stream(), &operands, 8)
+        };
+        let [first, second] = [0, 1].map(|number| Call::new(&rank, &schedule, 8, number));
+        let bytes = first.wanted().len();
+        let memory = rank.backend().allocate(bytes + 1).unwrap();
+        let misaligned = DeviceSlice::of(&memory).slice(1, bytes).unwrap();
+        run(&first, misaligned).unwrap_err();
+        if rank.place().0 == 1 {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let refused = run(&second, second.operands().c).unwrap_err();
+        assert!(matches!(refused, ExecuteError::Stopped { .. }), "{refused}");
+        rank.exchange.barrier("stopped").unwrap();
+        rank.executor.recover(rank.stream()).unwrap();
+        run(&second, second.operands().c).unwrap();
+        rank.executor.synchronize(rank.stream()).unwrap();
+        assert!(second.is_right(&rank));
+        rank.exchange.barrier("end").unwrap();
+    });
+}
+
+#[test]
+fn a_call_of_which_nothing_was_enqueued_stops_nothing() {
+    on_ranks(1, host, |rank| {
+        let schedule = schedule("ringPut", 1, Problem::new(8, 4, 6, DType::F32));
+        let prepared = rank.executor.prepare(&schedule).unwrap();
+        let call = Call::new(&rank, &schedule, 8, 0);
+        let bytes = call.wanted().len();
+        let memory = rank.backend().allocate(bytes + 1).unwrap();
+        let misaligned = Operands {
+            c: DeviceSlice::of(&memory).slice(1, bytes).unwrap(),
+            ..call.operands()
+        };
+        prepared.run(rank.stream(), &misaligned, 8).unwrap_err();
+        prepared.run(rank.stream(), &call.operands(), 8).unwrap();
+        rank.executor.synchronize(rank.stream()).unwrap();
+        assert!(call.is_right(&rank));
+    });
+}
+
 /// Where fewer rows have more chunks or units than more rows have, or staging of another kind.
 #[test]
 fn every_m_is_foreseen() {
