@@ -11,6 +11,10 @@ use super::{ExecuteBackend, Executor};
 /// Pads of what an executor has prepared, in the order in which all ranks did.
 pub(super) type Pads<B> = Vec<Weak<NodePad<B>>>;
 
+/// Process groups of an executor, in the order in which all ranks made them: larger ones take the place of
+/// others, which those that have them keep.
+pub(super) type Groups<B> = Vec<Weak<ProcessGroup<B>>>;
+
 /// A pad and the node that it belongs to.
 pub(super) struct NodePad<B: ExecuteBackend> {
     pub pad: SignalPad<B>,
@@ -66,26 +70,12 @@ impl<B: ExecuteBackend> Executor<B> {
         let exchange = self.0.exchange.as_ref();
         // A failure of the past is what is recovered from.
         let _ = self.0.backend.synchronize(stream);
-        let pads: Vec<_> = self.0.pads.lock().iter().map(Weak::upgrade).collect();
-        // Only pads that every rank still has are of use.
-        let alive: Vec<u8> = pads.iter().map(|pad| u8::from(pad.is_some())).collect();
-        let alive = exchange.all_gather("pads", &alive)?;
-        for (index, pad) in pads.iter().enumerate() {
-            let everywhere = alive.iter().all(|rank| rank.get(index) == Some(&1));
-            if let (true, Some(pad)) = (everywhere, pad) {
-                pad.pad.recover(stream, pad.node.as_ref())?;
-            }
+        let pads = alive_everywhere(exchange, "pads", &self.0.pads.lock())?;
+        for pad in pads {
+            pad.pad.recover(stream, pad.node.as_ref())?;
         }
-        let mut groups: Vec<_> = self
-            .0
-            .groups
-            .lock()
-            .iter()
-            .map(|(r, g)| (r.clone(), g.clone()))
-            .collect();
-        // Groups recover together, so in the same order on all ranks.
-        groups.sort_by_key(|(round, _)| format!("{round:?}"));
-        for (_, group) in groups {
+        let groups = alive_everywhere(exchange, "groups", &self.0.all_groups.lock())?;
+        for group in groups {
             group.recover(stream)?;
         }
         // A call that was enqueued in part has stopped them, whether it had pads or not.
@@ -93,8 +83,25 @@ impl<B: ExecuteBackend> Executor<B> {
     }
 
     fn all_groups(&self) -> Vec<Arc<ProcessGroup<B>>> {
-        self.0.groups.lock().values().cloned().collect()
+        let groups = self.0.all_groups.lock();
+        groups.iter().filter_map(Weak::upgrade).collect()
     }
+}
+
+/// Those that every rank still has: the others are of no use. Collective.
+fn alive_everywhere<T>(
+    exchange: &dyn Exchange,
+    what: &'static str,
+    all: &[Weak<T>],
+) -> Result<Vec<Arc<T>>> {
+    let mine: Vec<_> = all.iter().map(Weak::upgrade).collect();
+    let alive: Vec<u8> = mine.iter().map(|one| u8::from(one.is_some())).collect();
+    let alive = exchange.all_gather(what, &alive)?;
+    let everywhere = |index| alive.iter().all(|rank| rank.get(index) == Some(&1));
+    let mine = mine.into_iter().enumerate();
+    Ok(mine
+        .filter_map(|(index, one)| one.filter(|_| everywhere(index)))
+        .collect())
 }
 
 /// Of the checks of pads and groups, the error that says most: a wait that failed in one of them ends those

@@ -97,7 +97,7 @@ use arena::Arenas;
 use bind::{Binder, Gemms};
 use buffers::{Buffers, LocalMemory};
 use collective::{ProcessGroup, Round};
-use faults::Pads;
+use faults::{Groups, Pads};
 use interface::same_interface;
 use program::Program;
 
@@ -154,7 +154,9 @@ struct Shared<B: ExecuteBackend> {
     exchange: Arc<dyn Exchange>,
     gemm: Gemm<B>,
     pool: StreamPool<B>,
+    /// Those of which new plans get theirs.
     groups: Mutex<HashMap<Round, Arc<ProcessGroup<B>>>>,
+    all_groups: Mutex<Groups<B>>,
     tuned: Mutex<HashSet<(GemmProblem, Provider)>>,
     arenas: Mutex<Arenas<B>>,
     /// Blocks of launches whose blocks wait for each other: the device's SMs, divided by its ranks. `None`
@@ -178,6 +180,7 @@ impl<B: ExecuteBackend> Executor<B> {
             gemm: Gemm::new(backend)?,
             pool: StreamPool::new(backend),
             groups: Mutex::new(Default::default()),
+            all_groups: Mutex::new(Default::default()),
             tuned: Mutex::new(Default::default()),
             arenas: Mutex::new(Default::default()),
             most_blocks: OnceLock::new(),

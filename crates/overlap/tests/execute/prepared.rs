@@ -326,6 +326,36 @@ fn a_call_of_which_nothing_was_enqueued_stops_nothing() {
     });
 }
 
+#[test]
+fn faults_of_a_process_group_are_seen_after_a_larger_one_took_its_place() {
+    let device = |_| Host::with_timeout(Duration::from_millis(300));
+    on_ranks(2, device, |rank| {
+        let of = |m| {
+            let problem = Problem::new(m, 128, 8, DType::F32);
+            schedule("matmulThenAllReduce:transport=symmetric", 2, problem)
+        };
+        let small = rank.executor.prepare(&of(64)).unwrap();
+        let large = rank.executor.prepare(&of(512)).unwrap();
+        let call = Call::new(&rank, small.schedule(), 64, 0);
+        let run = |one: &Prepared<Host>, call: &Call<Host>| {
+            one.run(rank.stream(), &call.operands(), call.m).unwrap();
+            rank.executor.synchronize(rank.stream())
+        };
+        if rank.place().0 == 0 {
+            let error = run(&small, &call).unwrap_err();
+            assert_eq!(error.signal_fault().map(|fault| fault.peer), Some(1));
+        }
+        rank.exchange.barrier("failed").unwrap();
+        rank.executor.recover(rank.stream()).unwrap();
+        for one in [&small, &large] {
+            let call = Call::new(&rank, one.schedule(), one.schedule().problem().m, 1);
+            run(one, &call).unwrap();
+            assert!(call.is_right(&rank), "{one:?}");
+        }
+        rank.exchange.barrier("end").unwrap();
+    });
+}
+
 /// Where fewer rows have more chunks or units than more rows have, or staging of another kind.
 #[test]
 fn every_m_is_foreseen() {

@@ -70,6 +70,7 @@ impl<B: ExecuteBackend> Executor<B> {
             ProcessGroup::new(&self.0.backend, &part, round, (&nodes, rank), bytes)
         });
         let group = Arc::new(agree(exchange.as_ref(), "collectives", made)?);
+        self.0.all_groups.lock().push(Arc::downgrade(&group));
         self.0.groups.lock().insert(round.clone(), group.clone());
         Ok(group)
     }
