@@ -256,6 +256,11 @@ impl<B: ExecuteBackend> Prepared<B> {
         self.alternating.as_ref().map_or(0, SymmetricBuffer::bytes)
     }
 
+    /// Whether graphs have calls of it.
+    pub(crate) fn is_captured(&self) -> bool {
+        !self.state.lock().captured.is_empty()
+    }
+
     /// Enqueues one call at M = `m` on `stream`: waits for nothing, exchanges nothing, and allocates no
     /// device memory, but for the first call at an M whose GEMMs need more scratch than any that `prepare`
     /// looked at. It may be captured in a graph of the caller's, which then uses these operands at every

@@ -90,8 +90,10 @@ impl<B: ExecuteBackend> ColumnParallelLinear<B> {
     /// the largest M takes; chooses the fastest, and keeps the times for later jobs on this machine. y is
     /// overwritten. Collective: the slowest rank counts.
     ///
+    /// Graphs that were captured before stay good: they launch what was chosen then, which is kept.
+    ///
     /// # Errors
-    /// As [`ColumnParallelLinear::forward`] and [`ColumnParallelLinear::new`].
+    /// As [`ColumnParallelLinear::forward`] and [`ColumnParallelLinear::new`]; the layer is then as it was.
     pub fn tune<'a>(
         &mut self,
         stream: &B::Stream,

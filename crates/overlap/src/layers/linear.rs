@@ -60,6 +60,8 @@ pub(super) struct Linear<B: ExecuteBackend> {
     alone: bool,
     pub candidates: Vec<Configuration>,
     schedules: Vec<Prepared<B>>,
+    /// Former ones that graphs may still launch.
+    captured: Vec<Prepared<B>>,
     /// Of each class of M the last, and its schedule.
     classes: Vec<(usize, usize)>,
     /// In place of a bias, where the operation has one and the layer has none.
@@ -132,6 +134,7 @@ impl<B: ExecuteBackend> Linear<B> {
             alone,
             candidates,
             schedules: Vec::new(),
+            captured: Vec::new(),
             classes: Vec::new(),
             zeros: None,
         };
@@ -167,10 +170,12 @@ impl<B: ExecuteBackend> Linear<B> {
         )?)
     }
 
-    /// Prepares the best schedule of each class, or the next where one cannot run here. Collective.
+    /// Prepares the best schedule of each class, or the next where one cannot run here, in place of what was
+    /// chosen before. After an error that stays. Collective.
     pub fn choose(&mut self) -> Result<()> {
         let rankings = self.rankings()?;
         let mut refused: Vec<(Configuration, String)> = Vec::new();
+        let mut schedules: Vec<Prepared<B>> = Vec::new();
         loop {
             let chosen = rankings.iter().map(|class| {
                 let runs = |c: &&Configuration| refused.iter().all(|(refused, _)| refused != *c);
@@ -194,11 +199,21 @@ impl<B: ExecuteBackend> Linear<B> {
                     None => largest.push((configuration.clone(), *last)),
                 }
             }
+            let is_it = |one: &Prepared<B>, (configuration, most): &(Configuration, usize)| {
+                one.schedule().configuration() == configuration
+                    && one.schedule().problem().m == *most
+            };
             let mut missing = None;
-            for (configuration, most) in &largest {
-                if let Err(why) = self.prepare(configuration, *most)? {
-                    missing = Some((configuration.clone(), why));
-                    break;
+            for one in &largest {
+                if schedules.iter().any(|known| is_it(known, one)) {
+                    continue;
+                }
+                match self.prepare(&one.0, one.1)? {
+                    Ok(prepared) => schedules.push(prepared),
+                    Err(why) => {
+                        missing = Some((one.0.clone(), why));
+                        break;
+                    }
                 }
             }
             if let Some(missing) = missing {
@@ -207,13 +222,9 @@ impl<B: ExecuteBackend> Linear<B> {
             }
             // Peers may still read what is no longer chosen.
             self.executor().exchange().barrier("layers.chosen")?;
-            self.schedules.retain(|one| {
-                largest
-                    .iter()
-                    .any(|(c, _)| c == one.schedule().configuration())
-            });
+            schedules.retain(|known| largest.iter().any(|one| is_it(known, one)));
             let at = |c: &Configuration| {
-                self.schedules
+                schedules
                     .iter()
                     .position(|one| one.schedule().configuration() == c)
             };
@@ -221,21 +232,19 @@ impl<B: ExecuteBackend> Linear<B> {
                 .iter()
                 .filter_map(|(last, configuration)| Some((*last, at(configuration)?)))
                 .collect();
+            let former = std::mem::replace(&mut self.schedules, schedules);
+            self.captured
+                .extend(former.into_iter().filter(Prepared::is_captured));
             return Ok(());
         }
     }
 
-    /// Makes sure that a configuration is prepared for `most` rows at most. Says why it cannot be, where
-    /// others may be.
+    /// Prepares a configuration for `most` rows at most. Says why it cannot be, where others may be.
     pub fn prepare(
-        &mut self,
+        &self,
         configuration: &Configuration,
         most: usize,
-    ) -> Result<Result<(), String>> {
-        let place = self.prepared(configuration);
-        if place.is_some_and(|place| self.schedules[place].schedule().problem().m == most) {
-            return Ok(Ok(()));
-        }
+    ) -> Result<Result<Prepared<B>, String>> {
         let problem = Problem {
             m: most,
             ..self.problem
@@ -252,28 +261,14 @@ impl<B: ExecuteBackend> Linear<B> {
                 Reproducible::No => schedule.with_fastest_gemms(),
             })
         });
-        match (prepared, place) {
-            (Ok(prepared), None) => self.schedules.push(prepared),
-            (Ok(prepared), Some(place)) => self.schedules[place] = prepared,
+        match prepared {
+            Ok(prepared) => Ok(Ok(prepared)),
             // Both are the same on all ranks.
-            (Err(error), _)
-                if error.is_unavailable() || matches!(error, ExecuteError::Schedule(_)) =>
-            {
-                return Ok(Err(error.to_string()));
+            Err(error) if error.is_unavailable() || matches!(error, ExecuteError::Schedule(_)) => {
+                Ok(Err(error.to_string()))
             }
-            (Err(error), _) => return Err(error.into()),
+            Err(error) => Err(error.into()),
         }
-        Ok(Ok(()))
-    }
-
-    /// The place of a configuration among what is prepared.
-    pub fn prepared(&self, configuration: &Configuration) -> Option<usize> {
-        let is_it = |one: &Prepared<B>| one.schedule().configuration() == configuration;
-        self.schedules.iter().position(is_it)
-    }
-
-    pub fn schedule(&self, place: usize) -> &Prepared<B> {
-        &self.schedules[place]
     }
 
     /// What computes `m` rows.
@@ -370,7 +365,8 @@ impl<B: ExecuteBackend> Linear<B> {
     }
 
     pub fn own_bytes(&self) -> usize {
-        self.schedules.iter().map(Prepared::own_bytes).sum()
+        let all = self.schedules.iter().chain(&self.captured);
+        all.map(Prepared::own_bytes).sum()
     }
 
     /// Adds what was measured to what is known, in place of what was known of it, and keeps it.

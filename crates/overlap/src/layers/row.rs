@@ -136,8 +136,10 @@ impl<B: ExecuteBackend> RowParallelLinear<B> {
     /// overwritten. Collective: the slowest rank counts. The bias, which all schedules add alike, is left
     /// out.
     ///
+    /// Graphs that were captured before stay good: they launch what was chosen then, which is kept.
+    ///
     /// # Errors
-    /// As [`RowParallelLinear::forward`] and [`RowParallelLinear::new`].
+    /// As [`RowParallelLinear::forward`] and [`RowParallelLinear::new`]; the layer is then as it was.
     pub fn tune<'a>(
         &mut self,
         stream: &B::Stream,

@@ -29,29 +29,20 @@ pub struct Trial {
 }
 
 impl<B: ExecuteBackend> Linear<B> {
-    /// Collective.
+    /// Collective. The layer stays as it was until all is measured.
     pub fn tune(&mut self, stream: &B::Stream, operands: &Operands<'_>) -> Result<Vec<Trial>> {
         let mut trials = Vec::new();
         for class in self.rankings()? {
-            let mut prepared = Vec::new();
+            let mut candidates = Vec::new();
             for configuration in worth_trying(&class.ranking) {
-                if self.prepare(&configuration, class.last)?.is_ok() {
-                    prepared.push(configuration);
-                }
+                candidates.extend(self.prepare(&configuration, class.last)?);
             }
-            let candidates: Vec<&Prepared<B>> = prepared
-                .iter()
-                .filter_map(|configuration| Some(self.schedule(self.prepared(configuration)?)))
-                .collect();
             let times = self.measure(stream, operands, class.last, &candidates)?;
-            let found = prepared
-                .into_iter()
-                .zip(times)
-                .map(|(configuration, us)| Trial {
-                    m: class.last,
-                    configuration,
-                    us,
-                });
+            let found = candidates.iter().zip(times).map(|(one, us)| Trial {
+                m: class.last,
+                configuration: one.schedule().configuration().clone(),
+                us,
+            });
             trials.extend(found);
         }
         let (world, problem) = (self.world(), self.problem);
@@ -78,7 +69,7 @@ impl<B: ExecuteBackend> Linear<B> {
         stream: &B::Stream,
         operands: &Operands<'_>,
         m: usize,
-        candidates: &[&Prepared<B>],
+        candidates: &[Prepared<B>],
     ) -> Result<Vec<f64>> {
         // Ranks that run alone are measured at the same time all the same: that is how they are used.
         let exchange = self.layers.executor().exchange().as_ref();

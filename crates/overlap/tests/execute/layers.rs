@@ -607,6 +607,54 @@ fn choices_cover_every_m_and_a_tuning_takes_the_fastest() {
 }
 
 #[test]
+fn a_tuning_that_fails_leaves_the_layer_as_it_was() {
+    on_ranks(2, host, |rank| {
+        let layers = Layers::new(&rank.executor).unwrap();
+        let (shape, options) = (Problem::new(33, 8, 16, DType::F32), Options::default());
+        let mut layer = RowParallelLinear::new(&layers, &shape, Output::Reduced, &options).unwrap();
+        let [x, w, y] = [33 * 8, 8 * 8, 33 * 8].map(|n| upload(&rank, &vec![0; 4 * n]));
+        let [x, w, y] = [&x, &w, &y].map(DeviceSlice::of);
+        let (stream, choices) = (rank.stream(), layer.choices());
+        let four_rows = y.slice(0, 4 * 8 * 4).unwrap();
+        let error = layer.tune(stream, x, w, four_rows).unwrap_err();
+        assert!(error.to_string().contains("are needed"), "{error}");
+        assert_eq!(layer.choices(), choices);
+        for m in [33, 1, 7] {
+            layer.forward(stream, x, w, None, y, m).unwrap();
+        }
+        layer.synchronize(stream).unwrap();
+        rank.exchange.barrier("end").unwrap();
+    });
+}
+
+#[test]
+fn graphs_that_were_captured_before_a_tuning_stay_good() {
+    on_ranks(2, host, |rank| {
+        let layers = Layers::new(&rank.executor).unwrap();
+        let (shape, options) = (Problem::new(33, 8, 16, DType::F32), Options::default());
+        let mut layer = RowParallelLinear::new(&layers, &shape, Output::Reduced, &options).unwrap();
+        let ones = |n: usize| upload(&rank, &encode(DType::F32, vec![1.0; n]));
+        let [x, w, y] = [33 * 8, 8 * 8, 33 * 8].map(ones);
+        let [xs, ws, ys] = [&x, &w, &y].map(DeviceSlice::of);
+        let (backend, stream) = (rank.backend(), rank.stream());
+        let graph = backend.capture(stream, || layer.forward(stream, xs, ws, None, ys, 33));
+        let graph = graph.unwrap();
+        layer.tune(stream, xs, ws, ys).unwrap();
+        let mut got = vec![0; 4 * 33 * 8];
+        // SAFETY: y is as large; the operands and the layer live until the stream is synchronised.
+        unsafe {
+            backend.upload(stream, y.address(), &got).unwrap();
+            backend.launch_graph(&graph, stream).unwrap();
+        }
+        layer.synchronize(stream).unwrap();
+        // SAFETY: as above.
+        unsafe { backend.download(stream, y.address(), &mut got).unwrap() };
+        assert_eq!(got, encode(DType::F32, vec![16.0; 33 * 8]));
+        rank.exchange.barrier("end").unwrap();
+    });
+}
+
+#[test]
 fn layers_recover_after_a_rank_stayed_away() {
     let device = |_| Host::with_timeout(Duration::from_millis(300));
     on_ranks(2, device, |rank| {
