@@ -85,9 +85,9 @@ pub(super) struct Correction<'a> {
 }
 
 impl<'a> Correction<'a> {
-    /// From the measurements of the request's operation, or one that differs in how a weight is stored, and
-    /// element type. What the machine's model cannot predict, more ranks than it has GPUs, tells nothing of
-    /// it.
+    /// From the measurements of the request's operation, or one that differs in how a weight is stored,
+    /// element type, scales and activation. What the machine's model cannot predict, more ranks than it has
+    /// GPUs, tells nothing of it.
     pub(super) fn of(request: &Request<'a>) -> Self {
         let (mut measured, mut errors) = (Vec::new(), Vec::new());
         for one in request.measurements.iter() {
@@ -97,8 +97,9 @@ impl<'a> Correction<'a> {
                 problem,
                 us,
             } = one;
+            let kind = |p: &Problem| (p.dtype, p.scaling, p.activation);
             if gemm_of(configuration.operation()) != gemm_of(request.operation)
-                || problem.dtype != request.problem.dtype
+                || kind(problem) != kind(&request.problem)
             {
                 continue;
             }

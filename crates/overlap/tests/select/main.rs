@@ -3,7 +3,7 @@
 mod recorded;
 
 use warpweave_overlap::algorithms::{self, Algorithm, Capabilities, Configuration};
-use warpweave_overlap::plan::{PlanBuilder, Problem, StreamId};
+use warpweave_overlap::plan::{Activation, PlanBuilder, Problem, Scaling, StreamId};
 use warpweave_overlap::select::{
     Basis, Measurement, Measurements, Request, SelectError, Selection, evaluate, select,
     select_among,
@@ -161,6 +161,35 @@ fn what_was_measured_here_counts_as_it_stands() {
     let fast = all([measured("naiveRemoteRead", here, 1.0)]);
     let best = chosen(here, SM90, &fast);
     assert_eq!(best.best().configuration.name(), "naiveRemoteRead");
+}
+
+#[test]
+fn another_activation_or_other_scales_are_another_problem() {
+    let plain = problem(4096, 2048, 4096);
+    let swiglu = plain.with_activation(Activation::SwiGlu);
+    let measurements = all([measured("fusedColumnParallelLinear", swiglu, 600.0)]);
+    let basis = |problem| {
+        let selection = select(&Request {
+            operation: Operation::ColumnParallelLinear,
+            problem,
+            world: 4,
+            machine: &machine(),
+            capabilities: SM90,
+            measurements: &measurements,
+        });
+        expected(&selection.unwrap(), "fusedColumnParallelLinear").2
+    };
+    assert_eq!(basis(swiglu), Basis::Measured { us: 600.0 });
+    assert_eq!(basis(plain), Basis::Model);
+
+    let scaled = |scaling| Problem::new(4096, 2048, 4096, DType::E4m3).with_scaling(scaling);
+    let measurements = all([measured("fusedAllGather", scaled(Scaling::Row), 600.0)]);
+    let basis = |scaling| {
+        let selection = chosen(scaled(scaling), SM90, &measurements);
+        expected(&selection, "fusedAllGather").2
+    };
+    assert_eq!(basis(Scaling::Row), Basis::Measured { us: 600.0 });
+    assert_eq!(basis(Scaling::Tensor), Basis::Model);
 }
 
 #[test]
