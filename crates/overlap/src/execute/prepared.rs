@@ -107,10 +107,11 @@ impl<B: ExecuteBackend> Executor<B> {
         let largest = agree(exchange.as_ref(), "proof of a schedule", largest)?;
         require_same(exchange.as_ref(), "the schedule", &described(schedule))?;
         self.most_blocks()?;
-        let plan = largest[0].1.plan(rank).clone();
-        if world != plan.world {
-            return Err(validate::wrong_ranks(&plan, rank, world));
+        let plans = largest[0].1.plans();
+        if world != plans.len() {
+            return Err(validate::wrong_ranks(&plans[0], rank, world));
         }
+        let plan = plans[rank].clone();
         let node = node_of(&exchange, &plan)?;
 
         let (mut half, mut slots) = (0, 0);
@@ -221,7 +222,7 @@ fn described(schedule: &Schedule) -> String {
 }
 
 /// That the plan of some M needs more than those that `prepare` looked at.
-fn unforeseen(plan: &Plan, needs: String, has: String) -> ExecuteError {
+pub(super) fn unforeseen(plan: &Plan, needs: String, has: String) -> ExecuteError {
     ExecuteError::InvalidPlan {
         plan: plan.name.clone(),
         rank: plan.rank,
@@ -587,7 +588,7 @@ mod tests {
     use super::*;
     use crate::algorithms;
     use crate::plan::Problem;
-    use warpweave_symm_mem::DType;
+    use warpweave_symm_mem::{Backend, DType, Host, ThreadExchange};
 
     /// What `prepare` makes for a plan: bytes of arena and of a half that alternates, and slots.
     fn needs(plan: &Plan) -> [usize; 4] {
@@ -626,5 +627,27 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_collective_whose_process_group_was_not_foreseen_is_an_error() {
+        let ranks = ThreadExchange::group(2).into_iter().map(|exchange| {
+            std::thread::spawn(move || {
+                let exchange: Arc<dyn Exchange> = Arc::new(exchange);
+                let backend = Host::new();
+                let stream = backend.stream(Default::default()).unwrap();
+                let executor = Executor::new(&backend, &exchange).unwrap();
+                let configuration = algorithms::find("matmulThenAllReduce").unwrap();
+                let problem = Problem::new(32, 2, 6, DType::F32);
+                let schedule = Schedule::new(configuration, 2, problem).unwrap();
+                let mut prepared = executor.prepare(&schedule).unwrap();
+                prepared.groups.clear();
+                let error = prepared.warm(&stream, [20]).unwrap_err().to_string();
+                assert!(error.contains("a process group of ranks [0, 1]"), "{error}");
+                exchange.barrier("end").unwrap();
+            })
+        });
+        let ranks: Vec<_> = ranks.collect();
+        ranks.into_iter().for_each(|rank| rank.join().unwrap());
     }
 }

@@ -161,7 +161,8 @@ impl Plan {
     /// What makes a copy to this region: a copy engine, or SMs if it is an operand of a peer. Such an operand
     /// is the peer's own until it gives it for the call, so that a failed wait must be able to stop the copy.
     pub fn copies_by(&self, dst: &Region) -> Transport {
-        let is_staging = self.buffers[dst.buffer.0].role == Role::Staging;
+        let buffer = self.buffer(dst.buffer);
+        let is_staging = buffer.is_some_and(|buffer| buffer.role == Role::Staging);
         match dst.rank == self.rank || is_staging {
             true => Transport::CopyEngine,
             false => Transport::ThreadLoads,

@@ -356,6 +356,17 @@ fn faults_of_a_process_group_are_seen_after_a_larger_one_took_its_place() {
     });
 }
 
+#[test]
+fn a_schedule_of_another_number_of_ranks_is_an_error() {
+    on_ranks(2, host, |rank| {
+        for world in [1, 3] {
+            let other = schedule("ringPut", world, Problem::new(8, 4, 6, DType::F32));
+            let error = rank.executor.prepare(&other).unwrap_err();
+            assert!(matches!(error, ExecuteError::InvalidPlan { .. }), "{error}");
+        }
+    });
+}
+
 /// Where fewer rows have more chunks or units than more rows have, or staging of another kind.
 #[test]
 fn every_m_is_foreseen() {

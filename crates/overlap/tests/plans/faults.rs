@@ -4,8 +4,9 @@ use crate::fixtures::{MAIN, Pair};
 use warpweave_overlap::check::{Fault, FaultKind};
 use warpweave_overlap::kernels::{KernelShape, ThreadloadGather};
 use warpweave_overlap::plan::{
-    Activation, Batch, BufferId, Collective, Effect, EventId, MulticastRegion, OpKind, Placement,
-    Plan, PlanBuilder, Problem, Provider, Role, Scales, Scaling, SlotId, StreamId, Transport,
+    Activation, Batch, BufferId, Collective, Effect, EventId, MulticastRegion, Op, OpKind,
+    Placement, Plan, PlanBuilder, Problem, Provider, Region, Role, Scales, Scaling, SlotId,
+    StreamId, Transport,
 };
 use warpweave_overlap::{PlanError, Violation, algorithms, check};
 use warpweave_symm_mem::{DType, Priority};
@@ -367,6 +368,33 @@ fn a_plan_of_nonsense_is_reported_and_does_not_panic() {
         assert_eq!(report.violations.iter().filter(excess).count(), 2);
         assert!(!warpweave_overlap::show(&plan).is_empty());
     }
+}
+
+#[test]
+fn a_copy_to_a_buffer_that_does_not_exist_is_reported_and_shown() {
+    let mut plan = Pair::new(0).builder.finish().unwrap();
+    let region = |rank| Region {
+        rank,
+        buffer: BufferId(99),
+        rows: 0..1,
+        cols: 0..1,
+    };
+    plan.ops.push(Op {
+        stream: MAIN,
+        kind: OpKind::Copy {
+            src: region(0),
+            dst: region(1),
+        },
+    });
+    let shown = warpweave_overlap::show(&plan);
+    assert!(
+        shown.contains("put ?@0[0..1, 0..1] -> ?@1[0..1, 0..1]"),
+        "{shown}"
+    );
+    let report = check(&[plan], 3);
+    let missing =
+        |v: &Violation| matches!(v, Violation::Fault(f) if f.kind == FaultKind::NoSuchThing);
+    assert!(report.violations.iter().any(missing), "{report}");
 }
 
 #[test]

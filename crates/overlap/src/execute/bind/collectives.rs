@@ -13,6 +13,7 @@ use crate::execute::collective::{
 };
 use crate::execute::error::Result;
 use crate::execute::interface::{Interface, SharedCollective};
+use crate::execute::prepared::unforeseen;
 use crate::execute::step::Action;
 use crate::execute::{ExecuteBackend, Executor};
 use crate::plan::{Collective, Op, OpKind, Placement, Plan, Region, Transport, shard};
@@ -116,7 +117,8 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                 round.transport == *transport && round.group_of(self.plan.rank) == ranks
             };
             let Some(place) = self.groups.iter().position(mine) else {
-                return Ok(None);
+                let needs = format!("a process group of ranks {ranks:?} by {transport}");
+                return Err(unforeseen(self.plan, needs, "others".into()));
             };
             seen[place] += 1;
             let group = &self.groups[place].1;
