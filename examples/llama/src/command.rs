@@ -275,10 +275,10 @@ impl Run {
 
     /// One rank, by candle alone.
     fn alone(&self, interrupts: &Interrupts) -> Result<Generated> {
+        let (tokenizer, requests) = self.requests()?;
         let (config, weights) = self.weights((0, 1), &Device::Cpu)?;
         let (positions, _) = config.longest_sequence();
         let model = Model::new(config, weights, &Plain, positions)?;
-        let (tokenizer, requests) = self.requests()?;
         shown("candle, 1 rank", &tokenizer, &requests, |show| {
             generate(&model, &requests, self.rows, &mut |request, token| {
                 interrupts.check()?;
@@ -301,13 +301,13 @@ impl Run {
         B: ExecuteBackend + CollectiveKernels,
     {
         let _watch = Watch::new(comm, &place.backend);
+        let (tokenizer, requests) = self.requests()?;
         let exchange = comm.shared_exchange();
         let batches = Batches::of_rows(self.rows);
         let (config, weights) = self.weights((comm.rank(), comm.world()), &place.candle)?;
         let parallel = Warpweave::new(place, &exchange, &config, self.dtype.dtype(), batches)?;
         let (positions, _) = config.longest_sequence();
         let model = Model::new(config, weights, &parallel, positions)?;
-        let (tokenizer, requests) = self.requests()?;
         let generated = match comm.rank() {
             0 => {
                 let title = format!("Warpweave, {} ranks", comm.world());
@@ -355,7 +355,66 @@ impl Run {
     }
 }
 
+/// Prompts are taken as they are: what tokenizer.json says of truncation and padding is for training.
 fn tokenizer(folder: &Path) -> Result<Tokenizer> {
-    Tokenizer::from_file(folder.join("tokenizer.json"))
-        .map_err(|why| Error::Tokenizer(why.to_string()))
+    let path = folder.join("tokenizer.json");
+    let mut tokenizer = Tokenizer::from_file(&path).map_err(Error::file(&path))?;
+    tokenizer.with_padding(None);
+    tokenizer
+        .with_truncation(None)
+        .map_err(Error::file(&path))?;
+    Ok(tokenizer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `run` of a checkpoint, for two prompts.
+    fn run(checkpoint: &Path) -> Run {
+        let arguments = [
+            "",
+            "run",
+            "--prompt",
+            "we weave rows",
+            "--prompt",
+            "a",
+            "--checkpoint",
+        ];
+        let arguments = arguments
+            .map(OsString::from)
+            .into_iter()
+            .chain([checkpoint.into()]);
+        match Arguments::try_parse_from(arguments).unwrap().command {
+            Some(Command::Run(run)) => run,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn prompts_are_neither_truncated_nor_padded() {
+        let folder = tempfile::tempdir().unwrap();
+        random::write(folder.path(), &random::small_llama(), 1).unwrap();
+        let prompts = || -> Vec<_> {
+            let (_, requests) = run(folder.path()).requests().unwrap();
+            requests.into_iter().map(|request| request.prompt).collect()
+        };
+        let plain = prompts();
+        let path = folder.path().join("tokenizer.json");
+        let mut value: serde_json::Value =
+            serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+        value["truncation"] = serde_json::json!({
+            "direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0,
+        });
+        value["padding"] = serde_json::json!({
+            "strategy": {"Fixed": 8}, "direction": "Left", "pad_to_multiple_of": null,
+            "pad_id": 1, "pad_type_id": 0, "pad_token": "<|end_of_text|>",
+        });
+        fs::write(&path, value.to_string()).unwrap();
+        assert_eq!(prompts(), plain);
+
+        fs::write(&path, "{").unwrap();
+        let error = run(folder.path()).requests().unwrap_err().to_string();
+        assert!(error.contains("tokenizer.json"), "{error}");
+    }
 }
