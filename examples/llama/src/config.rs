@@ -1,5 +1,6 @@
 //! What config.json says of a model: Llama 2 and 3, Qwen2, Qwen3, and whatever else has their form.
 
+use std::io::ErrorKind;
 use std::path::Path;
 
 use candle_core::DType;
@@ -99,16 +100,38 @@ pub enum Ends {
 impl Ends {
     /// Whether `token` is one.
     pub fn contains(&self, token: u32) -> bool {
+        self.tokens().contains(&token)
+    }
+
+    fn tokens(&self) -> &[u32] {
         match self {
-            Ends::None => false,
-            Ends::One(end) => *end == token,
-            Ends::Several(ends) => ends.contains(&token),
+            Ends::None => &[],
+            Ends::One(end) => std::slice::from_ref(end),
+            Ends::Several(ends) => ends,
         }
     }
 }
 
 fn ten_thousand() -> f64 {
     10_000.0
+}
+
+/// The fields of generation_config.json that count.
+#[derive(Default, Deserialize)]
+struct Generation {
+    #[serde(default)]
+    eos_token_id: Ends,
+}
+
+impl Generation {
+    fn read(folder: &Path) -> Result<Self> {
+        let path = folder.join("generation_config.json");
+        match std::fs::read_to_string(&path) {
+            Ok(text) => serde_json::from_str(&text).map_err(Error::file(&path)),
+            Err(why) if why.kind() == ErrorKind::NotFound => Ok(Generation::default()),
+            Err(why) => Err(Error::file(&path)(why)),
+        }
+    }
 }
 
 /// Gives the settings of rotary embeddings the names that [`Config`] has for them: transformers 5 writes all
@@ -132,17 +155,22 @@ fn flatten_rope(fields: &mut Map<String, Value>) {
 }
 
 impl Config {
-    /// Reads config.json of the checkpoint in `folder`.
+    /// Reads config.json of the checkpoint in `folder`, and what else ends a sequence by its
+    /// generation_config.json, if it has one.
     ///
     /// # Errors
-    /// The file is missing or malformed, or the model is of a kind with other layers.
+    /// config.json is missing, one of the files is malformed, or the model is of a kind with other layers.
     pub fn read(folder: &Path) -> Result<Self> {
         let path = folder.join("config.json");
         let text = std::fs::read_to_string(&path).map_err(Error::file(&path))?;
         let mut fields = serde_json::from_str(&text).map_err(Error::file(&path))?;
         flatten_rope(&mut fields);
-        let config: Config = serde_json::from_value(fields.into()).map_err(Error::file(&path))?;
+        let mut config: Config =
+            serde_json::from_value(fields.into()).map_err(Error::file(&path))?;
         config.dtype()?;
+        let more = Generation::read(folder)?.eos_token_id;
+        let ends = [config.eos_token_id.tokens(), more.tokens()].concat();
+        config.eos_token_id = Ends::Several(ends);
         if let Some(part) = config.partial_rotary_factor.filter(|part| *part != 1.0) {
             let why = format!("`partial_rotary_factor` is {part}: heads are rotated whole here");
             return Err(Error::Config(why));

@@ -1,5 +1,7 @@
 //! The tokens of requests that share a batch.
 
+use std::fs;
+
 use candle_core::DType;
 use warpweave_example_llama::checkpoint::random::small_llama;
 use warpweave_example_llama::config::Config;
@@ -72,6 +74,29 @@ fn a_request_that_does_not_fit_is_named() {
         error.to_string(),
         "request 3: token 320 is not in the vocabulary"
     );
+}
+
+/// generation_config.json has more of them.
+#[test]
+fn ends_of_both_files_end_a_sequence() {
+    let folder = written(&small_llama());
+    let request = requests()[0].clone();
+    let generated = || tokens(&plain(folder.path()), std::slice::from_ref(&request), ROWS);
+    let first = generated()[0][0];
+    assert_ne!(first, 1);
+    let path = folder.path().join("generation_config.json");
+    let ends = |ends: &str| fs::write(&path, format!(r#"{{"eos_token_id": {ends}}}"#)).unwrap();
+    for both in [first.to_string(), format!("[1, {first}]")] {
+        ends(&both);
+        assert_eq!(generated(), [[first]]);
+        let ends = Config::read(folder.path()).unwrap().eos_token_id;
+        assert!(ends.contains(1) && ends.contains(first));
+    }
+    fs::write(&path, "{}").unwrap();
+    assert!(generated()[0].len() > 1);
+    ends("\"two\"");
+    let error = Config::read(folder.path()).unwrap_err().to_string();
+    assert!(error.contains("generation_config.json"), "{error}");
 }
 
 #[test]
