@@ -257,7 +257,7 @@ impl<'a> Program<'a> {
         for region in kind.reads() {
             self.access(begin, end, Read, region);
         }
-        for region in kind.writes(plan.world) {
+        for region in kind.writes(plan.node_of(plan.rank)) {
             self.access(begin, end, Write, region);
         }
         if let Some(region) = kind.discards() {
@@ -299,7 +299,7 @@ impl<'a> Program<'a> {
                     Effect::Read(region) => self.access(node, node, Read, region.clone()),
                     Effect::Write(region) => self.access(node, node, Write, region.clone()),
                     Effect::WriteMulticast(region) => {
-                        for rank in 0..plan.world {
+                        for rank in plan.node_of(plan.rank) {
                             self.access(node, node, Write, region.on(rank));
                         }
                     }

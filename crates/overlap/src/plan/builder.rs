@@ -197,7 +197,7 @@ impl PlanBuilder {
         self.copy(stream, src, dst).signal(stream, slot, [to])
     }
 
-    /// Copies one of this rank's boxes to every rank by the multicast address.
+    /// Copies one of this rank's boxes to every rank of its node by the multicast address.
     pub fn multicast_copy(
         &mut self,
         stream: StreamId,

@@ -30,12 +30,12 @@ pub enum OpKind {
         /// What is written.
         dst: Region,
     },
-    /// Copies one of this rank's boxes to the same box of every rank, this one included, by the multicast
-    /// address.
+    /// Copies one of this rank's boxes to the same box of every rank of its node, this one included, by the
+    /// multicast address.
     MulticastCopy {
         /// What is read.
         src: Region,
-        /// What is written, on every rank.
+        /// What is written, on every rank of the node.
         dst: MulticastRegion,
     },
     /// Signals each rank of `to` once.
@@ -158,15 +158,16 @@ impl OpKind {
         }
     }
 
-    /// The boxes that the operation itself writes on any of `world` ranks.
-    pub fn writes(&self, world: usize) -> Vec<Region> {
+    /// The boxes that the operation itself writes, on any of the ranks of `node`, that of the plan's rank, if
+    /// it writes by the multicast address.
+    pub fn writes(&self, node: Range<usize>) -> Vec<Region> {
         match self {
             OpKind::Copy { dst, .. } | OpKind::Reduce { dst, .. } => vec![dst.clone()],
             OpKind::Collective { dst, then, .. } => {
                 let norm = then.iter().flat_map(AddRmsNorm::results);
                 std::iter::once(dst).chain(norm).cloned().collect()
             }
-            OpKind::MulticastCopy { dst, .. } => (0..world).map(|rank| dst.on(rank)).collect(),
+            OpKind::MulticastCopy { dst, .. } => node.map(|rank| dst.on(rank)).collect(),
             OpKind::Gemm { c, batch, .. } => batch.of_c(c),
             _ => Vec::new(),
         }
@@ -379,7 +380,7 @@ pub enum Effect {
     Read(Region),
     /// Writes a box, of this rank or of a peer.
     Write(Region),
-    /// Writes the same box of every rank by the multicast address.
+    /// Writes the same box of every rank of the node by the multicast address.
     WriteMulticast(MulticastRegion),
     /// Signals each rank of `to` once, after the lane's steps so far.
     Signal {

@@ -17,7 +17,7 @@ pub struct Region {
     pub cols: Range<usize>,
 }
 
-/// The same box in every rank's copy of a multicast buffer.
+/// The same box in the copy of a multicast buffer of every rank of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct MulticastRegion {
     /// Which buffer.

@@ -98,14 +98,16 @@ fn each_region(plan: &Plan, kind: &OpKind, each: &mut impl FnMut(&Region)) {
             match effect {
                 Effect::Read(region) | Effect::Write(region) => each(region),
                 Effect::WriteMulticast(region) => {
-                    (0..plan.world).for_each(|rank| each(&region.on(rank)));
+                    let node = plan.node_of(plan.rank);
+                    node.for_each(|rank| each(&region.on(rank)));
                 }
                 Effect::Signal { .. } | Effect::Wait { .. } | Effect::After(_) => {}
             }
         }
     }
     kind.reads().iter().for_each(&mut *each);
-    kind.writes(plan.world).iter().for_each(each);
+    let writes = kind.writes(plan.node_of(plan.rank));
+    writes.iter().for_each(each);
 }
 
 struct Writer {
@@ -203,7 +205,10 @@ impl Writer {
                 self.numbers(ranks);
             }
             OpKind::Gemm { .. } => {
-                let (reads, writes) = (kind.reads().len(), kind.writes(plan.world).len());
+                let (reads, writes) = (
+                    kind.reads().len(),
+                    kind.writes(plan.node_of(plan.rank)).len(),
+                );
                 self.numbers(&[7, reads, writes]);
             }
             OpKind::Reduce { srcs, .. } => self.numbers(&[8, srcs.len()]),

@@ -82,11 +82,11 @@ pub(super) fn stage(
 
 /// Has the kernel that alone uses `staged` take or leave this rank's part in `local`, if it can.
 fn by_kernel(plan: &mut Plan, staged: BufferId, local: BufferId) -> bool {
-    let (rank, world) = (plan.rank, plan.world);
+    let (rank, world, node) = (plan.rank, plan.world, plan.node_of(plan.rank));
     let uses = |op: &&mut Op| match &op.kind {
         OpKind::Kernel { kernel, .. } => kernel.buffers().contains(&staged),
         kind => {
-            let regions = kind.reads().into_iter().chain(kind.writes(world));
+            let regions = kind.reads().into_iter().chain(kind.writes(node.clone()));
             regions.into_iter().any(|region| region.buffer == staged)
         }
     };

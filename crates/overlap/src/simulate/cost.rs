@@ -590,8 +590,8 @@ impl Costs<'_> {
     }
 
     fn multicast(&self, region: &MulticastRegion, from: usize, rate: f64) -> Cost {
-        let all: Vec<usize> = (0..self.plan.world).collect();
-        self.transfer(from, &all, self.bytes(&region.on(from)), rate)
+        let node: Vec<usize> = self.plan.node_of(from).collect();
+        self.transfer(from, &node, self.bytes(&region.on(from)), rate)
     }
 
     /// As many bytes of each rank, which the switch adds on their way to this one, at `rate`: all peers send

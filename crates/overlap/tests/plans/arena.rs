@@ -117,7 +117,7 @@ impl Calls {
                 // As copies of its members: its order is that of its ranks' entries.
                 other => {
                     let reads = other.reads();
-                    let writes = other.writes(plan.world);
+                    let writes = other.writes(plan.node_of(plan.rank));
                     let reads = reads.iter().map(|r| Effect::Read(region(r)));
                     let writes = writes.iter().map(|r| Effect::Write(region(r)));
                     kernel(vec![reads.chain(writes).collect()])

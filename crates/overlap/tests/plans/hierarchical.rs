@@ -1,11 +1,14 @@
 //! Plans over several nodes.
 
-use crate::fixtures::{holds, only, plans, problem};
+use crate::fixtures::{MAIN, holds, only, plans, problem};
 use crate::flow::outputs_come_from_their_inputs;
 use warpweave_overlap::algorithms;
 use warpweave_overlap::check::FaultKind;
-use warpweave_overlap::plan::{Collective, OpKind, Plan};
+use warpweave_overlap::plan::{
+    Collective, MulticastRegion, OpKind, Placement, Plan, PlanBuilder, Role, Transport,
+};
 use warpweave_overlap::{Violation, check, show};
+use warpweave_symm_mem::DType;
 
 fn at(nodes: usize, world: usize, m: usize) -> Vec<Plan> {
     let algorithm = algorithms::find(&format!("hierarchical:nodes={nodes}")).unwrap();
@@ -171,6 +174,54 @@ fn a_signal_to_another_node_is_reported() {
             "{report}"
         );
     }
+}
+
+/// Four ranks in nodes of two. Those of `from` send their input by the multicast address; all others meet
+/// them, take what came if they are of `to`, and meet again.
+fn multicasts(from: &[usize], to: &[usize]) -> Vec<Plan> {
+    let plan = |rank| {
+        let mut plan = PlanBuilder::new("multicasts", rank, 4);
+        plan.nodes_of(2);
+        let mut buffer =
+            |name, placement, role| plan.buffer(name, placement, role, DType::F32, (1, 4));
+        let input = buffer("in", Placement::Local, Role::Input);
+        let staging = buffer("staging", Placement::Multicast, Role::Staging);
+        let sum = buffer("sum", Placement::Local, Role::Staging);
+        let output = buffer("out", Placement::Local, Role::Output);
+        let [input, arrived, sum, output] =
+            [input, staging, sum, output].map(|buffer| plan.whole(buffer));
+        if from.contains(&rank) {
+            let dst = MulticastRegion {
+                buffer: staging,
+                rows: 0..1,
+                cols: 0..4,
+            };
+            plan.multicast_copy(MAIN, input.clone(), dst);
+        }
+        let (reduce, nccl) = (Collective::AllReduce, Transport::Nccl);
+        plan.collective(MAIN, reduce, input.clone(), sum.clone(), nccl);
+        let taken = match to.contains(&rank) {
+            true => arrived,
+            false => input.clone(),
+        };
+        plan.copy(MAIN, taken, output);
+        plan.collective(MAIN, reduce, input, sum, nccl);
+        plan.finish().expect("a sound plan")
+    };
+    (0..4).map(plan).collect()
+}
+
+#[test]
+fn multicast_memory_is_that_of_a_node() {
+    holds(&check(&multicasts(&[0], &[0, 1]), 3));
+    holds(&check(&multicasts(&[0, 2], &[0, 1, 2, 3]), 3));
+    let report = check(&multicasts(&[0], &[0, 1, 2]), 3);
+    let unwritten = |v: &Violation| matches!(v, Violation::Unwritten { .. });
+    assert!(
+        !report.violations.is_empty(),
+        "rank 2 takes what nobody wrote"
+    );
+    assert!(report.violations.iter().all(unwritten), "{report}");
 }
 
 #[test]

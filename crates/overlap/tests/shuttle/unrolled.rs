@@ -180,7 +180,8 @@ impl<'a> Unroller<'a> {
             }
             OpKind::Kernel { lanes, .. } => self.kernel((call, index), stream, lanes),
             OpKind::Collective { ranks, .. } => {
-                let (reads, writes) = (kind.reads(), kind.writes(self.plan.world));
+                let (reads, writes) =
+                    (kind.reads(), kind.writes(self.plan.node_of(self.plan.rank)));
                 self.accesses(stream, (call, Site::Begin(index)), &reads, &writes);
                 if self.order.is_none() {
                     let barrier = self.barrier(ranks);
@@ -192,7 +193,7 @@ impl<'a> Unroller<'a> {
                 stream,
                 (call, Site::Op(index)),
                 &kind.reads(),
-                &kind.writes(self.plan.world),
+                &kind.writes(self.plan.node_of(self.plan.rank)),
             ),
         }
     }
@@ -226,7 +227,8 @@ impl<'a> Unroller<'a> {
                     Effect::Read(region) => self.accesses(on, at, &[region], &[]),
                     Effect::Write(region) => self.accesses(on, at, &[], &[region]),
                     Effect::WriteMulticast(region) => {
-                        let all: Vec<_> = (0..self.plan.world).map(|r| region.on(r)).collect();
+                        let node = self.plan.node_of(self.plan.rank);
+                        let all: Vec<_> = node.map(|r| region.on(r)).collect();
                         self.accesses(on, at, &[], &all);
                     }
                     Effect::Signal { slot, to } => {

@@ -181,7 +181,7 @@ impl<'a> Inspector<'a> {
                 };
                 kernels += usize::from(knows);
                 let mut touched = op.kind.reads();
-                touched.extend(op.kind.writes(plan.world));
+                touched.extend(op.kind.writes(plan.node_of(plan.rank)));
                 let stranger = !knows && touched.iter().any(|region| region.buffer == id);
                 self.expect(!stranger, FaultKind::WrongTurn, || {
                     format!(

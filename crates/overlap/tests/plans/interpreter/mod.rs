@@ -178,7 +178,7 @@ impl Machine {
                             Effect::Read(r) => self.access((tail, tail), false, r),
                             Effect::Write(r) => self.access((tail, tail), true, r),
                             Effect::WriteMulticast(r) => {
-                                for rank in 0..plan.world {
+                                for rank in plan.node_of(plan.rank) {
                                     self.access((tail, tail), true, &r.on(rank));
                                 }
                             }
@@ -224,7 +224,7 @@ impl Machine {
                     }
                     OpKind::MulticastCopy { src, dst } => {
                         self.access(here, false, src);
-                        for rank in 0..plan.world {
+                        for rank in plan.node_of(plan.rank) {
                             self.access(here, true, &dst.on(rank));
                         }
                     }

@@ -154,7 +154,7 @@ impl<'a> Machine<'a> {
                 self.write(dst, values);
             }
             OpKind::MulticastCopy { src, dst } => {
-                for to in 0..self.plans.len() {
+                for to in self.plans[rank].node_of(rank) {
                     let values = self.read(src);
                     self.write(&dst.on(to), values);
                 }
