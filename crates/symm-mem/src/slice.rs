@@ -16,6 +16,8 @@ pub struct DeviceSlice<'a> {
     first: DevicePtr,
     /// Bytes from a rank's to the next rank's; 0 if the memory is local.
     stride: usize,
+    /// Bytes from the start of every rank's memory in the buffer; 0 if the memory is local.
+    offset: usize,
     table: DevicePtr,
     bytes: usize,
     owner: PhantomData<&'a ()>,
@@ -33,6 +35,7 @@ impl<'a> DeviceSlice<'a> {
         DeviceSlice {
             first: buffer.contiguous(),
             stride: buffer.stride(),
+            offset: 0,
             table: buffer.peer_table(),
             bytes: buffer.bytes(),
             owner: PhantomData,
@@ -54,6 +57,7 @@ impl<'a> DeviceSlice<'a> {
         DeviceSlice {
             first: address,
             stride: 0,
+            offset: 0,
             table: DevicePtr::NULL,
             bytes,
             owner: PhantomData,
@@ -65,6 +69,10 @@ impl<'a> DeviceSlice<'a> {
         let inside = offset.checked_add(bytes)? <= self.bytes;
         inside.then(|| DeviceSlice {
             first: self.first.add(offset),
+            offset: match self.stride {
+                0 => 0,
+                _ => self.offset + offset,
+            },
             table: if offset == 0 {
                 self.table
             } else {
@@ -94,6 +102,11 @@ impl<'a> DeviceSlice<'a> {
     /// Bytes from a rank's memory to the next rank's; 0 if the memory is local.
     pub fn stride(&self) -> usize {
         self.stride
+    }
+
+    /// Bytes from the start of every rank's memory in the buffer; 0 if the memory is local.
+    pub fn offset(&self) -> usize {
+        self.offset
     }
 
     /// The device address of a table of the addresses of all ranks; null for local memory, and for a part of

@@ -3,7 +3,7 @@
 use std::ops::Deref;
 
 use warpweave_symm_mem::multicast::MulticastBuffer;
-use warpweave_symm_mem::{Backend, DType, DevicePtr, Error, Result, SymmetricBuffer};
+use warpweave_symm_mem::{Backend, DType, DevicePtr, DeviceSlice, Error, Result, SymmetricBuffer};
 
 use super::launch::{Addresses, MAX_WORLD, signature};
 use super::operation::Operation;
@@ -16,7 +16,12 @@ pub struct Operand {
     local: DevicePtr,
     peers: Option<Addresses>,
     multicast: Option<DevicePtr>,
+    /// Bytes from the start of every rank's memory, the same on all ranks; 0 where only addresses are known.
+    offset: usize,
 }
+
+/// The offset of the parts of an output: every rank's differs, and no range has this one.
+const PARTS: usize = usize::MAX;
 
 impl Operand {
     /// Memory of this rank, which peers cannot reach.
@@ -25,6 +30,7 @@ impl Operand {
             local: address,
             peers: None,
             multicast: None,
+            offset: 0,
         }
     }
 
@@ -40,7 +46,34 @@ impl Operand {
         let addresses = (0..buffer.world())
             .map(|rank| buffer.range(rank, offset, bytes))
             .collect::<Result<Vec<_>>>()?;
-        Self::shared(&addresses, buffer.rank())
+        Ok(Operand {
+            offset,
+            ..Self::shared(&addresses, buffer.rank())?
+        })
+    }
+
+    /// The memory of a caller, of all of `world` ranks if it is symmetric.
+    pub(super) fn of_slice(slice: &DeviceSlice<'_>, (rank, world): (usize, usize)) -> Result<Self> {
+        if !slice.is_symmetric() {
+            return Ok(Self::local(slice.address(rank)));
+        }
+        let addresses = Addresses::by_rank(world, |rank| slice.address(rank));
+        Ok(Operand {
+            offset: slice.offset(),
+            ..Self::shared(&addresses.0[..world], rank)?
+        })
+    }
+
+    /// Of the memory of each of `world` ranks that rank's part of so many `bytes`.
+    pub(super) fn parts(&self, (rank, world): (usize, usize), bytes: usize) -> Self {
+        let parts =
+            |all: Addresses| Addresses::by_rank(world, |rank| all.0[rank].add(rank * bytes));
+        Operand {
+            local: self.local.add(rank * bytes),
+            peers: self.peers.map(parts),
+            multicast: None,
+            offset: PARTS,
+        }
     }
 
     /// Memory of every rank, at these addresses as mapped here.
@@ -61,6 +94,7 @@ impl Operand {
             local: addresses[rank],
             peers: Some(Addresses::by_rank(addresses.len(), |rank| addresses[rank])),
             multicast: None,
+            offset: 0,
         })
     }
 
@@ -151,7 +185,7 @@ impl Call {
 }
 
 /// A call in a variant, as its launches see it: all of them carry one signature, by which ranks that make
-/// another call in its place are told.
+/// another call in its place are told, or the same with another range that peers reach for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SignedCall {
     call: Call,
@@ -161,9 +195,12 @@ pub(super) struct SignedCall {
 impl SignedCall {
     pub fn new(call: &Call, variant: Variant) -> Self {
         let what = (call.operation, variant, call.dtype);
+        let reaches = variant.reaches(call.operation);
+        let [inputs, outputs] = [(reaches[0], &call.input), (reaches[1], &call.output)]
+            .map(|(is_reached, operand)| if is_reached { operand.offset } else { 0 });
         Self {
             call: *call,
-            signature: signature(what, &[call.root, call.count]),
+            signature: signature(what, &[call.root, call.count, inputs, outputs]),
         }
     }
 

@@ -27,8 +27,8 @@ pub const MOVED: DType = DType::F16;
 ///
 /// Any device memory will do, of any length: memory of stream-ordered pools too, since no peer opens it.
 /// Every rank makes the same calls, with the same operation, lengths, type and root, in the same order, on
-/// one stream or on several that wait for each other. What goes wrong on the device [`Collectives::check`]
-/// finds.
+/// one stream or on several that wait for each other, and with symmetric operands at the same offsets: a
+/// call whose peers reach for another range fails. What goes wrong on the device [`Collectives::check`] finds.
 ///
 /// Each returns the variant that does it.
 ///
@@ -230,13 +230,22 @@ impl<B: CollectiveKernels> Collectives<B> {
             let has = output.bytes();
             return wrong(format!("the output has {has} bytes, and needs {expected}"));
         }
+        let output = self.operand(&output)?;
+        let mut input = self.operand(&input)?;
+        if operation == Operation::AllGather {
+            let part = output.parts((self.rank(), self.world()), given);
+            // In place: peers have theirs at other offsets.
+            if input.address() == part.address() {
+                input = part;
+            }
+        }
         let call = Call {
             operation,
             dtype,
             count,
             root,
-            input: self.operand(&input)?,
-            output: self.operand(&output)?,
+            input,
+            output,
         };
         if !self.are_apart(&call, given, expected) {
             return wrong("input and output overlap".into());
@@ -248,15 +257,7 @@ impl<B: CollectiveKernels> Collectives<B> {
     }
 
     pub(super) fn operand(&self, slice: &DeviceSlice<'_>) -> Result<Operand> {
-        if !slice.is_symmetric() {
-            return Ok(Operand::local(slice.address(self.rank())));
-        }
-        let mut addresses = [DevicePtr::NULL; MAX_WORLD];
-        let addresses = &mut addresses[..self.world()];
-        for (rank, address) in addresses.iter_mut().enumerate() {
-            *address = slice.address(rank);
-        }
-        Operand::shared(addresses, self.rank())
+        Operand::of_slice(slice, (self.rank(), self.world()))
     }
 
     /// Whether the operands share no memory, or just as much as the operation allows.

@@ -68,18 +68,7 @@ impl<B: CollectiveKernels> Collectives<B> {
             Operation::AllReduce | Operation::ReduceScatter
         );
         let staged = reduces && matches!(variant, Push | TwoShotPush | PushCopyEngine);
-        // The result of a reduce-scatter stays where it is reduced.
-        let reaches_outputs = match variant {
-            Push | PushTma | PushCopyEngine | PushBatched => {
-                call.operation != Operation::ReduceScatter
-            }
-            TwoShot | TwoShotPush | TwoShotTma | ScatterAllGather => true,
-            _ => false,
-        };
-        let reaches_inputs = matches!(
-            variant,
-            Pull | PullTma | PullCopyEngine | OneShot | TwoShot | TwoShotTma
-        );
+        let [reaches_inputs, reaches_outputs] = variant.reaches(call.operation);
         let in_place = call.in_place() && self.world > 1;
         let bytes = call.bytes();
         if reaches_inputs && !call.input.is_symmetric() {

@@ -149,6 +149,21 @@ impl Variant {
         Variant::MulticastCopy,
     ];
 
+    /// Whether peers access the inputs of `operation` and whether they access the outputs.
+    pub(super) const fn reaches(self, operation: Operation) -> [bool; 2] {
+        use Variant::*;
+        // The result of a reduce-scatter stays where it is reduced.
+        let spreads = !matches!(operation, Operation::ReduceScatter);
+        match self {
+            Packets | Sentinel | Tree | Staged => [false, false],
+            Pull | PullTma | PullCopyEngine | OneShot => [true, false],
+            Push | PushTma | PushCopyEngine | PushBatched | MulticastCopy => [false, spreads],
+            TwoShotPush | ScatterAllGather => [false, true],
+            TwoShot | TwoShotTma => [true, true],
+            Multimem => [operation.reduces(), spreads],
+        }
+    }
+
     /// Whether it reduces in the order of ranks, so that its results have the same bits as those of other
     /// such variants.
     pub const fn reduces_in_rank_order(self) -> bool {

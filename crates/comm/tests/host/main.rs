@@ -9,6 +9,7 @@ mod launchers;
 mod losses;
 mod measured;
 mod multicast;
+mod operands;
 mod p2p;
 mod p2p_processes;
 mod processes;

@@ -1,0 +1,125 @@
+//! Where the operands of calls on the caller's memory lie.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use warpweave_comm::collective::Variant;
+use warpweave_comm::{CollectiveOptions, Collectives};
+use warpweave_symm_mem::host::HostStream;
+use warpweave_symm_mem::{
+    Backend, DType, DevicePtr, DeviceSlice, Error, Exchange, FaultCause, Host, SubExchange,
+    SymmetricBuffer, ThreadExchange,
+};
+
+const BYTES: usize = 4000;
+
+struct Rank {
+    host: Host,
+    world: Arc<dyn Exchange>,
+    collectives: Collectives<Host>,
+    stream: HostStream,
+}
+
+impl Rank {
+    fn rank(&self) -> usize {
+        self.world.rank()
+    }
+
+    fn fill(&self, at: DevicePtr, value: f32, bytes: usize) {
+        let bytes = value.to_ne_bytes().repeat(bytes / 4);
+        // SAFETY: live memory that no work uses.
+        unsafe { self.host.upload(&self.stream, at, &bytes).unwrap() }
+    }
+
+    /// The value that all elements have.
+    fn value(&self, at: DevicePtr, bytes: usize) -> f32 {
+        let mut read = vec![0; bytes];
+        // SAFETY: live memory, once its work has ended.
+        unsafe { self.host.download(&self.stream, at, &mut read).unwrap() };
+        let (elements, _) = read.as_chunks();
+        assert!(elements.iter().all(|element| *element == elements[0]));
+        f32::from_ne_bytes(elements[0])
+    }
+}
+
+/// Runs `body` on ranks that are threads, with collectives of the group that `group` gives each.
+fn ranks(world: usize, group: fn(usize) -> Vec<usize>, body: impl Fn(Rank) + Sync) {
+    std::thread::scope(|scope| {
+        for exchange in ThreadExchange::group(world) {
+            let body = &body;
+            scope.spawn(move || {
+                let world: Arc<dyn Exchange> = Arc::new(exchange);
+                let group = SubExchange::new(world.clone(), group(world.rank())).unwrap();
+                let host = Host::with_timeout(Duration::from_secs(5));
+                let options = CollectiveOptions::default();
+                let collectives =
+                    Collectives::new(&host, &(Arc::new(group) as _), "calls", options);
+                let mut collectives = collectives.unwrap();
+                let pulled = ["all-gather 2 pull 4000=1", "all-reduce 2 two-shot 4000=1"];
+                collectives.set_costs(pulled.join("\n").parse().unwrap());
+                body(Rank {
+                    stream: host.stream(Default::default()).unwrap(),
+                    host,
+                    world: world.clone(),
+                    collectives,
+                });
+                // Nothing is freed while a peer may use it.
+                world.barrier("end").unwrap();
+            });
+        }
+    });
+}
+
+fn both(_: usize) -> Vec<usize> {
+    vec![0, 1]
+}
+
+#[test]
+fn an_all_gather_in_place_pulls_the_parts_of_peers() {
+    ranks(2, both, |rank| {
+        let me = rank.rank();
+        let buffer = SymmetricBuffer::new(&rank.host, &rank.world, "all", 2 * BYTES).unwrap();
+        rank.fill(buffer.local(), -1.0, 2 * BYTES);
+        rank.fill(buffer.local().add(me * BYTES), 1.0 + me as f32, BYTES);
+        rank.world.barrier("filled").unwrap();
+        let all = DeviceSlice::symmetric(&buffer);
+        let mine = all.slice(me * BYTES, BYTES).unwrap();
+        let variant = rank.collectives.all_gather(&rank.stream, mine, all);
+        assert_eq!(variant.unwrap(), Variant::Pull);
+        rank.host.synchronize(&rank.stream).unwrap();
+        rank.collectives.check(&rank.stream).unwrap();
+        let got = [0, BYTES].map(|at| rank.value(buffer.local().add(at), BYTES));
+        assert_eq!(got, [1.0, 2.0]);
+    });
+}
+
+/// Peers would read and write another range than this rank means.
+#[test]
+fn symmetric_operands_at_different_offsets_are_different_calls() {
+    ranks(2, both, |rank| {
+        let me = rank.rank();
+        let buffer = SymmetricBuffer::new(&rank.host, &rank.world, "all", 4 * BYTES).unwrap();
+        let all = DeviceSlice::symmetric(&buffer);
+        let at = |offset, bytes| all.slice(offset, bytes).unwrap();
+        let (stream, collectives) = (&rank.stream, &rank.collectives);
+        let enqueue = |call: usize| match call {
+            0 => collectives.all_gather(stream, at(me * BYTES, BYTES), at(2 * BYTES, 2 * BYTES)),
+            _ => {
+                let output = at((1 + me) * BYTES, BYTES);
+                collectives.all_reduce(stream, DType::F32, at(0, BYTES), output)
+            }
+        };
+        for call in 0..2 {
+            enqueue(call).unwrap();
+            rank.host.synchronize(stream).unwrap();
+            let error = collectives.check(stream).unwrap_err();
+            let other = matches!(&error, Error::SignalFault(fault) if matches!(
+                fault.cause,
+                FaultCause::OtherCall | FaultCause::PeerGaveUp { .. }
+            ));
+            assert!(other, "{error}");
+            rank.world.barrier("checked").unwrap();
+            collectives.recover(stream, rank.world.as_ref()).unwrap();
+        }
+    });
+}
