@@ -89,10 +89,10 @@ struct Run {
     #[arg(long, default_value = "f32")]
     dtype: Element,
     /// 0 takes the most probable token
-    #[arg(long, default_value_t = 0.0)]
+    #[arg(long, default_value_t = 0.0, value_parser = temperature)]
     temperature: f64,
     /// Sample from the most probable tokens, whose probabilities add up to this
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(long, default_value_t = 1.0, value_parser = top_p)]
     top_p: f64,
     /// Of the first request's random numbers; the others count on
     #[arg(long, default_value_t = 1)]
@@ -100,6 +100,22 @@ struct Run {
     /// Write the tokens to this file, as JSON
     #[arg(long)]
     json: Option<PathBuf>,
+}
+
+fn temperature(text: &str) -> Result<f64, String> {
+    let value = text.parse::<f64>().map_err(|why| why.to_string())?;
+    let is_valid = value.is_finite() && value >= 0.0;
+    is_valid
+        .then_some(value)
+        .ok_or("it is finite, and 0 or more".into())
+}
+
+fn top_p(text: &str) -> Result<f64, String> {
+    let value = text.parse::<f64>().map_err(|why| why.to_string())?;
+    let is_valid = value > 0.0 && value <= 1.0;
+    is_valid
+        .then_some(value)
+        .ok_or("it is more than 0 and at most 1".into())
 }
 
 /// What ranks compute on.
@@ -388,6 +404,22 @@ mod tests {
         match Arguments::try_parse_from(arguments).unwrap().command {
             Some(Command::Run(run)) => run,
             other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn sampling_out_of_range_is_refused() {
+        let parsed = |name: &str, value: &str| {
+            let run = ["", "run", "--checkpoint", "x", "--prompt", "a"];
+            let option = format!("--{name}={value}");
+            Arguments::try_parse_from(run.into_iter().chain([option.as_str()])).is_ok()
+        };
+        for (name, valid, invalid) in [
+            ("temperature", ["0", "1.5"], ["-1", "NaN", "inf"]),
+            ("top-p", ["0.1", "1"], ["0", "NaN", "1.1"]),
+        ] {
+            assert!(valid.iter().all(|value| parsed(name, value)), "{name}");
+            assert!(!invalid.iter().any(|value| parsed(name, value)), "{name}");
         }
     }
 

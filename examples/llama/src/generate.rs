@@ -46,7 +46,7 @@ struct Running {
 /// comes; an error of `show` ends it. All ranks call it alike and get the same tokens.
 ///
 /// # Errors
-/// A request that is empty or too long; what the model reports.
+/// A request that is empty or too long, or whose logits are not finite; what the model reports.
 pub fn generate(
     model: &Model<'_>,
     requests: &[Request],
@@ -112,10 +112,18 @@ pub fn generate(
         let logits = model
             .forward(&batch(&running), &mut cache, Rows::Last)?
             .to_vec2::<f32>()?;
+        let choose = |(this, logits): (&mut Running, &Vec<f32>)| {
+            this.sampler.choose(logits).ok_or(Error::Request {
+                request: this.request,
+                why: "the logits are not finite; with f16 try bf16".to_owned(),
+            })
+        };
+        let chosen = running.iter_mut().zip(&logits).map(choose);
+        let chosen = chosen.collect::<Result<Vec<_>>>()?;
         let mut row = 0;
         let mut shown = Ok(());
         running.retain_mut(|this| {
-            let token = this.sampler.choose(&logits[row]);
+            let token = chosen[row];
             row += 1;
             this.past += this.next.len();
             this.next = vec![token];

@@ -178,7 +178,8 @@ impl<'a> Model<'a> {
         Ok(self.scores(x)?.to_dtype(DType::F32)?)
     }
 
-    /// The most probable token of each row, u32, `[rows]`, after what [`Model::transform`] gives.
+    /// The most probable token of each row, u32, `[rows]`, after what [`Model::transform`] gives. Logits that
+    /// are not finite do not show.
     ///
     /// # Errors
     /// As [`Model::transform`].

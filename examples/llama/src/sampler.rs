@@ -31,17 +31,20 @@ impl Sampler {
         }
     }
 
-    /// The next token. Of equal logits the first counts.
-    pub fn choose(&mut self, logits: &[f32]) -> u32 {
+    /// The next token. Of equal logits the first counts. None if a logit is NaN or ∞, or all are −∞.
+    pub fn choose(&mut self, logits: &[f32]) -> Option<u32> {
+        let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        if !largest.is_finite() || logits.iter().any(|logit| logit.is_nan()) {
+            return None;
+        }
         let mut order: Vec<usize> = (0..logits.len()).collect();
         if self.sampling.temperature <= 0.0 {
             let best = order
                 .into_iter()
                 .reduce(|a, b| if logits[b] > logits[a] { b } else { a });
-            return best.unwrap_or_default() as u32;
+            return best.map(|best| best as u32);
         }
         order.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]));
-        let largest = order.first().map_or(0.0, |first| logits[*first]);
         let weight =
             |token: usize| (f64::from(logits[token] - largest) / self.sampling.temperature).exp();
         let limit = self.sampling.top_p * order.iter().map(|token| weight(*token)).sum::<f64>();
@@ -59,7 +62,7 @@ impl Sampler {
             .iter()
             .find(|(_, upto)| drawn < *upto)
             .or(nucleus.last());
-        chosen.map_or(0, |(token, _)| *token as u32)
+        chosen.map(|(token, _)| *token as u32)
     }
 }
 
@@ -74,13 +77,36 @@ mod tests {
             seed,
         });
         (0..200)
-            .map(|_| sampler.choose(&[0.0, 3.0, 2.0, 3.0, -1.0]))
+            .map(|_| sampler.choose(&[0.0, 3.0, 2.0, 3.0, -1.0]).unwrap())
             .collect()
     }
 
     #[test]
     fn greedy_takes_the_first_of_the_largest() {
         assert_eq!(tokens(0.0, 1.0, 7), [1; 200]);
+    }
+
+    #[test]
+    fn logits_that_are_not_finite_have_no_token() {
+        const INF: f32 = f32::INFINITY;
+        for temperature in [0.0, 1.0] {
+            let mut sampler = Sampler::new(Sampling {
+                temperature,
+                top_p: 1.0,
+                seed: 7,
+            });
+            for logits in [
+                [f32::NAN, 1.0],
+                [1.0, f32::NAN],
+                [-f32::NAN, 1.0],
+                [INF, 0.0],
+                [-INF; 2],
+            ] {
+                assert_eq!(sampler.choose(&logits), None, "{logits:?} at {temperature}");
+            }
+            // A token that is ruled out is none.
+            assert_eq!(sampler.choose(&[-INF, 1.0]), Some(1));
+        }
     }
 
     #[test]

@@ -7,9 +7,10 @@ use warpweave_example_llama::checkpoint::random::small_llama;
 use warpweave_example_llama::config::Config;
 use warpweave_example_llama::generate::{Request, generate};
 use warpweave_example_llama::model::Model;
+use warpweave_example_llama::parallel::Plain;
 use warpweave_example_llama::sampler::Sampling;
 
-use super::{ROWS, on_ranks, plain, written};
+use super::{ROWS, on_ranks, plain, weights, written};
 
 /// Requests of other lengths; every other one is sampled.
 fn requests() -> Vec<Request> {
@@ -73,6 +74,19 @@ fn a_request_that_does_not_fit_is_named() {
     assert_eq!(
         error.to_string(),
         "request 3: token 320 is not in the vocabulary"
+    );
+}
+
+#[test]
+fn logits_that_are_not_finite_end_the_job() {
+    let folder = written(&small_llama());
+    let (config, mut weights) = weights(folder.path(), (0, 1), DType::F32).unwrap();
+    weights.norm = (weights.norm * f64::NAN).unwrap();
+    let model = Model::new(config, weights, &Plain, ROWS).unwrap();
+    let error = generate(&model, &requests(), ROWS, &mut |_, _| Ok(())).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "request 0: the logits are not finite; with f16 try bf16"
     );
 }
 
