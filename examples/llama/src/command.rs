@@ -2,11 +2,14 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread;
 
 use candle_core::{DType, Device};
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use tokenizers::Tokenizer;
 use warpweave_comm::{CollectiveKernels, Communicator};
 use warpweave_overlap::execute::ExecuteBackend;
@@ -119,7 +122,7 @@ fn top_p(text: &str) -> Result<f64, String> {
 }
 
 /// What ranks compute on.
-#[derive(Clone, Copy, Debug, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Processor {
     /// The CPU.
     Host,
@@ -289,18 +292,42 @@ impl Run {
         all
     }
 
-    /// One rank, by candle alone.
+    /// One rank, by candle alone. Ctrl-C ends it at any time.
     fn alone(&self, interrupts: &Interrupts) -> Result<Generated> {
+        if self.device != Processor::Host {
+            let why = "--ranks 0 computes on the host";
+            Arguments::command()
+                .error(ErrorKind::ArgumentConflict, why)
+                .exit();
+        }
+        let run = self.clone();
+        let work = thread::spawn(move || run.plain());
+        while !work.is_finished() {
+            interrupts.check()?;
+            thread::sleep(job::GLANCE);
+        }
+        work.join().unwrap_or_else(|panic| resume_unwind(panic))
+    }
+
+    fn plain(&self) -> Result<Generated> {
         let (tokenizer, requests) = self.requests()?;
         let (config, weights) = self.weights((0, 1), &Device::Cpu)?;
         let (positions, _) = config.longest_sequence();
         let model = Model::new(config, weights, &Plain, positions)?;
-        shown("candle, 1 rank", &tokenizer, &requests, |show| {
-            generate(&model, &requests, self.rows, &mut |request, token| {
-                interrupts.check()?;
-                show(request, token)
-            })
-        })
+        let generated = shown("candle, 1 rank", &tokenizer, &requests, |show| {
+            generate(&model, &requests, self.rows, show)
+        })?;
+        self.write(&generated)?;
+        Ok(generated)
+    }
+
+    /// Writes the tokens where `--json` says.
+    fn write(&self, generated: &Generated) -> Result<()> {
+        let Some(path) = &self.json else {
+            return Ok(());
+        };
+        let text = serde_json::to_string(&generated.tokens).map_err(Error::file(path))?;
+        fs::write(path, text).map_err(Error::file(path))
     }
 
     /// This rank of a job.
@@ -334,9 +361,8 @@ impl Run {
             _ => generate(&model, &requests, self.rows, &mut |_, _| Ok(()))?,
         };
         comm.agree("tokens", &generated.tokens)?;
-        if let (0, Some(path)) = (comm.rank(), &self.json) {
-            let text = serde_json::to_string(&generated.tokens).map_err(Error::file(path))?;
-            fs::write(path, text).map_err(Error::file(path))?;
+        if comm.rank() == 0 {
+            self.write(&generated)?;
         }
         parallel.close(exchange.as_ref())?;
         Ok(comm.barrier_at("done")?)

@@ -20,7 +20,8 @@ use crate::error::{Error, Result};
 pub const PEER_LOST: u8 = 76;
 /// How long the other ranks have to end by themselves after the first failure: longer than a wait for a peer.
 const GRACE: Duration = Duration::from_secs(15);
-const GLANCE: Duration = Duration::from_millis(20);
+/// Between two looks at whether something has ended.
+pub(crate) const GLANCE: Duration = Duration::from_millis(20);
 
 /// Ctrl-C and SIGTERM, which from now on only set a flag.
 #[derive(Clone, Debug)]

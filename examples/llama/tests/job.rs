@@ -99,6 +99,55 @@ fn an_interrupt_ends_all_ranks() {
 }
 
 #[test]
+fn one_rank_alone_writes_its_tokens() {
+    let folder = checkpoint();
+    let tokens = |ranks: &str| -> Vec<Vec<u32>> {
+        let file = folder.path().join("tokens.json");
+        let mut run = run(folder.path(), "8");
+        let output = run.args(["--ranks", ranks, "--json"]).arg(&file).output();
+        assert!(output.unwrap().status.success());
+        let text = fs::read_to_string(&file).unwrap();
+        fs::remove_file(&file).unwrap();
+        serde_json::from_str(&text).unwrap()
+    };
+    let alone = tokens("0");
+    assert_eq!(alone.len(), 2);
+    assert_eq!(alone, tokens("2"));
+}
+
+#[test]
+fn an_interrupt_ends_one_rank_alone_during_a_prompt() {
+    let folder = checkpoint();
+    let mut command = run(folder.path(), "8");
+    command.args(["--ranks", "0", "--rows", "100000"]);
+    // All in one step, which takes far longer than a test may.
+    let prompt = vec!["so"; 4000].join(" ");
+    for _ in 0..20 {
+        command.args(["--prompt", &prompt]);
+    }
+    let child = command.spawn().unwrap();
+    let began = Instant::now();
+    while !catches_interrupts(child.id()) {
+        assert!(
+            began.elapsed() < Duration::from_secs(60),
+            "it does not begin"
+        );
+        thread::sleep(Duration::from_millis(50));
+    }
+    thread::sleep(Duration::from_secs(1));
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    let interrupted = Instant::now();
+    let output = child.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(130), "{text}");
+    assert!(
+        interrupted.elapsed() < SOON,
+        "took {:?}",
+        interrupted.elapsed()
+    );
+}
+
+#[test]
 fn a_rank_that_cannot_load_its_weights_ends_the_job() {
     let folder = checkpoint();
     let second = folder.path().join("model-00002-of-00002.safetensors");
@@ -113,6 +162,14 @@ fn a_rank_that_cannot_load_its_weights_ends_the_job() {
     assert_eq!(output.status.code(), Some(1), "{text}");
     assert!(text.contains("error: tensor `model.layers."), "{text}");
     assert!(text.contains("truncated"), "{text}");
+}
+
+/// Whether a process has a handler of SIGINT.
+fn catches_interrupts(process: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    let caught = u64::from_str_radix(caught.unwrap().trim(), 16).unwrap();
+    caught >> (Signal::INT.as_raw() - 1) & 1 == 1
 }
 
 struct Job {
