@@ -213,6 +213,12 @@ impl Config {
         window.map_or(positions, |window| window.min(positions))
     }
 
+    /// Rows of the output layer on each of `world` ranks, with rows of zeros after the vocabulary: GEMMs on
+    /// GPUs take multiples of 8.
+    pub fn head_rows(&self, world: usize) -> usize {
+        self.vocab_size.div_ceil(8 * world) * 8
+    }
+
     /// Whether q, k and v have a bias.
     pub fn has_qkv_bias(&self) -> bool {
         self.attention_bias || self.model_type == "qwen2"

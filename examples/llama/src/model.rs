@@ -196,7 +196,9 @@ impl<'a> Model<'a> {
         let scores = self
             .parallel
             .column(x, &self.weights.head, None, x.dim(0)?)?;
-        self.parallel.all_gather(&scores)
+        let scores = self.parallel.all_gather(&scores)?;
+        // Without the rows of zeros that follow the vocabulary.
+        Ok(scores.narrow(1, 0, self.config.vocab_size)?.contiguous()?)
     }
 
     /// Waits until the work so far has ended, and reports what went wrong in it.

@@ -27,7 +27,7 @@ pub struct Weights {
     pub layers: Vec<Layer>,
     /// `[hidden]`: the last norm.
     pub norm: Tensor,
-    /// `[vocabulary / world, hidden]`: the output layer.
+    /// `[vocabulary / world, hidden]`: the output layer, with [rows of zeros](Config::head_rows) at its end.
     pub head: Tensor,
 }
 
@@ -106,7 +106,7 @@ impl Weights {
             embedding: matrix(config.vocab_size, hidden)?,
             layers: layers.collect::<candle_core::Result<_>>()?,
             norm: ones(hidden)?,
-            head: matrix(config.vocab_size / world, hidden)?,
+            head: matrix(config.head_rows(world), hidden)?,
         })
     }
 
@@ -164,7 +164,7 @@ impl Weights {
             embedding: reader.read(EMBEDDING, &[vocabulary, hidden], &Part::All)?,
             layers,
             norm: reader.read("model.norm.weight", &[hidden], &Part::All)?,
-            head: reader.rows(head, &[vocabulary, hidden], 1)?,
+            head: reader.head(head, &[vocabulary, hidden], config.head_rows(world))?,
         };
         // A tied output layer may be stored nonetheless, and old checkpoints store the rotary frequencies.
         let is_known =
@@ -240,6 +240,13 @@ impl Reader<'_> {
     fn rows(&self, name: &str, shape: &[usize], unit: usize) -> Result<Tensor> {
         let rows = self.shard(name, "rows", shape[0], unit)?;
         self.read(name, shape, &Part::Rows(rows))
+    }
+
+    /// The `each` rows of this rank: zeros where there are none.
+    fn head(&self, name: &str, shape: &[usize], each: usize) -> Result<Tensor> {
+        let [start, end] = [self.rank, self.rank + 1].map(|rank| shape[0].min(rank * each));
+        let rows = self.read(name, shape, &Part::Rows(start..end))?;
+        Ok(rows.pad_with_zeros(0, 0, each - rows.dim(0)?)?)
     }
 
     fn columns(&self, name: &str, shape: &[usize], unit: usize) -> Result<Tensor> {

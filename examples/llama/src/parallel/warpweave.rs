@@ -167,7 +167,7 @@ impl<B: ExecuteBackend + CollectiveKernels> Warpweave<B> {
             (plain(hidden, attended), false),
             (gate_up, true),
             (plain(hidden, width), false),
-            (plain(config.vocab_size / world, hidden), false),
+            (plain(config.head_rows(world), hidden), false),
         ] {
             let problem = Problem::new(batches.rows, shape.out, shape.from, dtype)
                 .with_activation(shape.activation);

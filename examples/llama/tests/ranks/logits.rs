@@ -140,6 +140,17 @@ fn llama_in_bf16() {
     }
 }
 
+#[test]
+fn a_vocabulary_need_not_divide() {
+    for (world, dtype) in [(1, DType::F32), (4, DType::F32), (2, DType::BF16)] {
+        let config = Config {
+            vocab_size: 322,
+            ..small_llama()
+        };
+        compare(config, world, dtype);
+    }
+}
+
 /// Around the bounds between the ways to reduce, of batches of one row too.
 #[test]
 fn logits_do_not_depend_on_how_layers_are_reduced() {
