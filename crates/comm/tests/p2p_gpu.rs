@@ -149,6 +149,7 @@ fn refusals_and_dropped_tokens() {
     ranks(2, options(1), gpu(2), |rank| {
         faults::refusals(rank);
         faults::dropped_tokens(rank);
+        faults::failed_captures(rank);
     });
 }
 

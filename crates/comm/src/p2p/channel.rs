@@ -140,7 +140,8 @@ impl<B: TransferBackend> Channel<B> {
         let shared = &*self.shared;
         // Before the state's lock: a group holds this lock while its thread posts.
         let nccl = by_nccl.then(|| shared.nccl()).transpose()?;
-        let mut state = self.open(of)?;
+        let captured = shared.backend.is_capturing(stream)?;
+        let mut state = self.open(of, captured)?;
         // SAFETY: the caller's obligation; peer, lane and lengths were checked.
         unsafe {
             match nccl {
@@ -150,20 +151,24 @@ impl<B: TransferBackend> Channel<B> {
                 None => self.enqueue(stream, role, mine.address, theirs, mine.bytes)?,
             }
         }
-        let index = state.counts(of).post();
+        let index = state.counts(of).post(captured);
         let generation = state.generation;
         Ok(Token::new(
             self.shared.clone(),
             of,
             index,
             generation,
+            captured,
             stream.clone(),
         ))
     }
 
     /// Locks the state, if no token of this kind was dropped without a wait.
-    fn open(&self, of: TransferKey) -> Result<MutexGuard<'_, EndpointState>> {
+    fn open(&self, of: TransferKey, captured: bool) -> Result<MutexGuard<'_, EndpointState>> {
         let mut state = self.shared.state.lock();
+        if !captured {
+            state.counts(of).settle();
+        }
         match state.counts(of).lost() {
             None => Ok(state),
             Some(index) => Err(CommError::TokenDropped {

@@ -11,6 +11,8 @@ pub(crate) struct PostCounts {
     waited: u64,
     /// The latest post whose token was dropped.
     dropped: u64,
+    /// The latest post outside a capture.
+    eager: u64,
 }
 
 impl PostCounts {
@@ -19,9 +21,19 @@ impl PostCounts {
         (self.dropped > self.waited).then_some(self.dropped)
     }
 
+    /// Takes back the posts of captures that nobody has waited for, once no capture is open: the capture has
+    /// failed, for one that succeeds waits for what it posts.
+    pub fn settle(&mut self) {
+        self.posted = self.posted.min(self.eager.max(self.waited));
+        self.dropped = self.dropped.min(self.posted);
+    }
+
     /// Counts a post: its number, from 1.
-    pub fn post(&mut self) -> u64 {
+    pub fn post(&mut self, captured: bool) -> u64 {
         self.posted += 1;
+        if !captured {
+            self.eager = self.posted;
+        }
         self.posted
     }
 
@@ -53,7 +65,7 @@ mod tests {
     #[test]
     fn a_token_waited_out_of_turn_brings_those_before_it() {
         let mut counts = PostCounts::default();
-        let tokens = [counts.post(), counts.post(), counts.post()];
+        let tokens = [(); 3].map(|()| counts.post(false));
         assert_eq!(tokens, [1, 2, 3]);
         assert_eq!(counts.due(tokens[1]), 2);
         counts.wait();
@@ -65,7 +77,7 @@ mod tests {
     #[test]
     fn a_dropped_token_is_missed_until_a_later_one_is_waited_for() {
         let mut counts = PostCounts::default();
-        let (first, second) = (counts.post(), counts.post());
+        let (first, second) = (counts.post(false), counts.post(false));
         counts.abandon(first);
         assert_eq!(counts.lost(), Some(first));
         for _ in 0..counts.due(second) {

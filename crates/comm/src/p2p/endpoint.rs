@@ -130,6 +130,7 @@ impl<B: TransferBackend> PointToPoint<B> {
     /// [`CommError::InvalidArgument`] if there is no such peer or lane; errors of the backend.
     pub fn wait_all(&self, stream: &B::Stream, peer: usize, lane: usize) -> Result<()> {
         self.channel(peer, lane, TransferMethod::Sm)?;
+        let captured = self.0.backend.is_capturing(stream)?;
         let mut state = self.0.state.lock();
         for role in Role::ALL {
             for by_nccl in [false, true] {
@@ -139,6 +140,9 @@ impl<B: TransferBackend> PointToPoint<B> {
                     role,
                     by_nccl,
                 };
+                if !captured {
+                    state.counts(of).settle();
+                }
                 let due = state.counts(of).outstanding();
                 self.0.enqueue_waits(stream, of, due, &mut state)?;
             }

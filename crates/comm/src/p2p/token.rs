@@ -18,6 +18,8 @@ pub struct Token<B: TransferBackend> {
     of: TransferKey,
     index: u64,
     generation: u64,
+    /// Posted in a capture.
+    captured: bool,
     posted_on: B::Stream,
     waited: bool,
 }
@@ -28,6 +30,7 @@ impl<B: TransferBackend> Token<B> {
         of: TransferKey,
         index: u64,
         generation: u64,
+        captured: bool,
         posted_on: B::Stream,
     ) -> Self {
         Token {
@@ -35,6 +38,7 @@ impl<B: TransferBackend> Token<B> {
             of,
             index,
             generation,
+            captured,
             posted_on,
             waited: false,
         }
@@ -67,10 +71,17 @@ impl<B: TransferBackend> Token<B> {
     /// error of [`PointToPoint::check`](super::PointToPoint::check).
     ///
     /// # Errors
-    /// [`CommError::InvalidArgument`] if the endpoint has recovered from a fault since the post; what the
+    /// [`CommError::InvalidArgument`] if the endpoint has recovered from a fault since the post, or the capture
+    /// of the post has ended; what the
     /// backend reports: then the transfer counts as dropped.
     pub fn wait(mut self, stream: &B::Stream) -> Result<()> {
         let shared = self.shared.clone();
+        if self.captured && !shared.backend.is_capturing(stream)? {
+            return Err(CommError::InvalidArgument {
+                what: "token",
+                why: format!("{self:?} was posted in a capture, which is to wait for it"),
+            });
+        }
         let mut state = shared.state.lock();
         if state.generation != self.generation {
             return Err(CommError::InvalidArgument {
@@ -108,7 +119,8 @@ impl<B: TransferBackend> Token<B> {
 
 impl<B: TransferBackend> Drop for Token<B> {
     fn drop(&mut self) {
-        if self.waited {
+        let is_capturing = || self.shared.backend.is_capturing(&self.posted_on);
+        if self.waited || self.captured && !is_capturing().unwrap_or(false) {
             return;
         }
         let mut state = self.shared.state.lock();

@@ -107,6 +107,11 @@ fn a_dropped_token_is_missed_and_loses_no_epoch() {
 }
 
 #[test]
+fn posts_of_a_capture_that_failed_are_taken_back() {
+    ranks(2, Options::default(), host, faults::failed_captures);
+}
+
+#[test]
 fn a_silent_peer_is_named_and_the_endpoint_recovers() {
     let options = Options {
         lanes: 2,

@@ -85,6 +85,56 @@ pub fn dropped_tokens<B: TransferBackend>(rank: &Rank<B>) {
     rank.barrier();
 }
 
+/// Posts of a capture that fails never happen: the next transfer and a wait for all are as if they were not.
+pub fn failed_captures<B: TransferBackend>(rank: &Rank<B>) {
+    let (me, peer) = (rank.rank(), (rank.rank() + 1) % rank.world());
+    let (parts, stream) = (buffer(rank), &rank.stream);
+    let pulled = rank.memory(BYTES);
+    let channel = rank.p2p.channel(peer, 0, TransferMethod::Sm).unwrap();
+    let whole = |of| MemoryRange::of(&parts, of, 0, BYTES).unwrap();
+    let mine = rank.mine(&pulled, 0, BYTES);
+    for call in 0..4 {
+        rank.write(parts.local(), &content(me, call, BYTES));
+        let mut kept = None;
+        let captured = rank.backend.capture(stream, || {
+            // SAFETY: nothing of it runs.
+            let token = unsafe { channel.expose(stream, whole(me))? };
+            match call % 2 {
+                0 => drop(token),
+                _ => kept = Some(token),
+            }
+            // SAFETY: as above.
+            let dropped = unsafe { channel.accept(stream, whole(me))? };
+            drop(dropped);
+            Err(CommError::InvalidArgument {
+                what: "capture",
+                why: "it fails".into(),
+            })
+        });
+        captured.unwrap_err();
+        if call > 1 {
+            rank.p2p.wait_all(stream, peer, 0).unwrap();
+        }
+        // SAFETY: the ranges live and the stream orders their uses.
+        unsafe {
+            let exposed = channel.expose(stream, whole(me)).unwrap();
+            let got = channel.get(stream, whole(peer), mine).unwrap();
+            got.wait(stream).unwrap();
+            if let Some(kept) = kept {
+                let error = kept.wait(stream).unwrap_err().to_string();
+                assert!(error.contains("capture"), "{error}");
+            }
+            exposed.wait(stream).unwrap();
+        }
+        rank.finish();
+        assert_eq!(
+            rank.read(pulled.address(), BYTES),
+            content(peer, call, BYTES)
+        );
+        rank.barrier();
+    }
+}
+
 /// Rank 0 is silent: the wait of rank 1 for it is an error that names it, nothing is signalled that did not
 /// happen, and after recovery all is as it was.
 pub fn silent_peer<B: TransferBackend>(rank: &Rank<B>, method: TransferMethod) {
