@@ -157,21 +157,19 @@ impl NcclComm {
     ///
     /// # Errors
     /// Those of the calls, [`CommError::Timeout`](crate::CommError::Timeout),
-    /// [`CommError::PeerLost`](crate::CommError::PeerLost).
+    /// [`CommError::PeerLost`](crate::CommError::PeerLost); an error that says so if the calls panic.
     pub fn connecting(
         &self,
         calls: impl FnOnce(&NcclComm) -> Result<()> + Send + 'static,
     ) -> Result<()> {
-        let mut this = ManuallyDrop::new(NcclComm {
+        let this = Alias(ManuallyDrop::new(NcclComm {
             shared: self.shared.clone(),
             launch: self.launch,
             _one_thread: PhantomData,
-        });
+        }));
         let run = move || {
-            let result = calls(&this);
-            // SAFETY: nothing uses it again; its own drop, which would abort, does not run.
-            unsafe { drop_in_place(&mut this.shared) };
-            result
+            let this = this;
+            calls(&this.0)
         };
         self.shared.bounded_calls("connecting the ranks", run)
     }
@@ -297,6 +295,16 @@ impl NcclComm {
             self.shared.await_completion(call, IN_PROGRESS, watch)?;
         }
         Ok(())
+    }
+}
+
+/// A communicator on another thread, whose drop does not abort it.
+struct Alias(ManuallyDrop<NcclComm>);
+
+impl Drop for Alias {
+    fn drop(&mut self) {
+        // SAFETY: nothing uses it again; its own drop, which would abort, does not run.
+        unsafe { drop_in_place(&mut self.0.shared) };
     }
 }
 

@@ -13,6 +13,7 @@ use std::mem::{forget, replace, take};
 use std::ops::Range;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -261,8 +262,19 @@ impl Shared {
         let result = result.map_err(|error| CommError::io("a thread for NCCL", error))?;
         let (began, mut lost) = (Instant::now(), None);
         loop {
-            if let Ok(result) = result.recv_timeout(LOOK) {
-                return result;
+            match result.recv_timeout(LOOK) {
+                Ok(result) => return result,
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    self.abort();
+                    return Err(CommError::Nccl {
+                        rank: self.rank,
+                        call: what,
+                        code: INVALID_USAGE,
+                        name: code_name(INVALID_USAGE),
+                        detail: "the calls panicked; the communicator was aborted".into(),
+                    });
+                }
             }
             if lost.is_none() && self.lost.get().is_some() {
                 lost = Some(Instant::now());

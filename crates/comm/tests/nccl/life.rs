@@ -284,6 +284,21 @@ fn a_call_that_connects_has_a_deadline() {
 }
 
 #[test]
+fn a_panic_in_a_call_that_connects_is_an_error_at_once() {
+    let fake = Fake::new(&[]);
+    let comm = single(&fake.open(), patient()).expect("comes up");
+    let start = Instant::now();
+    let error = comm.connecting(|_| panic!("on purpose"));
+    let error = error.expect_err("its calls panicked").to_string();
+    assert!(start.elapsed() < Duration::from_secs(1));
+    assert!(error.contains("panicked"), "{error}");
+    assert!(comm.check().is_err(), "it has ended");
+    drop(comm);
+    assert_eq!(fake.count("aborts"), 1);
+    fake.was_used_well();
+}
+
+#[test]
 fn a_call_that_connects_ends_with_the_loss_of_a_rank() {
     let fake = Fake::new(&["REDUCE_SECONDS=4"]);
     let library = fake.open();
