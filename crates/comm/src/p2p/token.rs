@@ -71,9 +71,8 @@ impl<B: TransferBackend> Token<B> {
     /// error of [`PointToPoint::check`](super::PointToPoint::check).
     ///
     /// # Errors
-    /// [`CommError::InvalidArgument`] if the endpoint has recovered from a fault since the post, or the capture
-    /// of the post has ended; what the
-    /// backend reports: then the transfer counts as dropped.
+    /// [`CommError::InvalidArgument`] if the endpoint has recovered from a fault since the post, or if
+    /// the capture of the post has ended; what the backend reports: then the transfer counts as dropped.
     pub fn wait(mut self, stream: &B::Stream) -> Result<()> {
         let shared = self.shared.clone();
         if self.captured && !shared.backend.is_capturing(stream)? {
