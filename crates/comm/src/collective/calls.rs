@@ -26,9 +26,10 @@ pub const MOVED: DType = DType::F16;
 /// # Calls on the caller's memory
 ///
 /// Any device memory will do, of any length: memory of stream-ordered pools too, since no peer opens it.
-/// Every rank makes the same calls, with the same operation, lengths, type and root, in the same order, on
-/// one stream or on several that wait for each other, and with symmetric operands at the same offsets: a
-/// call whose peers reach for another range fails. What goes wrong on the device [`Collectives::check`] finds.
+/// Every rank makes the same calls, with the same operation, lengths, type and root, in the same order, and
+/// with symmetric operands at the same offsets: a call whose peers reach for another range fails. A call
+/// starts after the one before it, on whatever stream that is. In captures only the graph orders calls, and
+/// the caller orders launches of graphs. What goes wrong on the device [`Collectives::check`] finds.
 ///
 /// Each returns the variant that does it.
 ///
@@ -194,10 +195,10 @@ impl<B: CollectiveKernels> Collectives<B> {
             let blocks = (most.min(piece)).div_ceil(PAYLOAD).div_ceil(PACKET_THREADS) as u32;
             let blocks = blocks.clamp(1, self.blocks);
             // SAFETY: the operands have these bytes, live as `DeviceSlice` promises, and do not overlap.
-            unsafe {
+            self.in_order(stream, || unsafe {
                 self.backend
-                    .launch_collective(stream, Kernel::UnevenPackets(&launch), blocks)?
-            };
+                    .launch_collective(stream, Kernel::UnevenPackets(&launch), blocks)
+            })?;
         }
         Ok(())
     }
@@ -253,7 +254,7 @@ impl<B: CollectiveKernels> Collectives<B> {
         // SAFETY: the operands have the lengths that were checked, and live as `DeviceSlice` promises; they
         // overlap only as calls may. That all ranks make the same calls no rank can check; where one does
         // not, a wait fails, and what was computed is reported as invalid.
-        unsafe { self.run(stream, &call) }
+        self.in_order(stream, || unsafe { self.run(stream, &call) })
     }
 
     pub(super) fn operand(&self, slice: &DeviceSlice<'_>) -> Result<Operand> {

@@ -42,6 +42,7 @@ mod variant;
 
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use warpweave_symm_mem::{
     DType, DevicePtr, Error, Exchange, FaultCause, Memory, Priority, Result, SignalFault,
     SignalPad, SymmetricBuffer, agree,
@@ -114,6 +115,10 @@ pub struct Collectives<B: CollectiveKernels> {
     blocks: u32,
     early_dependents: bool,
     side: B::Stream,
+    /// The stream of the last call on the caller's memory, outside captures.
+    last: Mutex<Option<B::Stream>>,
+    /// Recorded where the next one is on another stream.
+    turn: B::Event,
     pushed: [B::Event; PIECES],
     reduced: [B::Event; PIECES],
     costs: Costs,
@@ -184,10 +189,16 @@ impl<B: CollectiveKernels> Collectives<B> {
         let own = backend.preload_collectives().and_then(|()| {
             let side = backend.stream(Priority::High)?;
             let (pushed, reduced) = ([event()?, event()?], [event()?, event()?]);
+            let turn = event()?;
             let device = backend.device_identity()?.unwrap_or_default();
-            Ok((side, pushed, reduced, (backend.resident_blocks()?, device)))
+            Ok((
+                (side, turn),
+                pushed,
+                reduced,
+                (backend.resident_blocks()?, device),
+            ))
         });
-        let (side, pushed, reduced, (resident, device)) =
+        let ((side, turn), pushed, reduced, (resident, device)) =
             agree(exchange.as_ref(), "collectives.own", own)?;
         let packets = options.packet_bytes.div_ceil(launch::PAYLOAD) + 1;
         let capacity = (packets + packets / 100).next_multiple_of(64);
@@ -214,6 +225,8 @@ impl<B: CollectiveKernels> Collectives<B> {
             blocks: 0,
             early_dependents: false,
             side,
+            last: Mutex::default(),
+            turn,
             pushed,
             reduced,
             costs: Costs::of_machine(backend, exchange.as_ref())?,
@@ -392,6 +405,24 @@ impl<B: CollectiveKernels> Collectives<B> {
         }
     }
 
+    /// Enqueues a call after the one before it, whatever their streams; in a capture the graph orders them.
+    fn in_order<T>(&self, stream: &B::Stream, enqueue: impl FnOnce() -> Result<T>) -> Result<T> {
+        let backend = &self.backend;
+        // Held until the call is enqueued, so that another thread's next call follows it.
+        let mut last = self.last.lock();
+        let is_last = |last: &B::Stream| backend.is_same_stream(last, stream);
+        if !last.as_ref().is_some_and(is_last) && !backend.is_capturing(stream)? {
+            if let Some(before) = last.as_ref()
+                && !backend.is_capturing(before)?
+            {
+                backend.record(&self.turn, before)?;
+                backend.wait_event(stream, &self.turn)?;
+            }
+            *last = Some(stream.clone());
+        }
+        enqueue()
+    }
+
     /// A barrier of the ranks' streams: work after it starts when all ranks' work before it has ended.
     ///
     /// # Errors
@@ -402,7 +433,7 @@ impl<B: CollectiveKernels> Collectives<B> {
         }
         let group = self.group(signature(Operation::Barrier, &[]));
         // SAFETY: the group is this object's own and no other memory is touched.
-        unsafe { self.backend.barrier(stream, &group) }
+        self.in_order(stream, || unsafe { self.backend.barrier(stream, &group) })
     }
 
     /// A barrier as a call.

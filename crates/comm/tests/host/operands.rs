@@ -1,4 +1,4 @@
-//! Where the operands of calls on the caller's memory lie.
+//! Where the operands of calls on the caller's memory lie, and on which streams the calls.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use warpweave_comm::collective::Variant;
 use warpweave_comm::{CollectiveOptions, Collectives};
 use warpweave_symm_mem::host::HostStream;
 use warpweave_symm_mem::{
-    Backend, DType, DevicePtr, DeviceSlice, Error, Exchange, FaultCause, Host, SubExchange,
+    Backend, DType, DevicePtr, DeviceSlice, Error, Exchange, FaultCause, Host, Memory, SubExchange,
     SymmetricBuffer, ThreadExchange,
 };
 
@@ -121,5 +121,40 @@ fn symmetric_operands_at_different_offsets_are_different_calls() {
             rank.world.barrier("checked").unwrap();
             collectives.recover(stream, rank.world.as_ref()).unwrap();
         }
+    });
+}
+
+/// Rank 0 makes its calls on two streams, the first of which is late.
+#[test]
+fn calls_on_streams_that_do_not_wait_for_each_other_keep_their_order() {
+    ranks(2, both, |rank| {
+        let memory = rank.host.allocate(2 * BYTES).unwrap();
+        let [x, y] = [0, BYTES].map(|at| memory.address().add(at));
+        rank.fill(x, 1.0, BYTES);
+        rank.fill(y, 10.0, BYTES);
+        let all = DeviceSlice::of(&memory);
+        let [one, other] = [0, BYTES].map(|at| all.slice(at, BYTES).unwrap());
+        let second = rank.host.stream(Default::default()).unwrap();
+        if rank.rank() == 0 {
+            let late = Duration::from_millis(200);
+            rank.host.delay(&rank.stream, late).unwrap();
+        }
+        let reduce = |stream, operand| {
+            let reduced = rank
+                .collectives
+                .all_reduce(stream, DType::F32, operand, operand);
+            reduced.unwrap();
+        };
+        reduce(&rank.stream, one);
+        if rank.rank() == 1 {
+            let event = rank.host.event().unwrap();
+            rank.host.record(&event, &rank.stream).unwrap();
+            rank.host.wait_event(&second, &event).unwrap();
+        }
+        reduce(&second, other);
+        rank.host.synchronize(&rank.stream).unwrap();
+        rank.host.synchronize(&second).unwrap();
+        rank.collectives.check(&rank.stream).unwrap();
+        assert_eq!([x, y].map(|at| rank.value(at, BYTES)), [2.0, 20.0]);
     });
 }

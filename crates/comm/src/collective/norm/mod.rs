@@ -91,7 +91,9 @@ impl<B: CollectiveKernels> Collectives<B> {
         let (rows, call) = (self.rows(norm, 1)?, self.reduction(norm)?);
         let variant = self.select_with_norm(&call, &rows)?;
         // SAFETY: `rows` has checked the operands, which live as `DeviceSlice` promises.
-        unsafe { self.enqueue_with_norm(stream, &call, &rows, variant)? };
+        self.in_order(stream, || unsafe {
+            self.enqueue_with_norm(stream, &call, &rows, variant)
+        })?;
         Ok(variant)
     }
 
@@ -108,7 +110,9 @@ impl<B: CollectiveKernels> Collectives<B> {
     ) -> Result<()> {
         let (rows, call) = (self.rows(norm, 1)?, self.reduction(norm)?);
         // SAFETY: `rows` has checked the operands, which live as `DeviceSlice` promises.
-        unsafe { self.enqueue_with_norm(stream, &call, &rows, variant) }
+        self.in_order(stream, || unsafe {
+            self.enqueue_with_norm(stream, &call, &rows, variant)
+        })
     }
 
     /// Adds `input`, of this rank alone, to the residual, and normalizes. Not collective.
@@ -173,10 +177,10 @@ impl<B: CollectiveKernels> Collectives<B> {
             norm.quantized.map(|quantized| quantized.scales),
         ];
         // SAFETY: `rows` has checked the lengths; the operands live as `DeviceSlice` promises.
-        unsafe {
+        self.in_order(stream, || unsafe {
             self.run(stream, &scatter)?;
-            self.normalize(stream, norm.dtype, &rows)?;
-        }
+            self.normalize(stream, norm.dtype, &rows)
+        })?;
         for result in results.into_iter().flatten() {
             let (start, bytes) = part(result);
             let mine = start.add(rank * bytes);
