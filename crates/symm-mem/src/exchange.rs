@@ -10,6 +10,7 @@ mod threads;
 
 use std::any::Any;
 use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Weak};
@@ -29,6 +30,18 @@ pub trait Exchange: Send + Sync {
 
     /// Number of ranks in the group.
     fn world(&self) -> usize;
+
+    /// The group's ranks as the outermost exchange numbers them, by rank.
+    fn members(&self) -> Vec<usize> {
+        (0..self.world()).collect()
+    }
+
+    /// Tells groups of one process apart: symmetric memory is that of the ranks that made it.
+    fn group_id(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.members().hash(&mut hasher);
+        hasher.finish()
+    }
 
     /// Returns the bytes of every rank, by rank.
     fn all_gather(&self, tag: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>, ExchangeError>;

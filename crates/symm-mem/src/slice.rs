@@ -18,6 +18,9 @@ pub struct DeviceSlice<'a> {
     stride: usize,
     /// Bytes from the start of every rank's memory in the buffer; 0 if the memory is local.
     offset: usize,
+    /// This rank in the buffer, and the group of its ranks.
+    rank: usize,
+    group: Option<u64>,
     table: DevicePtr,
     bytes: usize,
     owner: PhantomData<&'a ()>,
@@ -36,6 +39,8 @@ impl<'a> DeviceSlice<'a> {
             first: buffer.contiguous(),
             stride: buffer.stride(),
             offset: 0,
+            rank: buffer.rank(),
+            group: Some(buffer.group_id()),
             table: buffer.peer_table(),
             bytes: buffer.bytes(),
             owner: PhantomData,
@@ -58,6 +63,8 @@ impl<'a> DeviceSlice<'a> {
             first: address,
             stride: 0,
             offset: 0,
+            rank: 0,
+            group: None,
             table: DevicePtr::NULL,
             bytes,
             owner: PhantomData,
@@ -87,6 +94,17 @@ impl<'a> DeviceSlice<'a> {
     /// memory is local.
     pub fn address(&self, rank: usize) -> DevicePtr {
         self.first.add(rank * self.stride)
+    }
+
+    /// First address of this rank's memory.
+    pub fn own(&self) -> DevicePtr {
+        self.address(self.rank)
+    }
+
+    /// [That](crate::Exchange::group_id) of the buffer's ranks, whom [`DeviceSlice::address`] counts; `None`
+    /// if the memory is local.
+    pub fn group_id(&self) -> Option<u64> {
+        self.group
     }
 
     /// Length in bytes.

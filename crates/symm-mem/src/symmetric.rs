@@ -27,6 +27,7 @@ pub struct SymmetricBuffer<B: Backend> {
     name: String,
     rank: usize,
     world: usize,
+    group: u64,
     bytes: usize,
     stride: usize,
     // Fields are dropped in this order: the mapping before the segments that it maps.
@@ -100,6 +101,7 @@ impl<B: Backend> SymmetricBuffer<B> {
             name: name.into(),
             rank,
             world,
+            group: exchange.group_id(),
             bytes,
             stride,
             table,
@@ -131,6 +133,11 @@ impl<B: Backend> SymmetricBuffer<B> {
     /// Number of ranks.
     pub fn world(&self) -> usize {
         self.world
+    }
+
+    /// [That](Exchange::group_id) of the ranks.
+    pub fn group_id(&self) -> u64 {
+        self.group
     }
 
     /// Bytes on each rank, as requested.

@@ -18,6 +18,8 @@ pub struct Operand {
     multicast: Option<DevicePtr>,
     /// Bytes from the start of every rank's memory, the same on all ranks; 0 where only addresses are known.
     offset: usize,
+    /// The group whose ranks the addresses are of, where that is known.
+    group: Option<u64>,
 }
 
 /// The offset of the parts of an output: every rank's differs, and no range has this one.
@@ -31,6 +33,7 @@ impl Operand {
             peers: None,
             multicast: None,
             offset: 0,
+            group: None,
         }
     }
 
@@ -48,6 +51,7 @@ impl Operand {
             .collect::<Result<Vec<_>>>()?;
         Ok(Operand {
             offset,
+            group: Some(buffer.group_id()),
             ..Self::shared(&addresses, buffer.rank())?
         })
     }
@@ -55,11 +59,12 @@ impl Operand {
     /// The memory of a caller, of all of `world` ranks if it is symmetric.
     pub(super) fn of_slice(slice: &DeviceSlice<'_>, (rank, world): (usize, usize)) -> Result<Self> {
         if !slice.is_symmetric() {
-            return Ok(Self::local(slice.address(rank)));
+            return Ok(Self::local(slice.own()));
         }
         let addresses = Addresses::by_rank(world, |rank| slice.address(rank));
         Ok(Operand {
             offset: slice.offset(),
+            group: slice.group_id(),
             ..Self::shared(&addresses.0[..world], rank)?
         })
     }
@@ -73,6 +78,7 @@ impl Operand {
             peers: self.peers.map(parts),
             multicast: None,
             offset: PARTS,
+            group: self.group,
         }
     }
 
@@ -95,6 +101,7 @@ impl Operand {
             peers: Some(Addresses::by_rank(addresses.len(), |rank| addresses[rank])),
             multicast: None,
             offset: 0,
+            group: None,
         })
     }
 
@@ -131,6 +138,11 @@ impl Operand {
     /// This rank's memory.
     pub const fn address(&self) -> DevicePtr {
         self.local
+    }
+
+    /// The group whose ranks the addresses are of, where that is known.
+    pub(super) const fn group(&self) -> Option<u64> {
+        self.group
     }
 
     /// Whether every rank's memory is mapped here.

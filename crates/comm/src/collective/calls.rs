@@ -143,7 +143,7 @@ impl<B: CollectiveKernels> Collectives<B> {
                 ));
             }
         }
-        let (from, to) = (input.address(rank), output.address(rank));
+        let (from, to) = (input.own(), output.own());
         if (from.0 | to.0) % 2 != 0 || sent[rank] != received[rank] {
             return wrong(
                 "an odd address, or what this rank sends to itself it does not get".into(),
@@ -258,7 +258,8 @@ impl<B: CollectiveKernels> Collectives<B> {
     }
 
     pub(super) fn operand(&self, slice: &DeviceSlice<'_>) -> Result<Operand> {
-        Operand::of_slice(slice, (self.rank(), self.world()))
+        let operand = Operand::of_slice(slice, (self.rank(), self.world()))?;
+        self.require_own_group(&operand).map(|()| operand)
     }
 
     /// Whether the operands share no memory, or just as much as the operation allows.

@@ -102,6 +102,7 @@ pub struct Collectives<B: CollectiveKernels> {
     backend: B,
     rank: usize,
     world: usize,
+    group_id: u64,
     /// One for launches on a call's stream, one for those on the side stream.
     barriers: [BarrierPad<B>; 2],
     areas: SymmetricBuffer<B>,
@@ -212,6 +213,7 @@ impl<B: CollectiveKernels> Collectives<B> {
             backend: backend.clone(),
             rank,
             world,
+            group_id: exchange.group_id(),
             barriers: [
                 BarrierPad::new(backend, exchange, name)?,
                 BarrierPad::new(backend, exchange, &format!("{name}.side"))?,

@@ -38,6 +38,8 @@ impl<B: CollectiveKernels> Collectives<B> {
     /// What no variant can do.
     pub(super) fn validate_operands(&self, call: &Call) -> Result<()> {
         check_dtype(call.dtype)?;
+        self.require_own_group(&call.input)?;
+        self.require_own_group(&call.output)?;
         let size = call.dtype.size();
         let misaligned = |operand: &Operand| !operand.address().0.is_multiple_of(size as u64);
         if misaligned(&call.input) || misaligned(&call.output) {
@@ -53,6 +55,19 @@ impl<B: CollectiveKernels> Collectives<B> {
             });
         }
         Ok(())
+    }
+
+    /// Addresses of another group would be taken for those of ranks of this one.
+    pub(super) fn require_own_group(&self, operand: &Operand) -> Result<()> {
+        match operand.group() {
+            Some(group) if group != self.group_id => Err(Error::InvalidArgument {
+                what: "operand of a collective",
+                why: "its symmetric memory is that of other ranks: allocate it with the exchange of these \
+                      collectives"
+                    .into(),
+            }),
+            _ => Ok(()),
+        }
     }
 
     fn refusal(&self, call: &Call, variant: Variant) -> Option<String> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use warpweave_comm::collective::Variant;
+use warpweave_comm::collective::{Call, Operand, Operation, Variant};
 use warpweave_comm::{CollectiveOptions, Collectives};
 use warpweave_symm_mem::host::HostStream;
 use warpweave_symm_mem::{
@@ -122,6 +122,45 @@ fn symmetric_operands_at_different_offsets_are_different_calls() {
             collectives.recover(stream, rank.world.as_ref()).unwrap();
         }
     });
+}
+
+#[test]
+fn symmetric_memory_of_another_group_is_refused() {
+    let groups: [fn(usize) -> Vec<usize>; 2] = [
+        |rank| vec![rank / 2 * 2, rank / 2 * 2 + 1],
+        |_| vec![1, 2, 3, 0],
+    ];
+    for group in groups {
+        ranks(4, group, |rank| {
+            let buffer = SymmetricBuffer::new(&rank.host, &rank.world, "all", BYTES).unwrap();
+            let value = 1.0 + rank.rank() as f32;
+            rank.fill(buffer.local(), value, BYTES);
+            rank.world.barrier("filled").unwrap();
+            let all = DeviceSlice::symmetric(&buffer);
+            let error = rank
+                .collectives
+                .all_reduce(&rank.stream, DType::F32, all, all);
+            refused(error.unwrap_err());
+            let operand = Operand::symmetric(&buffer, 0, BYTES).unwrap();
+            let call = Call {
+                operation: Operation::AllReduce,
+                dtype: DType::F32,
+                count: BYTES / 4,
+                root: 0,
+                input: operand,
+                output: operand,
+            };
+            refused(rank.collectives.select(&call).unwrap_err());
+            rank.host.synchronize(&rank.stream).unwrap();
+            rank.world.barrier("all have called").unwrap();
+            assert_eq!(rank.value(buffer.local(), BYTES), value);
+        });
+    }
+}
+
+fn refused(error: Error) {
+    assert!(matches!(error, Error::InvalidArgument { .. }), "{error}");
+    assert!(error.to_string().contains("allocate it with"), "{error}");
 }
 
 /// Rank 0 makes its calls on two streams, the first of which is late.

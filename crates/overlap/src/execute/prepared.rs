@@ -539,10 +539,15 @@ impl<B: ExecuteBackend> Prepared<B> {
             return Err(wrong("the schedule has it in symmetric memory".into()));
         }
         // Of symmetric memory that peers do not reach, this rank's is local.
-        Ok(match needs.symmetric {
-            true => Location::of(&given),
-            false => Location::local(given.address(self.node.rank())),
-        })
+        if !needs.symmetric {
+            return Ok(Location::local(given.own()));
+        }
+        if given.group_id() != Some(self.node.group_id()) {
+            let why =
+                "its symmetric memory is that of other ranks: allocate it on Prepared::node()";
+            return Err(wrong(why.into()));
+        }
+        Ok(Location::of(&given))
     }
 
     /// Refuses results that overlap another operand.

@@ -111,7 +111,7 @@ impl<B: ExecuteBackend> RowParallelLinear<B> {
         if rows == 0 {
             return Ok(None);
         }
-        let [bias, y] = [bias, y].map(|slice| slice.address(rank));
+        let [bias, y] = [bias, y].map(|slice| slice.own());
         let row = n * dtype.size();
         if bias.0 < y.0 + (rows * row) as u64 && y.0 < bias.0 + row as u64 {
             return Err(LayerError::Bias {

@@ -13,7 +13,7 @@ use warpweave_symm_mem::{DType, Exchange, ThreadExchange};
 pub struct Rank<B: ExecuteBackend> {
     pub exchange: Arc<dyn Exchange>,
     pub executor: Executor<B>,
-    stream: B::Stream,
+    pub stream: B::Stream,
 }
 
 impl<B: ExecuteBackend> Rank<B> {

@@ -1,6 +1,7 @@
 //! Schedules on the host: every algorithm, with the caller's own operands and another M on each call, on one
 //! arena.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::fixtures::{Rank, on_ranks};
@@ -8,11 +9,13 @@ use crate::gathers::stored;
 use crate::host;
 use warpweave_overlap::algorithms::{self, Configuration};
 use warpweave_overlap::execute::{
-    DeviceSlice, ExecuteBackend, ExecuteError, NormOperands, Operands, Prepared,
+    DeviceSlice, ExecuteBackend, ExecuteError, Executor, NormOperands, Operands, Prepared,
 };
 use warpweave_overlap::plan::{Problem, Role, Scaling};
 use warpweave_overlap::schedule::Schedule;
-use warpweave_symm_mem::{Backend, Cuda, DType, Host, Memory, SymmetricBuffer};
+use warpweave_symm_mem::{
+    Backend, Cuda, DType, Exchange, Host, Memory, SubExchange, SymmetricBuffer,
+};
 
 /// The memory of the operands of a call, by name, each of exactly the bytes that it needs.
 pub struct Call<B: Backend> {
@@ -383,6 +386,46 @@ fn every_m_is_foreseen() {
             rank.exchange.barrier("end").unwrap();
         });
     }
+}
+
+/// Two groups of two, and memory of all four: each rank's own part serves it, peers' parts none of them.
+#[test]
+fn symmetric_memory_of_other_ranks_is_not_taken_for_that_of_the_group() {
+    on_ranks(4, host, |all| {
+        let half = all.exchange.rank() / 2;
+        let pair = SubExchange::new(all.exchange.clone(), [2 * half, 2 * half + 1]).unwrap();
+        let pair: Arc<dyn Exchange> = Arc::new(pair);
+        let rank = Rank {
+            executor: Executor::new(all.backend(), &pair).unwrap(),
+            exchange: pair,
+            stream: all.stream().clone(),
+        };
+        let local = schedule("naiveRemoteRead", 2, Problem::new(10, 4, 6, DType::F32));
+        let in_place = local.clone().symmetric("a").unwrap();
+        let [local, in_place] = [local, in_place].map(|one| rank.executor.prepare(&one).unwrap());
+        let call = Call::new(&rank, local.schedule(), 10, half);
+        let a = call.operands().a;
+        let buffer = SymmetricBuffer::new(rank.backend(), &all.exchange, "a", a.bytes()).unwrap();
+        // SAFETY: both have so many bytes, and no call is under way.
+        unsafe {
+            let (backend, stream) = (rank.backend(), rank.stream());
+            backend
+                .copy(stream, buffer.local(), a.own(), a.bytes())
+                .unwrap();
+        }
+        rank.backend().synchronize(rank.stream()).unwrap();
+        all.exchange.barrier("copied").unwrap();
+        let operands = Operands {
+            a: DeviceSlice::symmetric(&buffer),
+            ..call.operands()
+        };
+        local.run(rank.stream(), &operands, 10).unwrap();
+        rank.executor.synchronize(rank.stream()).unwrap();
+        assert!(call.is_right(&rank));
+        let error = in_place.run(rank.stream(), &operands, 10).unwrap_err();
+        assert!(error.to_string().contains("Prepared::node()"), "{error}");
+        all.exchange.barrier("end").unwrap();
+    });
 }
 
 #[test]

@@ -84,6 +84,11 @@ impl Exchange for SubExchange {
         self.ranks.len()
     }
 
+    fn members(&self) -> Vec<usize> {
+        let all = self.parent.members();
+        self.ranks.iter().map(|&rank| all[rank]).collect()
+    }
+
     fn all_gather(&self, tag: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>, ExchangeError> {
         self.own(tag, self.parent.all_gather(tag, bytes)?)
     }

@@ -147,7 +147,7 @@ impl<B: CollectiveKernels> Collectives<B> {
                 why: "the quantized part of a rank has an odd number of bytes".into(),
             });
         }
-        let part = |slice: DeviceSlice<'_>| (slice.address(rank), slice.bytes() / world);
+        let part = |slice: DeviceSlice<'_>| (slice.own(), slice.bytes() / world);
         let own = |slice: DeviceSlice<'_>| {
             let (start, bytes) = part(slice);
             start.add(rank * bytes)
@@ -238,10 +238,9 @@ impl<B: CollectiveKernels> Collectives<B> {
             ),
             ("the scales", quantized.map(|q| q.scales), 4 * rows, 4),
         ];
-        let rank = self.rank();
         let present =
             |(name, slice, bytes, align): (&'static str, Option<DeviceSlice<'_>>, usize, usize)| {
-                slice.map(|slice| (name, slice.address(rank).0, slice.bytes(), bytes, align))
+                slice.map(|slice| (name, slice.own().0, slice.bytes(), bytes, align))
             };
         let operands: Vec<_> = read
             .into_iter()
@@ -269,14 +268,13 @@ impl<B: CollectiveKernels> Collectives<B> {
                 }
             }
         }
-        let optional = |slice: Option<DeviceSlice<'_>>| {
-            slice.map_or(DevicePtr::NULL, |slice| slice.address(rank))
-        };
+        let optional =
+            |slice: Option<DeviceSlice<'_>>| slice.map_or(DevicePtr::NULL, |slice| slice.own());
         let rows = RowNorm {
-            input: norm.input.address(rank),
-            residual: norm.residual.address(rank),
-            weight: norm.weight.address(rank),
-            residual_out: norm.residual_out.address(rank),
+            input: norm.input.own(),
+            residual: norm.residual.own(),
+            weight: norm.weight.own(),
+            residual_out: norm.residual_out.own(),
             normalized: optional(norm.normalized),
             quantized: optional(quantized.map(|q| q.values)),
             scales: optional(quantized.map(|q| q.scales)),
