@@ -17,10 +17,11 @@
 //!    node), and under Open MPI, loopback when `OMPI_COMM_WORLD_LOCAL_SIZE` says that all ranks are on one
 //!    host: at a port from 20000 to 29999 that the job's id gives.
 //!
-//! The token is `WARPWEAVE_JOB_TOKEN`. Under a foreign launcher it may be left out; the token is then derived
-//! from the launcher's job id, which keeps jobs apart but is not secret. The store then refuses other users
-//! of its host, and warns if it listens to other hosts. `WARPWEAVE_TIMEOUT` (seconds, default 60) bounds
-//! every wait for peers.
+//! The token is `WARPWEAVE_JOB_TOKEN`. Under a foreign launcher that gives an id of the job it may be left
+//! out; the token is then derived from the id, which keeps jobs apart but is not secret. The store then
+//! refuses other users of its host, and warns if it listens to other hosts. MPICH without SLURM often gives
+//! no id, and neither does what sets torchrun's variables in its place: such a job needs the token.
+//! `WARPWEAVE_TIMEOUT` (seconds, default 60) bounds every wait for peers.
 //!
 //! Ranks of one host and one network namespace share a *node*, unless `WARPWEAVE_NODE` gives another identity
 //! (as `NCCL_HOSTID` does for NCCL): a host divided in two for a test, or the hosts of one NVLink domain.
@@ -289,11 +290,15 @@ impl<L: Fn(&str) -> Option<String>> Found<'_, L> {
                 "missing: WARPWEAVE_JOB_TOKEN (8 to 256 bytes, the same on every rank)".into(),
             ));
         }
-        JobToken::derived(format!(
-            "warpweave job {} {}",
-            self.vars.launcher,
-            self.id()
-        ))
+        let id = self.id();
+        if id.is_empty() {
+            return Err(self.error(format!(
+                "missing: WARPWEAVE_JOB_TOKEN (8 to 256 bytes, the same on every rank), for the launcher \
+                 gives no id of the job ({})",
+                self.vars.job.join(", ")
+            )));
+        }
+        JobToken::derived(format!("warpweave job {} {id}", self.vars.launcher))
     }
 
     /// The launcher's id of this job.

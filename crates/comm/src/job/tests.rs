@@ -88,7 +88,10 @@ fn each_foreign_launcher_is_read() {
     ];
     for (vars, launcher) in cases {
         let mut vars = vars.to_vec();
+        let missing = why(&[&vars[..], &[("WARPWEAVE_STORE", "[::1]:4000")]].concat());
+        assert!(missing.contains("WARPWEAVE_JOB_TOKEN"), "{missing}");
         vars.push(("WARPWEAVE_STORE", "[::1]:4000"));
+        vars.push(("WARPWEAVE_JOB_TOKEN", "0123456789"));
         let job = job(&vars).unwrap();
         assert_eq!(
             (job.rank(), job.world(), job.local_rank()),
@@ -96,7 +99,7 @@ fn each_foreign_launcher_is_read() {
             "{launcher}"
         );
         assert_eq!((job.launcher(), job.store()), (launcher, "[::1]:4000"));
-        assert!(!job.token().as_bytes().is_empty());
+        assert_eq!(job.token().as_bytes(), b"0123456789");
     }
 }
 
@@ -110,6 +113,7 @@ fn an_mpi_job_inside_slurm_is_an_mpi_job() {
         ("OMPI_COMM_WORLD_LOCAL_RANK", "1"),
         ("MASTER_ADDR", "fe80::1"),
         ("MASTER_PORT", "5000"),
+        ("WARPWEAVE_JOB_TOKEN", "0123456789"),
     ])
     .unwrap();
     assert_eq!((job.launcher(), job.rank()), (Launcher::OpenMpi, 1));
@@ -118,7 +122,7 @@ fn an_mpi_job_inside_slurm_is_an_mpi_job() {
 
 #[test]
 fn what_is_missing_is_named() {
-    let cases: [(&[(&str, &str)], &str); 9] = [
+    let cases: [(&[(&str, &str)], &str); 10] = [
         (&[("WARPWEAVE_RANK", "0")], "WARPWEAVE_WORLD_SIZE"),
         (&[("WARPWEAVE_STORE", "127.0.0.1:4000")], "WARPWEAVE_RANK"),
         (
@@ -145,6 +149,16 @@ fn what_is_missing_is_named() {
         (
             &[("RANK", "0"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "0")],
             "MASTER_ADDR and MASTER_PORT",
+        ),
+        (
+            &[
+                ("RANK", "0"),
+                ("WORLD_SIZE", "2"),
+                ("LOCAL_RANK", "0"),
+                ("MASTER_ADDR", "127.0.0.1"),
+                ("MASTER_PORT", "29500"),
+            ],
+            "WARPWEAVE_JOB_TOKEN",
         ),
         (
             &[("SLURM_NTASKS", "2"), ("SLURM_STEP_ID", "0")],

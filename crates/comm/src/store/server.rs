@@ -63,8 +63,17 @@ impl StoreServer {
                 why: format!("{world}; a job has 1 to {LARGEST_WORLD} ranks"),
             });
         }
-        let failed =
-            |e| CommError::io(format!("listening for the job's store at {addresses:?}"), e);
+        let failed = |e: std::io::Error| {
+            let hint = match e.kind() {
+                ErrorKind::AddrInUse => {
+                    " (another job's store listens here: give another WARPWEAVE_STORE, or end what is left \
+                     of the earlier job)"
+                }
+                _ => "",
+            };
+            let what = format!("listening for the job's store at {addresses:?}{hint}");
+            CommError::io(what, e)
+        };
         let listener = TcpListener::bind(addresses).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;

@@ -200,6 +200,15 @@ fn a_member_that_babbles_is_served_without_starving_the_others() {
     });
 }
 
+#[test]
+fn a_taken_address_is_an_error_that_says_what_to_do() {
+    let serve = |address| StoreServer::bind(address, 2, JobToken::random().expect("a token"));
+    let earlier = serve("127.0.0.1:0".parse().expect("an address")).expect("a server");
+    let error = serve(earlier.address()).err().expect("a taken address");
+    let error = error.to_string();
+    assert!(error.contains("another WARPWEAVE_STORE"), "{error}");
+}
+
 /// A token derived from a launcher's job id is not secret, so the store asks the kernel which user is
 /// calling. If the tests run as root, another user calls, and knows the token.
 #[test]

@@ -146,6 +146,7 @@ fn mpich_starts_a_job() {
             ("MPI_LOCALRANKID", text(rank)),
             ("MPI_LOCALNRANKS", text(2)),
             ("WARPWEAVE_STORE", store.clone()),
+            ("WARPWEAVE_JOB_TOKEN", text("a token of this job")),
         ]
     };
     meets("MPICH", (0..2).map(rank).collect());
