@@ -251,11 +251,13 @@ fn link_error(store: &Store, peer: usize, tag: &str, error: LinkError) -> CommEr
     }
     let (rank, what) = (store.rank(), tag.to_owned());
     match error {
-        LinkError::Closed | LinkError::Interrupted => CommError::PeerLost {
+        // The rank lives: its own wait has failed.
+        LinkError::Closed | LinkError::Interrupted => CommError::PeerFailed {
             rank,
             peer,
             what,
-            cause: "it closed its socket".into(),
+            cause: "it gave this call up".into(),
+            unavailable: false,
         },
         LinkError::TimedOut => CommError::Timeout {
             rank,

@@ -98,14 +98,31 @@ impl LocalExchange {
             .map_err(|e| as_exchange_error(e, tag))
     }
 
+    /// The time that a call has after one that timed out.
+    fn a_moment(&self) -> Duration {
+        A_MOMENT.min(self.store.timeout())
+    }
+
     fn gather(&self, calls: &mut Calls, tag: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
         if calls.timed_out {
-            let timeout = A_MOMENT.min(self.store.timeout());
-            return self.gather_within(calls, tag, bytes, timeout);
+            return self.gather_within(calls, tag, bytes, self.a_moment());
         }
         calls.made += 1;
         let all = self.store.gather(&self.scope, calls.made, tag, bytes);
         calls.record(all)
+    }
+
+    /// Asks all ranks where they are, unless this one knows. Other calls may be under way on other threads.
+    fn know_places(&self, tag: &str) -> Result<(), ExchangeError> {
+        if self.store.knows_places() {
+            return Ok(());
+        }
+        let within = self.calls.lock().timed_out.then(|| self.a_moment());
+        let known = self.store.know_places(within);
+        self.calls
+            .lock()
+            .record(known)
+            .map_err(|e| as_exchange_error(e, tag))
     }
 
     fn gather_within(
@@ -167,6 +184,11 @@ impl LocalExchange {
         tag: &str,
         received: Result<Vec<Vec<OwnedFd>>>,
     ) -> Result<Vec<Vec<OwnedFd>>> {
+        // A lost rank cannot take part in another all-gather.
+        if received.is_err() && self.store.failure().is_some() {
+            calls.mesh = None;
+            return received;
+        }
         let receipt = match &received {
             Ok(_) => Receipt::Complete,
             Err(CommError::Exchange(ExchangeError::MissingDescriptor {
@@ -179,8 +201,6 @@ impl LocalExchange {
                 expected: *expected as u32,
                 got: *got as u32,
             },
-            // A lost peer cannot take part in another all-gather.
-            Err(CommError::PeerLost { .. } | CommError::PeerFailed { .. }) => return received,
             Err(other) => Receipt::Failed {
                 why: other.to_string().chars().take(512).collect(),
             },
@@ -195,6 +215,8 @@ impl LocalExchange {
             (Ok(received), Ok(receipts)) => (received, receipts),
             (Err(e), _) | (Ok(_), Err(e)) => {
                 calls.mesh = None;
+                // The store may learn of a loss after a socket.
+                self.store.check(tag)?;
                 return Err(e);
             }
         };
@@ -244,14 +266,16 @@ impl Exchange for LocalExchange {
             .map_err(|e| as_exchange_error(e, tag))
     }
 
-    /// Collective the first time.
+    /// Collective until it has succeeded.
     fn nodes(&self) -> Result<Nodes, ExchangeError> {
+        self.know_places("nodes")?;
         let nodes = self.store.nodes();
         nodes.map_err(|e| as_exchange_error(e, "nodes"))
     }
 
-    /// Collective the first time.
+    /// Collective until it has succeeded.
     fn addresses(&self) -> Result<Vec<IpAddr>, ExchangeError> {
+        self.know_places("addresses")?;
         let addresses = self.store.addresses();
         addresses.map_err(|e| as_exchange_error(e, "addresses"))
     }

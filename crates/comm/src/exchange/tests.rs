@@ -253,11 +253,12 @@ fn unexpected_descriptors_are_closed_and_named() {
     }
 }
 
-/// One that stops before it passes its descriptor to anyone, or with rank 0's passed and rank 1's not.
+/// One that stops before it passes its descriptor to anyone, or with rank 0's passed and rank 1's not. Once it
+/// goes on, so do all.
 #[test]
 fn a_rank_that_stops_among_descriptors_costs_the_others_one_deadline() {
     let patience = Duration::from_secs(1);
-    let member = |(job, server): (crate::Job, _), passed| {
+    let member = |(job, server): (crate::Job, _), passed, given_up: &std::sync::Barrier| {
         let store = Store::adopt(&job.with_timeout(patience), server).unwrap();
         let exchange = LocalExchange::new(Arc::new(store), "test");
         let pipe = pipe_with(b"x");
@@ -268,10 +269,20 @@ fn a_rank_that_stops_among_descriptors_costs_the_others_one_deadline() {
             let count = 1u64.to_le_bytes();
             exchange.gather(&mut calls, "second", &count).unwrap();
             let (failed, soon) = (exchange.store.failed(), Instant::now() + patience);
-            for (_, link) in calls.mesh.as_ref().unwrap().peers().take(passed) {
+            let mesh = calls.mesh.take().unwrap();
+            for (_, link) in mesh.peers().take(passed) {
                 link.send(&[1, 1], &[pipe.as_fd()], failed, soon).unwrap();
             }
+            given_up.wait();
+            let (fds, counts) = ([pipe.as_fd()], [1; 3]);
+            let received = mesh.transfer(&exchange.store, "second", &fds, &counts, soon);
+            calls.mesh = Some(mesh);
+            let received = calls.record(received);
+            let error = exchange.agree_on_receipts(&mut calls, "second", received);
+            let error = error.unwrap_err().to_string();
+            assert!(error.contains("gave this call up"), "{error}");
             drop(calls);
+            assert!((0..9).any(|_| pass("again").is_ok()), "no mesh again");
             return exchange;
         }
         let start = Instant::now();
@@ -282,13 +293,16 @@ fn a_rank_that_stops_among_descriptors_costs_the_others_one_deadline() {
             panic!("{error}");
         };
         assert!(waiting_for.contains(&2), "{error}");
+        given_up.wait();
+        assert!((0..9).any(|_| pass("again").is_ok()), "no mesh again");
         exchange
     };
+    let given_up = [(); 2].map(|()| std::sync::Barrier::new(3));
     std::thread::scope(|s| {
         let mut ranks = Vec::new();
-        for passed in [0, 1] {
+        for (passed, given_up) in given_up.iter().enumerate() {
             let jobs = crate::Job::threads(3).unwrap().into_iter();
-            ranks.extend(jobs.map(|job| s.spawn(move || member(job, passed))));
+            ranks.extend(jobs.map(|job| s.spawn(move || member(job, passed, given_up))));
         }
         // Nobody leaves before all have ended: who leaves is lost to the others.
         let _exchanges: Vec<_> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
@@ -319,6 +333,43 @@ fn a_rank_that_stops_costs_the_others_one_deadline_whatever_they_call_next() {
     };
     std::thread::scope(|s| {
         let jobs = crate::Job::threads(3).unwrap().into_iter();
+        let ranks: Vec<_> = jobs.map(|job| s.spawn(move || member(job))).collect();
+        // Nobody leaves before all have ended: who leaves is lost to the others.
+        let _exchanges: Vec<_> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
+    });
+}
+
+/// The first question where the ranks are waits for all of them, too.
+#[test]
+fn a_rank_that_stops_before_the_nodes_are_known_costs_the_others_one_deadline() {
+    let patience = Duration::from_secs(1);
+    let missed = std::sync::Barrier::new(3);
+    let member = |(job, server): (crate::Job, _)| {
+        let store = Store::adopt(&job.with_timeout(patience), server).unwrap();
+        let exchange = LocalExchange::new(Arc::new(store), "test");
+        exchange.barrier("first").unwrap();
+        if exchange.rank() == 2 {
+            missed.wait();
+            while exchange.nodes().is_err() {}
+            return exchange;
+        }
+        let start = Instant::now();
+        exchange.nodes().unwrap_err();
+        exchange.barrier("step").unwrap_err();
+        let error = exchange.nodes().unwrap_err();
+        let is_timeout = matches!(&error, ExchangeError::Timeout { waiting_for, .. }
+            if waiting_for.contains(&2));
+        assert!(is_timeout, "{error}");
+        exchange.addresses().unwrap_err();
+        let took = start.elapsed();
+        assert!(took < patience * 9 / 5, "{took:?}");
+        missed.wait();
+        while exchange.nodes().is_err() {}
+        exchange
+    };
+    std::thread::scope(|s| {
+        let jobs = crate::Job::threads(3).unwrap().into_iter();
+        let member = &member;
         let ranks: Vec<_> = jobs.map(|job| s.spawn(move || member(job))).collect();
         // Nobody leaves before all have ended: who leaves is lost to the others.
         let _exchanges: Vec<_> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();

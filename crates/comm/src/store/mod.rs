@@ -69,7 +69,7 @@ pub struct Store {
     rank: usize,
     world: usize,
     node: String,
-    places: Mutex<Option<Arc<[Place]>>>,
+    places: Mutex<Places>,
     timeout: Duration,
 }
 
@@ -78,6 +78,14 @@ pub struct Store {
 struct Place {
     node: String,
     address: IpAddr,
+}
+
+#[derive(Default)]
+struct Places {
+    /// How often all ranks were asked: the number of the call.
+    asked: u64,
+    /// By rank.
+    known: Option<Arc<[Place]>>,
 }
 
 impl Store {
@@ -168,13 +176,29 @@ impl Store {
         Ok(reached.collect())
     }
 
-    /// Collective the first time.
+    /// Whether [`Store::nodes`] and [`Store::addresses`] ask nobody any more.
+    pub(crate) fn knows_places(&self) -> bool {
+        self.places.lock().known.is_some()
+    }
+
+    /// Asks all ranks where they are, unless this one knows, within another time if one is given. Collective.
+    pub(crate) fn know_places(&self, within: Option<Duration>) -> Result<()> {
+        self.places_within(within).map(|_| ())
+    }
+
     fn places(&self) -> Result<Arc<[Place]>> {
+        self.places_within(None)
+    }
+
+    /// Collective until it has succeeded.
+    fn places_within(&self, within: Option<Duration>) -> Result<Arc<[Place]>> {
         const SCOPE: &str = "warpweave.places";
-        let mut known = self.places.lock();
-        if let Some(places) = &*known {
-            return Ok(places.clone());
+        let mut places = self.places.lock();
+        if let Some(known) = &places.known {
+            return Ok(known.clone());
         }
+        places.asked += 1;
+        let call = places.asked;
         let malformed = |rank: usize| CommError::Protocol {
             what: format!("rank {rank}: its place cannot be encoded or decoded"),
         };
@@ -185,12 +209,15 @@ impl Store {
         };
         let mine = postcard::to_stdvec(&mine).map_err(|_| malformed(self.rank))?;
         // A scope of its own: it may come between any other calls.
-        let all = self.gather(SCOPE, 1, SCOPE, &mine)?;
+        let all = match within {
+            Some(timeout) => self.gather_within(SCOPE, call, (SCOPE, &mine), timeout)?,
+            None => self.gather(SCOPE, call, SCOPE, &mine)?,
+        };
         let all = all.iter().enumerate();
-        let places =
+        let decoded =
             all.map(|(rank, bytes)| postcard::from_bytes(bytes).map_err(|_| malformed(rank)));
-        let places: Arc<[Place]> = places.collect::<Result<_>>()?;
-        Ok(known.insert(places).clone())
+        let decoded: Arc<[Place]> = decoded.collect::<Result<_>>()?;
+        Ok(places.known.insert(decoded).clone())
     }
 
     /// The default timeout of every wait.
