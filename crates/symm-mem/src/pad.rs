@@ -360,8 +360,6 @@ impl<B: Backend> SignalPad<B> {
 
     /// Frees the pad once all ranks have called this.
     pub fn close(self, stream: &B::Stream, exchange: &dyn Exchange) -> Result<()> {
-        self.backend.synchronize(stream)?;
-        exchange.barrier("pad.close")?;
-        Ok(())
+        agree(exchange, "pad.close", self.backend.synchronize(stream))
     }
 }

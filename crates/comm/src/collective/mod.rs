@@ -372,10 +372,9 @@ impl<B: CollectiveKernels> Collectives<B> {
     /// # Errors
     /// Errors of the backend and the exchange.
     pub fn close(self, stream: &B::Stream, exchange: &dyn Exchange) -> Result<()> {
-        self.backend.synchronize(&self.side)?;
-        self.backend.synchronize(stream)?;
-        exchange.barrier("collectives.close")?;
-        Ok(())
+        let side = self.backend.synchronize(&self.side);
+        let idle = side.and_then(|()| self.backend.synchronize(stream));
+        agree(exchange, "collectives.close", idle)
     }
 
     /// Bytes of the chunk that each rank reduces, rounded up so that chunks stay aligned to vectors.

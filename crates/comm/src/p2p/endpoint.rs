@@ -193,8 +193,7 @@ impl<B: TransferBackend> PointToPoint<B> {
     /// # Errors
     /// Errors of the exchange and the backend.
     pub fn close(self, stream: &B::Stream, exchange: &dyn Exchange) -> Result<()> {
-        self.0.backend.synchronize(stream)?;
-        exchange.barrier("p2p.close")?;
-        Ok(())
+        let idle = self.0.backend.synchronize(stream);
+        Ok(agree(exchange, "p2p.close", idle)?)
     }
 }

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use warpweave_comm::CommError;
 use warpweave_comm::collective::{CollectiveOptions, Collectives};
 use warpweave_comm::p2p::{Options, PointToPoint};
-use warpweave_symm_mem::{Backend, Error, Exchange, Host, ThreadExchange};
+use warpweave_symm_mem::host::HostStream;
+use warpweave_symm_mem::{Backend, Error, Exchange, Host, SignalPad, ThreadExchange};
 
 /// Far longer than any of this takes.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -66,15 +67,7 @@ fn collectives_recover_on_all_ranks_or_on_none() {
         };
         let collectives = Collectives::new(&device, &exchange, "c", options).unwrap();
         let stream = device.setup_stream().unwrap();
-        if exchange.rank() == 1 {
-            let broken = || {
-                Err(Error::Unavailable {
-                    what: "work".into(),
-                    why: "on purpose".into(),
-                })
-            };
-            device.launch(&stream, "broken", broken).unwrap();
-        }
+        break_work(&device, &stream, exchange.rank());
         let error = collectives.recover(&stream, exchange.as_ref()).unwrap_err();
         collectives.recover(&stream, exchange.as_ref()).unwrap();
         collectives.barrier(&stream).unwrap();
@@ -83,6 +76,50 @@ fn collectives_recover_on_all_ranks_or_on_none() {
         collectives.close(&stream, exchange.as_ref()).unwrap();
         error
     });
+    all_blame_rank_1(errors);
+}
+
+#[test]
+fn work_that_fails_before_a_close_is_an_error_on_all() {
+    let errors = ranks(|exchange| {
+        let device = Host::new();
+        let stream = device.setup_stream().unwrap();
+        let broken = || break_work(&device, &stream, exchange.rank());
+        let (options, lanes) = (CollectiveOptions::default(), Options::default());
+        let collectives = Collectives::new(&device, &exchange, "c", options).unwrap();
+        let endpoint = PointToPoint::new(&device, &exchange, "e", lanes).unwrap();
+        let pad = SignalPad::new(&device, &exchange, "p", 1).unwrap();
+        let exchange = exchange.as_ref();
+        broken();
+        let first = collectives.close(&stream, exchange).unwrap_err();
+        broken();
+        let second = match endpoint.close(&stream, exchange).unwrap_err() {
+            CommError::Memory(error) => error,
+            other => panic!("{other}"),
+        };
+        broken();
+        [first, second, pad.close(&stream, exchange).unwrap_err()]
+    });
+    let [of_first, of_second] = errors.try_into().unwrap();
+    for (one, other) in of_first.into_iter().zip(of_second) {
+        all_blame_rank_1(vec![one, other]);
+    }
+}
+
+/// Enqueues work that fails on rank 1.
+fn break_work(device: &Host, stream: &HostStream, rank: usize) {
+    let broken = || {
+        Err(Error::Unavailable {
+            what: "work".into(),
+            why: "on purpose".into(),
+        })
+    };
+    if rank == 1 {
+        device.launch(stream, "broken", broken).unwrap();
+    }
+}
+
+fn all_blame_rank_1(errors: Vec<Error>) {
     assert!(
         matches!(errors[0], Error::PeerFailed { rank: 1, .. }),
         "{}",
