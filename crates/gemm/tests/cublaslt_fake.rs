@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use warpweave_gemm::cublaslt::{Handle, Library, Matmul};
-use warpweave_gemm::{Error, GemmBatch, GemmOperands, GemmProblem, Layout};
+use warpweave_gemm::{Error, GemmBatch, GemmOperands, GemmProblem, Layout, Scaling};
 use warpweave_symm_mem::{DType, DevicePtr};
 
 /// The library's log is global, so that tests take turns.
@@ -412,4 +412,25 @@ fn a_library_without_a_symbol_is_refused() {
         matches!(&error, Error::MissingSymbol { symbol: "cublasLtGetVersion", library } if *library == path),
         "{error}"
     );
+}
+
+#[test]
+fn scales_that_a_library_does_not_know_are_refused_with_its_version() {
+    let path = build("libfake_old.so", &["-DVERSION=120804"]);
+    let library = Library::open(&path).unwrap();
+    let handle = Handle::new(Arc::new(library)).unwrap();
+    let of = |scaling| GemmProblem::e4m3(16, 32, 48, scaling, DType::Bf16);
+    for scaling in [Scaling::Row, Scaling::Block] {
+        let error = Matmul::new(&handle, &of(scaling)).unwrap_err();
+        assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+        let text = error.to_string();
+        for needle in [
+            "CUDA 12.9",
+            "libfake_old.so is of 12.8",
+            "WARPWEAVE_CUBLASLT",
+        ] {
+            assert!(text.contains(needle), "{text}");
+        }
+    }
+    Matmul::new(&handle, &of(Scaling::Tensor)).unwrap();
 }

@@ -17,6 +17,7 @@ use warpweave_symm_mem::DevicePtr;
 use super::header as sys;
 use super::layout::{data_type, layout, set_batch};
 use super::library::Library;
+use crate::cutlass::unsupported;
 use crate::{Activation, Error, GemmBatch, GemmOperands, GemmProblem, Layout, Provider, Scaling};
 
 /// A cuBLASLt context of the CUDA context that was current when it was made. Any thread may use it.
@@ -92,23 +93,29 @@ unsafe impl Send for Matmul {}
 // SAFETY: as above.
 unsafe impl Sync for Matmul {}
 
+/// The first version with scales by row and by block.
+const SCALES_BY_ROW: usize = 120_900;
+
 impl Matmul {
     /// Describes `problem`: f32 accumulation, f32 GEMMs for f32 inputs (no TF32).
     pub fn new(handle: &Arc<Handle>, problem: &GemmProblem) -> Result<Self, Error> {
         problem.validate()?;
+        let refuse = |why: String| unsupported(problem, Provider::CublasLt, why);
         if problem.activation != Activation::None {
-            return Err(Error::Unsupported {
-                provider: Provider::CublasLt,
-                problem: Box::new(*problem),
-                requirement: "there must be no activation".into(),
-            });
+            return refuse("there must be no activation".into());
         }
         if problem.scaling == Scaling::Block && problem.block_scales == Layout::RowMajor {
-            return Err(Error::Unsupported {
-                provider: Provider::CublasLt,
-                problem: Box::new(*problem),
-                requirement: "scales of A by block are stored transposed".into(),
-            });
+            return refuse("scales of A by block are stored transposed".into());
+        }
+        let version = handle.library.version();
+        if matches!(problem.scaling, Scaling::Row | Scaling::Block) && version < SCALES_BY_ROW {
+            return refuse(format!(
+                "scales by row and by block need cuBLASLt of CUDA 12.9, and {} is of {}.{}; \
+                 WARPWEAVE_CUBLASLT names another",
+                handle.library.path().display(),
+                version / 10_000,
+                version / 100 % 100
+            ));
         }
         // Dropped on an early return, which destroys what was made until then.
         let mut this = Self {

@@ -62,8 +62,11 @@ unsigned cublasLtDestroy(void* handle) {
   free(handle);
   return 0;
 }
+#ifndef VERSION
+#define VERSION 130100
+#endif
 #ifndef WITHOUT_VERSION
-size_t cublasLtGetVersion(void) { return 130100; }
+size_t cublasLtGetVersion(void) { return VERSION; }
 #endif
 const char* cublasLtGetStatusName(unsigned status) {
   return status == 14 ? "CUBLAS_STATUS_INTERNAL_ERROR" : status == 7 ? "CUBLAS_STATUS_INVALID_VALUE" : NULL;
