@@ -312,7 +312,8 @@ impl<B: CollectiveKernels> Collectives<B> {
         })
     }
 
-    /// Makes the collectives usable again after a fault. Collective, with no call of any rank in flight.
+    /// Makes the collectives usable again after a fault. Collective, with no work of any rank in flight that
+    /// signals or waits, as for [`SignalPad::recover`].
     ///
     /// # Errors
     /// Errors of the backend and the exchange.

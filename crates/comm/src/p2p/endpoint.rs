@@ -174,8 +174,8 @@ impl<B: TransferBackend> PointToPoint<B> {
     }
 
     /// Clears the fault and everything in flight, and brings the ranks to common epochs. Collective, with no
-    /// work of any rank in flight on the endpoint. Earlier tokens become void: waiting for one is an error,
-    /// dropping one does nothing.
+    /// work of any rank in flight that signals or waits, as for [`SignalPad::recover`]. Earlier tokens become
+    /// void: waiting for one is an error, dropping one does nothing.
     ///
     /// # Errors
     /// Errors of the exchange and the backend.
