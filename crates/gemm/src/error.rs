@@ -38,8 +38,8 @@ pub enum Error {
     /// misplaced.
     #[error("operand {operand} of {problem}: {reason}")]
     Operand {
-        /// `A`, `B`, `C`, `bias`, `scales of A`, `staging`, `workspace` and the like. Where each rank has one,
-        /// the reason names the rank.
+        /// `A`, `B`, `C`, `bias`, `scales of A`, `staging`, `workspace` and the like. Where each rank has
+        /// one, the reason names the rank.
         operand: &'static str,
         /// The problem being computed.
         problem: Box<GemmProblem>,

@@ -199,8 +199,8 @@ impl Config {
             .unwrap_or(self.hidden_size / self.num_attention_heads)
     }
 
-    /// The longest sequence that is served, and which field says so. Attention has no window: a model that was
-    /// trained with one has only sequences that fit into it.
+    /// The longest sequence that is served, and which field says so. Attention has no window: a model that
+    /// was trained with one has only sequences that fit into it.
     pub fn longest_sequence(&self) -> (usize, &'static str) {
         let is_windowed = match self.model_type.as_str() {
             "mistral" => true,

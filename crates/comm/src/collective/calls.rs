@@ -113,8 +113,8 @@ impl<B: CollectiveKernels> Collectives<B> {
     /// `output`. `most` is a bound that all ranks give alike: no rank sends more to any. A launch moves as
     /// much as packets hold, and calls of more take several.
     ///
-    /// Two ranks that disagree about a length make different calls, which both are told; if the lengths differ
-    /// by a multiple of 4 KiB, who gets less than it expects fails at the deadline, and who gets more drops it.
+    /// Two ranks that disagree about a length make different calls, and are told. If the lengths differ by a
+    /// multiple of 4 KiB, who gets less than it expects fails at the deadline, and who gets more drops it.
     pub fn all_to_all_uneven(
         &self,
         stream: &B::Stream,

@@ -253,8 +253,8 @@ fn unexpected_descriptors_are_closed_and_named() {
     }
 }
 
-/// One that stops before it passes its descriptor to anyone, or with rank 0's passed and rank 1's not. Once it
-/// goes on, so do all.
+/// One that stops before it passes its descriptor to anyone, or with rank 0's passed and rank 1's not. Once
+/// it goes on, so do all.
 #[test]
 fn a_rank_that_stops_among_descriptors_costs_the_others_one_deadline() {
     let patience = Duration::from_secs(1);
