@@ -12,7 +12,7 @@ use std::sync::Arc;
 use sweep::{Result, Shape};
 use warpweave_gemm::{
     AllGatherGemmBackend, AllGatherMatmul, AllGatherOperands, GatheredScales, Gemm, GemmBackend,
-    GemmOperands, GemmProblem, Protocol, Provider, sm90,
+    GemmOperands, GemmProblem, Protocol, Provider,
 };
 use warpweave_symm_mem::{
     Backend, Cuda, DType, DevicePtr, Exchange, Memory, Priority, SignalPad, SymmetricBuffer,

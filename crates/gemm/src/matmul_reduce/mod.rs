@@ -108,8 +108,8 @@ impl ReduceOutput {
 pub struct MatmulReduce {
     /// This rank's partial GEMM: all rows and columns of C, this rank's part of K. On the host K may be
     /// empty, which gives zero; on a GPU a rank without a part is refused when it prepares, so the others
-    /// must not launch. `ldc` holds for C and for staging, and so does the type of C: that of A and B, or of e4m3
-    /// any other.
+    /// must not launch. `ldc` holds for C and for staging, and so does the type of C: that of A and B, or of
+    /// e4m3 any other.
     pub problem: GemmProblem,
     /// The contiguous rows of C that each rank owns, by rank. Ignored in one shot.
     pub shards: Vec<Range<usize>>,
