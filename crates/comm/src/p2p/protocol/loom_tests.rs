@@ -117,7 +117,7 @@ impl<'a> Offers<'a> {
 
     fn post(&mut self) -> u64 {
         signal(self.end, self.role.signalled());
-        self.counts.post()
+        self.counts.post(false)
     }
 
     fn wait(&mut self, token: u64) {
