@@ -101,7 +101,7 @@ impl Kept {
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        // What is left behind by a killed process is small harm.
+        // A killed process leaves it: small harm.
         let _ = fs::remove_file(&self.0);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io::Read;
-use std::process::{ChildStdout, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
@@ -32,12 +32,20 @@ pub fn status_within(
     let child = command.spawn();
     let mut child = child.map_err(Error::not_started(command.get_program()))?;
     let first = limit.min(MINUTE);
-    let mut status = child.wait_timeout(first)?;
-    if status.is_none() && limit > first {
-        slow();
-        status = child.wait_timeout(limit - first)?;
+    if let Some(status) = child.wait_timeout(first)? {
+        return Ok(Some(status));
     }
+    if limit > first {
+        slow();
+    }
+    end_within(&mut child, limit - first)
+}
+
+/// How a process ended, unless it was killed at the limit.
+fn end_within(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
+    let status = child.wait_timeout(limit)?;
     if status.is_none() {
+        // One that is stuck in the driver may outlive SIGKILL, so it is not waited for.
         let _ = child.kill();
     }
     Ok(status)
@@ -85,11 +93,7 @@ pub fn run_within<T: Send + 'static>(
         // Nobody listens any more once the limit has passed.
         thread::spawn(move || drop(sender.send(read(pipe))));
     }
-    let status = child.wait_timeout(limit)?;
-    if status.is_none() {
-        // One that is stuck in the driver may outlive SIGKILL, so it is not waited for.
-        let _ = child.kill();
-    }
+    let status = end_within(&mut child, limit)?;
     Ok((status, output.recv_timeout(LAST_OUTPUT).ok()))
 }
 

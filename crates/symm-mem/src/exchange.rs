@@ -36,7 +36,8 @@ pub trait Exchange: Send + Sync {
         (0..self.world()).collect()
     }
 
-    /// Tells groups of one process apart: symmetric memory is that of the ranks that made it.
+    /// Tells groups apart: symmetric memory is that of the ranks that made it. The same in all processes of a
+    /// build.
     fn group_id(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         self.members().hash(&mut hasher);

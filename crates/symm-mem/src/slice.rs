@@ -16,7 +16,7 @@ pub struct DeviceSlice<'a> {
     first: DevicePtr,
     /// Bytes from a rank's to the next rank's; 0 if the memory is local.
     stride: usize,
-    /// Bytes from the start of every rank's memory in the buffer; 0 if the memory is local.
+    /// Bytes from the start of the memory that it is of, on every rank.
     offset: usize,
     /// This rank in the buffer, and the group of its ranks.
     rank: usize,
@@ -76,10 +76,7 @@ impl<'a> DeviceSlice<'a> {
         let inside = offset.checked_add(bytes)? <= self.bytes;
         inside.then(|| DeviceSlice {
             first: self.first.add(offset),
-            offset: match self.stride {
-                0 => 0,
-                _ => self.offset + offset,
-            },
+            offset: self.offset + offset,
             table: if offset == 0 {
                 self.table
             } else {
@@ -122,7 +119,7 @@ impl<'a> DeviceSlice<'a> {
         self.stride
     }
 
-    /// Bytes from the start of every rank's memory in the buffer; 0 if the memory is local.
+    /// Bytes from the start of the memory that it is of, on every rank of a symmetric one.
     pub fn offset(&self) -> usize {
         self.offset
     }

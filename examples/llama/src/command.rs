@@ -106,19 +106,18 @@ struct Run {
 }
 
 fn temperature(text: &str) -> Result<f64, String> {
-    let value = text.parse::<f64>().map_err(|why| why.to_string())?;
-    let is_valid = value.is_finite() && value >= 0.0;
-    is_valid
-        .then_some(value)
-        .ok_or("it is finite, and 0 or more".into())
+    let is_valid = |value: f64| value.is_finite() && value >= 0.0;
+    number(text, is_valid, "it is finite, and 0 or more")
 }
 
 fn top_p(text: &str) -> Result<f64, String> {
+    let is_valid = |value| value > 0.0 && value <= 1.0;
+    number(text, is_valid, "it is more than 0 and at most 1")
+}
+
+fn number(text: &str, is_valid: impl Fn(f64) -> bool, range: &str) -> Result<f64, String> {
     let value = text.parse::<f64>().map_err(|why| why.to_string())?;
-    let is_valid = value > 0.0 && value <= 1.0;
-    is_valid
-        .then_some(value)
-        .ok_or("it is more than 0 and at most 1".into())
+    is_valid(value).then_some(value).ok_or(range.into())
 }
 
 /// What ranks compute on.

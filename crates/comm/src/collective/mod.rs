@@ -192,14 +192,10 @@ impl<B: CollectiveKernels> Collectives<B> {
             let (pushed, reduced) = ([event()?, event()?], [event()?, event()?]);
             let turn = event()?;
             let device = backend.device_identity()?.unwrap_or_default();
-            Ok((
-                (side, turn),
-                pushed,
-                reduced,
-                (backend.resident_blocks()?, device),
-            ))
+            let resident = backend.resident_blocks()?;
+            Ok((side, turn, pushed, reduced, resident, device))
         });
-        let ((side, turn), pushed, reduced, (resident, device)) =
+        let (side, turn, pushed, reduced, resident, device) =
             agree(exchange.as_ref(), "collectives.own", own)?;
         let packets = options.packet_bytes.div_ceil(launch::PAYLOAD) + 1;
         let capacity = (packets + packets / 100).next_multiple_of(64);

@@ -285,17 +285,17 @@ impl<L: Fn(&str) -> Option<String>> Found<'_, L> {
             return JobToken::new(text)
                 .map_err(|e| self.error(format!("WARPWEAVE_JOB_TOKEN: {e}")));
         }
-        if self.vars.launcher == Launcher::Warpweave {
-            return Err(self.error(
-                "missing: WARPWEAVE_JOB_TOKEN (8 to 256 bytes, the same on every rank)".into(),
-            ));
-        }
         let id = self.id();
         if id.is_empty() {
+            let why = match self.vars.job {
+                [] => String::new(),
+                names => format!(
+                    ", for the launcher gives no id of the job ({})",
+                    names.join(", ")
+                ),
+            };
             return Err(self.error(format!(
-                "missing: WARPWEAVE_JOB_TOKEN (8 to 256 bytes, the same on every rank), for the launcher \
-                 gives no id of the job ({})",
-                self.vars.job.join(", ")
+                "missing: WARPWEAVE_JOB_TOKEN (8 to 256 bytes, the same on every rank){why}"
             )));
         }
         JobToken::derived(format!("warpweave job {} {id}", self.vars.launcher))

@@ -156,7 +156,7 @@ impl Store {
     /// # Errors
     /// As [`Store::gather`].
     pub fn nodes(&self) -> Result<Nodes> {
-        let places = self.places()?;
+        let places = self.places(None)?;
         let identities: Vec<_> = places.iter().map(|place| &place.node).collect();
         Ok(Nodes::by_identity(&identities))
     }
@@ -168,7 +168,7 @@ impl Store {
     /// As [`Store::gather`].
     pub fn addresses(&self) -> Result<Vec<IpAddr>> {
         let [_, store] = self.client.ends()?;
-        let places = self.places()?;
+        let places = self.places(None)?;
         let reached = places.iter().map(|place| match place.address {
             address if address.is_loopback() => store.ip(),
             address => address,
@@ -183,15 +183,11 @@ impl Store {
 
     /// Asks all ranks where they are, unless this one knows, within another time if one is given. Collective.
     pub(crate) fn know_places(&self, within: Option<Duration>) -> Result<()> {
-        self.places_within(within).map(|_| ())
-    }
-
-    fn places(&self) -> Result<Arc<[Place]>> {
-        self.places_within(None)
+        self.places(within).map(drop)
     }
 
     /// Collective until it has succeeded.
-    fn places_within(&self, within: Option<Duration>) -> Result<Arc<[Place]>> {
+    fn places(&self, within: Option<Duration>) -> Result<Arc<[Place]>> {
         const SCOPE: &str = "warpweave.places";
         let mut places = self.places.lock();
         if let Some(known) = &places.known {

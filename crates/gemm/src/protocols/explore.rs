@@ -13,8 +13,10 @@
 use std::collections::HashSet;
 use std::hash::{Hash, Hasher};
 
+use warpweave_symm_mem::pad::flag::reached_call;
+
 use super::health::{Health, Late, Move};
-use super::{Index, Model, Step, reached};
+use super::{Index, Model, Step};
 
 const RACE: &str = "a race";
 const OTHER_CALL: &str = "data of another call";
@@ -265,7 +267,7 @@ impl Explorer<'_> {
             None => Vec::new(),
             Some(Step::Wait { flag, counter }) => {
                 let epoch = state.cells[counter].value.wrapping_add(1);
-                let here = reached(state.atoms[flag].0, epoch);
+                let here = reached_call(state.atoms[flag].0, epoch);
                 match self.late {
                     None => Vec::from_iter(here.then_some(Move::Go)),
                     Some(late) => state.health.waits(late, self.model.ranks[thread], here),
@@ -336,8 +338,9 @@ impl Explorer<'_> {
             Step::Wait { flag, counter } => {
                 let epoch = self.load(state, thread, counter)?.wrapping_add(1);
                 let mut signals = state.signals.iter();
-                let is_it =
-                    |signal: &&(Index, u32, Clock)| signal.0 == flag && reached(signal.1, epoch);
+                let is_it = |signal: &&(Index, u32, Clock)| {
+                    signal.0 == flag && reached_call(signal.1, epoch)
+                };
                 if let Some(&(_, _, known)) = signals.find(is_it)
                     && self.orders.waits
                 {

@@ -300,11 +300,6 @@ fn shard(chunk: usize, rank: usize) -> String {
     format!("chunk {chunk} of {rank}")
 }
 
-/// True once a flag that holds `seen` has reached the call `wanted`: `reached_call` in `signal.cuh`.
-fn reached(seen: u32, wanted: u32) -> bool {
-    seen.wrapping_sub(wanted) <= 1
-}
-
 /// What is published once all have taken the ticket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Published {

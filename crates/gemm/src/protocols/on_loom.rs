@@ -9,11 +9,13 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::thread;
 
+use warpweave_symm_mem::pad::flag::reached_call;
+
 use super::all_gather::AllGather;
 use super::eager::Eager;
 use super::one_shot::OneShot;
 use super::reduction::Reduction;
-use super::{Model, Planted, Published, Step, reached};
+use super::{Model, Planted, Published, Step};
 
 /// A thread that comes too early for what it waits for must be preempted before it looks, so that fewer leave
 /// nothing to see; with more the models do not end in seconds.
@@ -74,7 +76,7 @@ impl Memory {
             match step {
                 Step::Wait { flag, counter } => {
                     let wanted = self.load(counter).wrapping_add(1);
-                    self.until(flag, |seen| reached(seen, wanted));
+                    self.until(flag, |seen| reached_call(seen, wanted));
                 }
                 Step::Signal { flag, counter } => {
                     let epoch = self.load(counter).wrapping_add(1);

@@ -1,6 +1,5 @@
 //! [`Exchange`] among some ranks of a larger group.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -110,10 +109,8 @@ impl Exchange for SubExchange {
     }
 
     fn mark(&self, name: &str, leave: bool) -> Result<Option<usize>, ExchangeError> {
-        // The name of a mark is short, and groups have many ranks. The same in all processes of a build.
-        let mut group = DefaultHasher::new();
-        self.ranks.hash(&mut group);
-        let name = format!("{:x}.{name}", group.finish());
+        // The name of a mark is short, and groups have many ranks.
+        let name = format!("{:x}.{name}", self.group_id());
         let first = self.parent.mark(&name, leave)?;
         Ok(first.and_then(|first| self.ranks.iter().position(|&rank| rank == first)))
     }

@@ -91,10 +91,6 @@ __device__ __forceinline__ void store_relaxed_sys(uint32_t* to, uint32_t value) 
   asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
 }
 
-__device__ __forceinline__ void store_relaxed_sys(uint64_t* to, uint64_t value) {
-  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
-}
-
 __device__ __forceinline__ uint32_t load_acquire_sys(const uint32_t* from) {
   uint32_t value;
   asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
