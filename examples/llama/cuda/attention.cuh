@@ -14,7 +14,7 @@ using namespace warpweave;
 struct Attention {
   // [rows, query heads + 2 · key heads, head]: queries, keys, values.
   const void* qkv;
-  // Of the first slot: [key heads, capacity, head].
+  // Of the first request: [key heads, capacity, head].
   void* keys;
   void* values;
   // [rows, query heads, head]

@@ -1,10 +1,10 @@
 // What a layer of a transformer does besides its GEMMs and norms, each in one launch where candle takes many:
 //
 //   keep      a prompt: rotates its keys into the cache and copies its values there. `prompt.cu` attends
-//   decode    one new token for each slot: rotates, keeps and attends. The query heads of a slot that share a
-//             key head are a cluster's, which divides the tokens into up to eight parts
+//   decode    one new token for each request: rotates, keeps and attends. Its query heads that share a key
+//             head are a cluster's, which divides the tokens into up to eight parts
 //   swiglu    silu(gate) · up
-//   choose    the most probable token of each row
+//   choose    the most probable token of each row, if its logits are finite
 //
 // Scores, their maxima and all sums are f32. Scores are computed tile by tile of 64 tokens, and what has been
 // added up is scaled down when a larger score comes (FlashAttention: Dao, 2023), so that no score leaves the
@@ -23,7 +23,7 @@ namespace {
 constexpr uint32_t kTokens = 64;
 constexpr uint32_t kWarps = 4;
 constexpr uint32_t kThreads = kWarps * 32;
-// The most parts of the tokens of a slot in `decode`, and tiles of a part while there are fewer.
+// The most parts of the tokens of a request in `decode`, and tiles of a part while there are fewer.
 constexpr uint32_t kParts = 8;
 constexpr uint32_t kPartTiles = 3;
 // Rows that a warp has at a time. `decode` uses the first half of them, a query head each.
@@ -225,12 +225,12 @@ __device__ __forceinline__ void decode(const Attention& p) {
   Partial<kHead>* of_parts = of_warps + kWarps * p.groups;
   const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const uint32_t rank = kBlocks == 1 ? 0 : cluster_rank();
-  const uint32_t slot = blockIdx.y / p.key_heads, key_head = blockIdx.y % p.key_heads;
+  const uint32_t request = blockIdx.y / p.key_heads, key_head = blockIdx.y % p.key_heads;
   admit_dependents();
-  const uint32_t position = p.positions[slot];
+  const uint32_t position = p.positions[request];
   const uint32_t query_heads = p.key_heads * p.groups, first_query = key_head * p.groups;
   const uint4* qkv = static_cast<const uint4*>(p.qkv) +
-                     uint64_t(slot) * (query_heads + 2 * p.key_heads) * H::kVectors;
+                     uint64_t(request) * (query_heads + 2 * p.key_heads) * H::kVectors;
   const uint64_t head = uint64_t(blockIdx.y) * p.capacity * H::kVectors;
   uint4* keys = static_cast<uint4*>(p.keys) + head;
   uint4* values = static_cast<uint4*>(p.values) + head;
@@ -343,7 +343,7 @@ __device__ __forceinline__ void decode(const Attention& p) {
       const float& own = member == 0 ? whole.most : member == 1 ? whole.sum : whole.out[element];
       return load_of_block<kBlocks>(own, part % kBlocks);
     });
-    const uint64_t to = (uint64_t(slot) * query_heads + first_query + group) * kHead + element;
+    const uint64_t to = (uint64_t(request) * query_heads + first_query + group) * kHead + element;
     static_cast<T*>(p.out)[to] = round_to<T>(all.z / all.y);
   }
   // Nobody ends while others read its memory.
@@ -366,10 +366,14 @@ __device__ __forceinline__ void swiglu(const uint4* gate_up, uint4* out, uint32_
   out[index] = round_vector<T>(up);
 }
 
-// A number for a score and its column that is larger for a larger score and, of equals, for an earlier one.
+// A number for a score and its column that is larger for a larger score and, of equals, for an earlier one: the
+// largest for NaN and ∞, the smallest for −∞, whatever the column. These are of column 2³² − 1, which is none.
 __device__ __forceinline__ uint64_t ranked(float score, uint32_t column) {
+  constexpr uint32_t kInfinity = 0x7f800000, kSign = 1u << 31;
   const uint32_t bits = __float_as_uint(score);
-  return uint64_t(bits >> 31 ? ~bits : bits | 1u << 31) << 32 | ~column;
+  if (bits == (kSign | kInfinity)) return 0;
+  if ((bits & ~kSign) >= kInfinity) return uint64_t(~0u) << 32;
+  return uint64_t(bits & kSign ? ~bits : bits | kSign) << 32 | ~column;
 }
 
 // A block for a row of `scores`, [rows, width] in vectors.

@@ -1,7 +1,7 @@
 //! Attention over a KV cache, request by request, in candle's operations: the bits of a request do not depend
 //! on which others share the batch. `fused` has it in a launch or two, where that can be had.
 //!
-//! Prompts of any lengths and single tokens may share a batch. [`slots`](crate::slots) has the attention of
+//! Prompts of any lengths and single tokens may share a batch. [`decode`](crate::decode) has the attention of
 //! steps that are captured.
 
 use candle_core::{DType, Device, Error, Result, Tensor};
@@ -9,11 +9,14 @@ use candle_core::{DType, Device, Error, Result, Tensor};
 use crate::fused;
 use crate::rope::Rotations;
 
-/// What a rank keeps of the past: keys and values of its heads.
+/// What a rank keeps of the past: keys and values of its heads, for as many tokens of each request. Attention
+/// writes to it in place.
 #[derive(Debug)]
 pub struct Cache {
-    /// By request, then layer: the heads of keys, then those of values, `[2 · key heads, capacity, head]`.
-    requests: Vec<Vec<Tensor>>,
+    /// By layer: `[2, requests, key heads, capacity, head]`, keys then values.
+    layers: Vec<Tensor>,
+    /// 0, 1 and so on, u32, `[capacity]`. Made once: a captured step uploads nothing.
+    at: Tensor,
 }
 
 /// The rows of one request in a batch: `rows` new tokens after `past` tokens.
@@ -30,55 +33,45 @@ pub struct Segment {
 }
 
 impl Cache {
-    /// Keys and values of a request in a layer, `[2 · key heads, capacity, head]`.
-    pub fn of(&self, request: usize, layer: usize) -> &Tensor {
-        &self.requests[request][layer]
-    }
-
-    /// For requests of these capacities in tokens.
+    /// For so many layers, requests, key heads, tokens of a request, and elements of a head.
     ///
     /// # Errors
     /// Errors of the device.
     pub fn new(
-        capacities: &[usize],
         layers: usize,
-        (key_heads, head): (usize, usize),
+        requests: usize,
+        (key_heads, capacity, head): (usize, usize, usize),
         dtype: DType,
         device: &Device,
     ) -> Result<Self> {
-        let request = |&capacity: &usize| {
-            let layer = |_| Tensor::zeros((2 * key_heads, capacity, head), dtype, device);
-            (0..layers).map(layer).collect()
-        };
+        let shape = (2, requests, key_heads, capacity, head);
+        let layers = (0..layers).map(|_| Tensor::zeros(shape, dtype, device));
         Ok(Cache {
-            requests: capacities.iter().map(request).collect::<Result<_>>()?,
+            layers: layers.collect::<Result<_>>()?,
+            at: Tensor::arange(0, capacity as u32, device)?,
         })
     }
 
-    /// Bytes of it.
-    pub fn bytes(&self) -> usize {
-        let tensors = self.requests.iter().flatten();
-        tensors
-            .map(|tensor| tensor.elem_count() * tensor.dtype().size_in_bytes())
-            .sum()
+    /// Keys and values of a layer, `[2, requests, key heads, capacity, head]`.
+    pub fn layer(&self, layer: usize) -> &Tensor {
+        &self.layers[layer]
+    }
+
+    /// Positions of tokens, u32, `[capacity]`.
+    pub(crate) fn at(&self) -> &Tensor {
+        &self.at
     }
 }
 
 /// How a batch attends.
 pub trait Attend {
     /// Keeps keys and values of the new tokens of `layer`, and attends: `qkv` is `[rows, heads, head]` with
-    /// the heads of queries, of keys and of values, of the latter two `key_heads` each, which `turns`
-    /// rotates. The result is `[rows, query heads · head]`.
+    /// the heads of queries, of keys and of values, which `turns` rotates. The result is `[rows, query heads
+    /// · head]`.
     ///
     /// # Errors
     /// Errors of the device.
-    fn attend(
-        &self,
-        layer: usize,
-        qkv: &Tensor,
-        turns: &Rotations<'_>,
-        key_heads: usize,
-    ) -> Result<Tensor>;
+    fn attend(&self, layer: usize, qkv: &Tensor, turns: &Rotations<'_>) -> Result<Tensor>;
 }
 
 /// Each segment of a batch over the cache of its own request.
@@ -91,18 +84,12 @@ pub struct Ragged<'a> {
 }
 
 impl Attend for Ragged<'_> {
-    fn attend(
-        &self,
-        layer: usize,
-        qkv: &Tensor,
-        turns: &Rotations<'_>,
-        key_heads: usize,
-    ) -> Result<Tensor> {
+    fn attend(&self, layer: usize, qkv: &Tensor, turns: &Rotations<'_>) -> Result<Tensor> {
         let attended = self.segments.iter().map(|segment| {
             let rows = qkv.narrow(0, segment.start, segment.rows)?;
-            let cache = self.cache.of(segment.request, layer);
+            let cache = self.cache.layer(layer).narrow(1, segment.request, 1)?;
             let tokens = segment.past + segment.rows;
-            let room = cache.dim(1)?.min(turns.tables()[0].dim(0)?);
+            let room = cache.dim(3)?.min(turns.tables()[0].dim(0)?);
             if tokens > room {
                 let why = format!(
                     "{tokens} tokens of request {} where {room} have room",
@@ -110,11 +97,11 @@ impl Attend for Ragged<'_> {
                 );
                 return Err(Error::msg(why));
             }
-            match fused::attention(&rows, cache, key_heads, turns, segment.start)? {
+            match fused::attention(&rows, &cache, turns, segment.start)? {
                 Some(attended) => Ok(attended),
                 None => {
                     let rotated = turns.rotate(&rows, segment.start)?;
-                    attend_segment(cache, segment.past, &rotated, key_heads)
+                    attend_segment(&cache, segment.past, &rotated)
                 }
             }
         });
@@ -125,17 +112,23 @@ impl Attend for Ragged<'_> {
 /// Rows of a prompt whose scores are in memory at once.
 const CHUNK: usize = 512;
 
-fn attend_segment(cache: &Tensor, past: usize, qkv: &Tensor, key_heads: usize) -> Result<Tensor> {
-    let (all, heads, _) = qkv.dims3()?;
+/// The new tokens `qkv` of a request, over its part of a layer's cache, `[2, 1, key heads, capacity, head]`.
+fn attend_segment(cache: &Tensor, past: usize, qkv: &Tensor) -> Result<Tensor> {
+    let ((all, heads, _), key_heads) = (qkv.dims3()?, cache.dim(2)?);
     let query_heads = heads - 2 * key_heads;
-    let new = qkv.narrow(1, query_heads, 2 * key_heads)?;
-    cache.slice_set(&new.transpose(0, 1)?.contiguous()?, 1, past)?;
+    let kept = |which| {
+        let first = query_heads + which * key_heads;
+        let new = qkv.narrow(1, first, key_heads)?.transpose(0, 1)?;
+        let kept = cache.get(which)?.get(0)?;
+        kept.slice_set(&new.contiguous()?, 1, past)?;
+        Ok(kept)
+    };
+    let [keys, values]: [Result<Tensor>; 2] = [kept(0), kept(1)];
+    let (keys, values) = (keys?, values?);
     let q = qkv.narrow(1, 0, query_heads)?;
     let chunks = (0..all).step_by(CHUNK).map(|start| {
         let rows = CHUNK.min(all - start);
-        let seen = cache.narrow(1, 0, past + start + rows)?;
-        let [keys, values] =
-            [0, key_heads].map(|first| seen.narrow(0, first, key_heads)?.contiguous());
+        let seen = |kept: &Tensor| kept.narrow(1, 0, past + start + rows)?.contiguous();
         // One token sees everything.
         let mask = (rows > 1).then(|| {
             let at = Tensor::arange(0, rows as u32, q.device())?;
@@ -143,8 +136,8 @@ fn attend_segment(cache: &Tensor, past: usize, qkv: &Tensor, key_heads: usize) -
         });
         attend_rows(
             &q.narrow(0, start, rows)?,
-            &keys?,
-            &values?,
+            &seen(&keys)?,
+            &seen(&values)?,
             mask.transpose()?.as_ref(),
         )
     });
@@ -212,8 +205,8 @@ mod tests {
     use super::*;
     use crate::checkpoint::random::small_llama;
     use crate::config::Config;
+    use crate::decode::Step;
     use crate::rope::Rope;
-    use crate::slots::Slots;
 
     /// What is attended, and where: heads of queries, and of keys and values.
     struct Case {
@@ -287,7 +280,7 @@ mod tests {
         out
     }
 
-    /// Prompts, then a token of each by segments, then one by slots: all as the definition has them.
+    /// Prompts, then a token of each by segments, then one of all together: as the definition has them.
     fn attends_as_defined(case: &Case, device: &Device) {
         let &Case {
             heads, head, dtype, ..
@@ -299,10 +292,8 @@ mod tests {
         };
         let capacity = PROMPTS[0] + 2;
         let rope = Rope::new(&config, capacity, heads, dtype, device).unwrap();
-        let capacities = PROMPTS.map(|rows| rows + 2);
-        let cache = &mut Cache::new(&capacities, 1, (heads.1, head), dtype, device).unwrap();
         let shape = (heads.1, capacity, head);
-        let slots = Slots::new(1, PROMPTS.len(), shape, dtype, device).unwrap();
+        let cache = &Cache::new(1, PROMPTS.len(), shape, dtype, device).unwrap();
         for (step, count) in [(0, None), (0, Some(1)), (1, Some(1))] {
             let (mut values, mut positions, mut segments) = (Vec::new(), Vec::new(), Vec::new());
             for (request, prompt) in PROMPTS.into_iter().enumerate() {
@@ -328,14 +319,8 @@ mod tests {
                     cache,
                     segments: &segments,
                 }
-                .attend(0, &qkv, &turns, heads.1),
-                _ => {
-                    for segment in &segments {
-                        let request = segment.request;
-                        slots.load(request, cache, request, segment.past).unwrap();
-                    }
-                    slots.step().attend(0, &qkv, &turns, heads.1)
-                }
+                .attend(0, &qkv, &turns),
+                _ => Step::new(cache).attend(0, &qkv, &turns),
             };
             let attended = attended.unwrap().to_dtype(DType::F64).unwrap();
             let found = attended.to_vec2::<f64>().unwrap();
@@ -368,7 +353,8 @@ mod tests {
         let (heads, device) = ((4, 2), Device::Cpu);
         let rope = Rope::new(&small_llama(), 8, heads, DType::F32, &device).unwrap();
         for (capacity, past, room) in [(4, 3, 4), (20, 7, 8)] {
-            let cache = Cache::new(&[capacity], 1, (heads.1, 16), DType::F32, &device).unwrap();
+            let shape = (heads.1, capacity, 16);
+            let cache = Cache::new(1, 1, shape, DType::F32, &device).unwrap();
             let segments = [Segment {
                 request: 0,
                 start: 0,
@@ -381,10 +367,7 @@ mod tests {
                 cache: &cache,
                 segments: &segments,
             };
-            let error = ragged
-                .attend(0, &qkv, &turns, heads.1)
-                .unwrap_err()
-                .to_string();
+            let error = ragged.attend(0, &qkv, &turns).unwrap_err().to_string();
             let wanted = format!("{} tokens of request 0 where {room} have room", past + 2);
             assert!(error.contains(&wanted), "{error}");
         }

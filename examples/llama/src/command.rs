@@ -18,7 +18,7 @@ use crate::bench::Bench;
 use crate::checkpoint::{Checkpoint, random};
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::generate::{Generated, Request, generate};
+use crate::generate::{Decoding, Generated, Request, generate};
 use crate::job::{self, Interrupts, Watch};
 use crate::model::Model;
 #[cfg(feature = "cuda")]
@@ -97,6 +97,9 @@ struct Run {
     /// Sample from the most probable tokens, whose probabilities add up to this
     #[arg(long, default_value_t = 1.0, value_parser = top_p)]
     top_p: f64,
+    /// Enqueue every step; else GPUs decode in graphs where they can
+    #[arg(long)]
+    eager: bool,
     /// Of the first request's random numbers; the others count on
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -238,6 +241,7 @@ fn demonstrate(ranks: usize) -> Result<()> {
         dtype: Element::F32,
         temperature,
         top_p: 0.9,
+        eager: false,
         seed: 7,
         json: Some(tokens.clone()),
     };
@@ -285,6 +289,9 @@ impl Run {
         add("temperature", self.temperature.to_string());
         add("top-p", self.top_p.to_string());
         add("seed", self.seed.to_string());
+        if self.eager {
+            all.push("--eager".into());
+        }
         if let Some(json) = &self.json {
             all.extend(["--json".into(), json.clone().into()]);
         }
@@ -313,8 +320,9 @@ impl Run {
         let (config, weights) = self.weights((0, 1), &Device::Cpu)?;
         let (positions, _) = config.longest_sequence();
         let model = Model::new(config, weights, &Plain, positions)?;
+        let decoding = self.decoding(&model);
         let generated = shown("candle, 1 rank", &tokenizer, &requests, |show| {
-            generate(&model, &requests, self.rows, show)
+            generate(&model, &requests, self.rows, decoding, show)
         })?;
         self.write(&generated)?;
         Ok(generated)
@@ -350,14 +358,15 @@ impl Run {
         let parallel = Warpweave::new(place, &exchange, &config, self.dtype.dtype(), batches)?;
         let (positions, _) = config.longest_sequence();
         let model = Model::new(config, weights, &parallel, positions)?;
+        let decoding = self.decoding(&model);
         let generated = match comm.rank() {
             0 => {
                 let title = format!("Warpweave, {} ranks", comm.world());
                 shown(&title, &tokenizer, &requests, |show| {
-                    generate(&model, &requests, self.rows, show)
+                    generate(&model, &requests, self.rows, decoding, show)
                 })?
             }
-            _ => generate(&model, &requests, self.rows, &mut |_, _| Ok(()))?,
+            _ => generate(&model, &requests, self.rows, decoding, &mut |_, _| Ok(()))?,
         };
         comm.agree("tokens", &generated.tokens)?;
         if comm.rank() == 0 {
@@ -365,6 +374,13 @@ impl Run {
         }
         parallel.close(exchange.as_ref())?;
         Ok(comm.barrier_at("done")?)
+    }
+
+    fn decoding(&self, model: &Model<'_>) -> Decoding {
+        match self.eager {
+            true => Decoding::ByRequest,
+            false => Decoding::of(model),
+        }
     }
 
     /// What config.json says, and this rank's weights.

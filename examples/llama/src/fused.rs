@@ -3,7 +3,7 @@
 //! `nvcc`. The attention of prompts (`cuda/prompt.cu`) is for Hopper. Elsewhere SwiGLU takes candle's
 //! operations; of the others there is no result, and the caller takes candle's.
 
-use candle_core::{Result, Tensor};
+use candle_core::{D, DType, Result, Tensor};
 use warpweave_overlap::plan::GATE_COLUMNS;
 
 use crate::rope::Rotations;
@@ -11,24 +11,24 @@ use crate::rope::Rotations;
 use crate::scratch::kept;
 
 /// Keeps keys and values of the new tokens `qkv`, `[rows, heads, head]`, and attends: `[rows, query heads ·
-/// head]`. They are not rotated yet, and are the rows from `start` on that `turns` is of. `cache` has keys,
-/// then values, of all slots: of one if the rows are a prompt, else of as many as there are rows.
+/// head]`. They are not rotated yet, and are the rows from `start` on that `turns` is of. `cache` is `[2,
+/// requests, key heads, capacity, head]`: of one request if the rows are a prompt, else of as many as there
+/// are rows.
 ///
 /// # Errors
 /// Errors of the device.
 pub(crate) fn attention(
     qkv: &Tensor,
     cache: &Tensor,
-    key_heads: usize,
     turns: &Rotations<'_>,
     start: usize,
 ) -> Result<Option<Tensor>> {
     #[cfg(all(feature = "cuda", feature = "nvcc"))]
-    if device::serves_attention(qkv, cache, key_heads)? {
-        let attended = device::attention(qkv, cache, key_heads, turns, start)?;
+    if device::serves_attention(qkv, cache)? {
+        let attended = device::attention(qkv, cache, turns, start)?;
         return Ok(Some(kept(attended)));
     }
-    let _ = (qkv, cache, key_heads, turns, start);
+    let _ = (qkv, cache, turns, start);
     Ok(None)
 }
 
@@ -48,18 +48,31 @@ pub(crate) fn swiglu(gate_up: &Tensor) -> Result<Tensor> {
     (gate.silu()? * up)?.reshape((rows, columns / 2))
 }
 
-/// The column of the largest score of each row, the first of equals: u32, `[rows]`.
+/// The column of the largest of each row's `logits`, the first of equals: u32, `[rows]`. The kernel gives
+/// `u32::MAX` where one is NaN or ∞, or all are −∞.
 ///
 /// # Errors
 /// Errors of the device.
-pub(crate) fn choose(scores: &Tensor) -> Result<Option<Tensor>> {
+pub(crate) fn choose(logits: &Tensor) -> Result<Tensor> {
     #[cfg(all(feature = "cuda", feature = "nvcc"))]
-    if device::serves_rows(scores, 1)? {
-        let columns = scores.apply_op1_no_bwd(&device::OfRows::Choose)?;
-        return Ok(Some(kept(columns)));
+    if device::serves_rows(logits, 1)? {
+        return Ok(kept(logits.apply_op1_no_bwd(&device::OfRows::Choose)?));
     }
-    let _ = scores;
-    Ok(None)
+    logits.to_dtype(DType::F32)?.argmax(D::Minus1)
+}
+
+/// Whether the kernels decode a model of so many query heads for each key head, elements of a head, and
+/// tokens of the vocabulary, whose weights are as `weight`.
+pub(crate) fn decodes((groups, head): (usize, usize), vocabulary: usize, weight: &Tensor) -> bool {
+    #[cfg(all(feature = "cuda", feature = "nvcc"))]
+    return device::serves_heads(groups, head)
+        && vocabulary.is_multiple_of(device::VECTOR)
+        && matches!(device::served(weight), Ok(Some(_)));
+    #[cfg(not(all(feature = "cuda", feature = "nvcc")))]
+    {
+        let _ = (groups, head, vocabulary, weight);
+        false
+    }
 }
 
 #[cfg(all(feature = "cuda", feature = "nvcc"))]
@@ -102,12 +115,12 @@ mod device {
     const SWIZZLE_ALIGNMENT: usize = 1024;
     /// Of the other kernels.
     const WIDE: u32 = 256;
-    /// The most parts that `decode` divides the tokens of a slot into: `kParts`.
+    /// The most parts that `decode` divides the tokens of a request into: `kParts`.
     const PARTS: usize = 8;
     /// Query heads of a key head that `decode` takes: half of `kRows`.
     const MOST_GROUPS: usize = 8;
     /// Elements of a vector.
-    const VECTOR: usize = 8;
+    pub(super) const VECTOR: usize = 8;
 
     /// What the attention kernels take. `Attention` in `cuda/transformer.cu` has the same layout.
     #[derive(Clone, Copy)]
@@ -171,7 +184,7 @@ mod device {
     }
 
     /// The major compute capability of the GPU of `x`, if its elements are served.
-    fn served(x: &Tensor) -> Result<Option<i32>> {
+    pub(super) fn served(x: &Tensor) -> Result<Option<i32>> {
         if !x.device().is_cuda() || !matches!(x.dtype(), DType::BF16 | DType::F16) {
             return Ok(None);
         }
@@ -181,18 +194,17 @@ mod device {
         Ok((major >= 9).then_some(major))
     }
 
-    /// Whether there are kernels for a token of every slot, or for a prompt.
-    pub(super) fn serves_attention(qkv: &Tensor, cache: &Tensor, key_heads: usize) -> Result<bool> {
+    /// Whether there are kernels for a token of every request, or for a prompt.
+    pub(super) fn serves_attention(qkv: &Tensor, cache: &Tensor) -> Result<bool> {
         let (rows, heads, head) = qkv.dims3()?;
-        let fits = matches!(head, 64 | 128) && heads / key_heads - 2 <= MOST_GROUPS;
-        let is_step = rows == slots(cache, key_heads, head)?;
-        Ok(fits && served(qkv)?.is_some_and(|major| is_step || major == 9))
+        let (_, requests, key_heads, ..) = cache.dims5()?;
+        let fits = serves_heads(heads / key_heads - 2, head);
+        Ok(fits && served(qkv)?.is_some_and(|major| rows == requests || major == 9))
     }
 
-    /// Slots of a cache.
-    fn slots(cache: &Tensor, key_heads: usize, head: usize) -> Result<usize> {
-        let capacity = cache.dim(cache.rank() - 2)?;
-        Ok(cache.elem_count() / 2 / (key_heads * capacity * head))
+    /// Whether there are kernels for so many query heads for each key head, and elements of a head.
+    pub(super) fn serves_heads(groups: usize, head: usize) -> bool {
+        matches!(head, 64 | 128) && groups <= MOST_GROUPS
     }
 
     /// Whether each row of `x` is so many times whole vectors.
@@ -204,7 +216,6 @@ mod device {
     pub(super) fn attention(
         qkv: &Tensor,
         cache: &Tensor,
-        key_heads: usize,
         turns: &Rotations<'_>,
         start: usize,
     ) -> Result<Tensor> {
@@ -212,7 +223,6 @@ mod device {
         let op = Attention {
             cache,
             tables: turns.tables(),
-            key_heads,
         };
         qkv.apply_op2_no_bwd(&positions, &op)
     }
@@ -325,7 +335,6 @@ mod device {
     struct Attention<'a> {
         cache: &'a Tensor,
         tables: &'a [Tensor; 2],
-        key_heads: usize,
     }
 
     impl Attention<'_> {
@@ -335,27 +344,24 @@ mod device {
             (positions, positions_layout): (&CudaStorage, &Layout),
         ) -> Result<(CudaStorage, Shape)> {
             let (rows, heads, head) = layout.shape().dims3()?;
-            let query_heads = heads - 2 * self.key_heads;
-            let capacity = self.cache.dim(self.cache.rank() - 2)?;
-            let half = self.cache.elem_count() / 2;
-            let slots = slots(self.cache, self.key_heads, head)?;
+            let (_, requests, key_heads, capacity, _) = self.cache.dims5()?;
+            let query_heads = heads - 2 * key_heads;
             let device = qkv.device();
             // SAFETY: the kernels write all of it.
             let mut out = unsafe { alloc::<T>(device, rows * query_heads * head)? };
             // The cache is written through a shared borrow of its storage, as all of candle's work on it is
             // in the order of one stream.
-            let keys = address_of::<T>(self.cache)?;
             let parameters = Parameters {
                 qkv: address::<T>(qkv, layout)?,
-                keys,
-                values: keys + (half * size_of::<T>()) as u64,
+                keys: address_of::<T>(&self.cache.get(0)?)?,
+                values: address_of::<T>(&self.cache.get(1)?)?,
                 out: out.device_ptr_mut(&device.cuda_stream()).0,
                 positions: address::<u32>(positions, positions_layout)?,
                 cosines: address_of::<T>(&self.tables[0])?,
                 sines: address_of::<T>(&self.tables[1])?,
                 rows: rows as u32,
-                key_heads: self.key_heads as u32,
-                groups: (query_heads / self.key_heads) as u32,
+                key_heads: key_heads as u32,
+                groups: (query_heads / key_heads) as u32,
                 capacity: capacity as u32,
             };
             let row_bytes = head * size_of::<T>();
@@ -365,8 +371,8 @@ mod device {
                 unsafe { launch(device, kernel, shape, shared_bytes, &mut [argument]) }
             };
             let attention = Argument::Attention(parameters);
-            if rows == slots {
-                let clusters = slots * self.key_heads;
+            if rows == requests {
+                let clusters = requests * key_heads;
                 // As many blocks as keep all SMs busy: each has less to do and as much to begin and end.
                 let (name, blocks, stages) = match clusters {
                     ..48 => (of_head!("decode_8", T, head), PARTS, 3),
@@ -374,13 +380,13 @@ mod device {
                     _ => (of_head!("decode_1", T, head), 1, 2),
                 };
                 let warps = THREADS as usize / 32;
-                let partials = (warps + PARTS / blocks) * (query_heads / self.key_heads);
+                let partials = (warps + PARTS / blocks) * (query_heads / key_heads);
                 let shared_bytes =
                     stages * 2 * TOKENS * row_bytes + partials * (head + 2) * size_of::<f32>();
                 let shape = ((blocks as u32, clusters as u32), THREADS);
                 enqueue((&TRANSFORMER, name), shape, shared_bytes, attention)?;
-            } else if slots == 1 {
-                let pairs = rows * self.key_heads * head / (2 * VECTOR);
+            } else if requests == 1 {
+                let pairs = rows * key_heads * head / (2 * VECTOR);
                 let shape = ((pairs.div_ceil(WIDE as usize) as u32, 1), WIDE);
                 let keep = of_head!("keep", T, head);
                 enqueue((&TRANSFORMER, keep), shape, 0, attention)?;
@@ -390,7 +396,7 @@ mod device {
                 let kernel = (&PROMPT, of_head!("prompt", T, head));
                 enqueue(kernel, (grid, PROMPT_THREADS), shared_bytes, prompt)?;
             } else {
-                let why = format!("{rows} rows for the caches of {slots} requests");
+                let why = format!("{rows} rows for the cache of {requests} requests");
                 return Err(Error::msg(why));
             }
             let shape = Shape::from((rows, query_heads * head));
@@ -515,12 +521,12 @@ mod tests {
     use candle_core::{D, DType, Device, Tensor};
 
     use super::*;
-    use crate::attention::Attend;
+    use crate::attention::{Attend, Cache};
     use crate::checkpoint::random::small_llama;
     use crate::config::Config;
+    use crate::decode::Step;
     use crate::place::Place;
     use crate::rope::Rope;
-    use crate::slots::Slots;
 
     fn values(shape: (usize, usize), dtype: DType, device: &Device) -> Tensor {
         let count = shape.0 * shape.1;
@@ -562,13 +568,24 @@ mod tests {
                 let expected = rows.iter().zip(largest);
                 let expected =
                     expected.map(|(row, most)| row.iter().position(|&x| x == most).unwrap() as u32);
-                let found = choose(&scores).unwrap().unwrap().to_vec1::<u32>().unwrap();
+                let found = choose(&scores).unwrap().to_vec1::<u32>().unwrap();
                 assert_eq!(found, expected.collect::<Vec<_>>());
             }
+            // A token that is ruled out is none.
+            const INF: f32 = f32::INFINITY;
+            let mut rows = [[-3.0; 16]; 6];
+            (rows[0][9], rows[1][2], rows[2][11]) = (f32::NAN, -f32::NAN, INF);
+            rows[3] = [-INF; 16];
+            rows[4] = [-INF; 16];
+            (rows[4][7], rows[5][0], rows[5][8]) = (-6e4, -INF, 2.0);
+            let rows = Tensor::new(&rows, &device).unwrap().to_dtype(dtype);
+            let found = choose(&rows.unwrap()).unwrap().to_vec1::<u32>().unwrap();
+            let none = u32::MAX;
+            assert_eq!(found, [none, none, none, none, 7, 8]);
         }
     }
 
-    /// However many slots there are, and so however many blocks share the parts of one.
+    /// However many requests there are, and so however many blocks share the parts of one.
     #[test]
     #[ignore = "needs a GPU"]
     fn gpu_tokens_have_the_same_bits_in_every_batch() {
@@ -584,17 +601,17 @@ mod tests {
             let rope =
                 Rope::new(&config, capacity, (q_heads, k_heads), DType::BF16, &device).unwrap();
             let width = (q_heads + 2 * k_heads) * HEAD;
-            // The cache and the token of a slot are those of every slot.
+            // The cache and the token of a request are those of every request.
             let attended = [1, 30, 80].map(|count| {
-                let slots =
-                    Slots::new(1, count, (k_heads, capacity, HEAD), DType::BF16, &device).unwrap();
+                let shape = (k_heads, capacity, HEAD);
+                let cache = Cache::new(1, count, shape, DType::BF16, &device).unwrap();
                 let one = values((2 * k_heads, capacity * HEAD), DType::BF16, &device);
                 let one = one.reshape((2, 1, k_heads, capacity, HEAD)).unwrap();
                 let all = one
                     .broadcast_as((2, count, k_heads, capacity, HEAD))
                     .unwrap();
-                let all = all.reshape((2, count * k_heads, capacity, HEAD)).unwrap();
-                slots.fill(0, &all.contiguous().unwrap()).unwrap();
+                let all = all.contiguous().unwrap();
+                cache.layer(0).slice_set(&all, 0, 0).unwrap();
                 let qkv = values((1, width), DType::BF16, &device);
                 let qkv = qkv
                     .broadcast_as((count, width))
@@ -603,7 +620,7 @@ mod tests {
                     .unwrap();
                 let qkv = qkv.reshape((count, q_heads + 2 * k_heads, HEAD)).unwrap();
                 let turns = rope.at(&Tensor::new(vec![context; count], &device).unwrap());
-                let attended = slots.step().attend(0, &qkv, &turns, k_heads).unwrap();
+                let attended = Step::new(&cache).attend(0, &qkv, &turns).unwrap();
                 attended
                     .to_dtype(DType::F32)
                     .unwrap()

@@ -1,9 +1,10 @@
 //! Generation for a batch of requests. A step takes one row of each request that generates, and the prompts
-//! of those that begin, as far as they fit.
+//! of those that begin, as far as they fit. Steps without prompts can be launches of a graph.
 
 use std::time::{Duration, Instant};
 
-use crate::attention::Segment;
+use crate::attention::{Cache, Segment};
+use crate::decode::Decode;
 use crate::error::{Error, Result};
 use crate::model::{Batch, Model, Rows};
 use crate::sampler::{Sampler, Sampling};
@@ -32,6 +33,25 @@ pub struct Generated {
     pub took: Duration,
 }
 
+/// How steps without prompts are computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decoding {
+    /// As those with prompts: the requests that are left, one by one.
+    ByRequest,
+    /// By [`Decode`]. The tokens are the same where [`Model::decodes_in_graphs`].
+    Together,
+}
+
+impl Decoding {
+    /// In graphs, where `model` has them.
+    pub fn of(model: &Model<'_>) -> Self {
+        match model.decodes_in_graphs() {
+            true => Decoding::Together,
+            false => Decoding::ByRequest,
+        }
+    }
+}
+
 /// A request under way.
 struct Running {
     request: usize,
@@ -40,6 +60,21 @@ struct Running {
     /// What the next step takes: the prompt, then the last token.
     next: Vec<u32>,
     sampler: Sampler,
+}
+
+impl Running {
+    /// The next token, by its logits.
+    fn choose(&mut self, logits: &[f32]) -> Result<u32> {
+        let chosen = self.sampler.choose(logits);
+        chosen.ok_or_else(|| self.not_finite())
+    }
+
+    fn not_finite(&self) -> Error {
+        Error::Request {
+            request: self.request,
+            why: "the logits are not finite; with f16 try bf16".to_owned(),
+        }
+    }
 }
 
 /// Generates the tokens of all `requests`, in steps of at most `most_rows` rows, and shows each token as it
@@ -51,6 +86,7 @@ pub fn generate(
     model: &Model<'_>,
     requests: &[Request],
     most_rows: usize,
+    decoding: Decoding,
     show: &mut dyn FnMut(usize, u32) -> Result<()>,
 ) -> Result<Generated> {
     let (positions, field) = model.config().longest_sequence();
@@ -76,11 +112,12 @@ pub fn generate(
             return wrong(format!("token {token} is not in the vocabulary"));
         }
     }
-    let capacities: Vec<_> = requests
-        .iter()
-        .map(|request| request.prompt.len() + request.most)
-        .collect();
-    let mut cache = model.cache(&capacities)?;
+    let lengths = requests.iter().map(|asked| asked.prompt.len() + asked.most);
+    let cache = model.cache(requests.len(), lengths.max().unwrap_or_default())?;
+    let mut together = match decoding {
+        Decoding::ByRequest => None,
+        Decoding::Together => Some(Together::new(model, &cache, requests)?),
+    };
     let mut done = Generated {
         tokens: vec![Vec::new(); requests.len()],
         first: vec![Duration::ZERO; requests.len()],
@@ -109,17 +146,10 @@ pub fn generate(
         }
         let only_decodes = prefill == running.len();
         let step = Instant::now();
-        let logits = model
-            .forward(&batch(&running), &mut cache, Rows::Last)?
-            .to_vec2::<f32>()?;
-        let choose = |(this, logits): (&mut Running, &Vec<f32>)| {
-            this.sampler.choose(logits).ok_or(Error::Request {
-                request: this.request,
-                why: "the logits are not finite; with f16 try bf16".to_owned(),
-            })
+        let chosen = match &mut together {
+            Some(together) if only_decodes => together.step(&mut running)?,
+            _ => step_by_request(model, &cache, &mut running)?,
         };
-        let chosen = running.iter_mut().zip(&logits).map(choose);
-        let chosen = chosen.collect::<Result<Vec<_>>>()?;
         let mut row = 0;
         let mut shown = Ok(());
         running.retain_mut(|this| {
@@ -145,6 +175,63 @@ pub fn generate(
     }
     done.took = began.elapsed();
     Ok(done)
+}
+
+/// The next tokens of all that run.
+fn step_by_request(model: &Model<'_>, cache: &Cache, running: &mut [Running]) -> Result<Vec<u32>> {
+    let logits = model.forward(&batch(running), cache, Rows::Last)?;
+    let logits = logits.to_vec2::<f32>()?;
+    let choose = |(this, logits): (&mut Running, &Vec<f32>)| this.choose(logits);
+    running.iter_mut().zip(&logits).map(choose).collect()
+}
+
+/// Steps of all requests together.
+struct Together<'a> {
+    model: &'a Model<'a>,
+    decode: Decode<'a>,
+    /// By request: the token and its position that the next step takes, of those that ran in the last.
+    next: Vec<Option<(u32, usize)>>,
+}
+
+impl<'a> Together<'a> {
+    fn new(model: &'a Model<'a>, cache: &'a Cache, requests: &[Request]) -> Result<Self> {
+        let with_logits = requests.iter().any(|asked| !asked.sampling.is_greedy());
+        Ok(Together {
+            model,
+            decode: Decode::new(model, cache, with_logits)?,
+            next: vec![None; requests.len()],
+        })
+    }
+
+    /// The next tokens of all that run.
+    fn step(&mut self, running: &mut [Running]) -> Result<Vec<u32>> {
+        let mut wanted = vec![None; self.next.len()];
+        for this in running.iter() {
+            wanted[this.request] = Some((this.next[0], this.past));
+        }
+        if wanted != self.next {
+            // The others begin at the first position, and so stay behind one that has room.
+            let values = wanted.iter().map(|next| next.unwrap_or_default());
+            let (tokens, positions): (Vec<_>, Vec<_>) =
+                values.map(|(token, past)| (token, past as u32)).unzip();
+            self.decode.set(&tokens, &positions)?;
+        }
+        self.decode.step()?;
+        self.model.finish()?;
+        let tokens = self.decode.tokens()?;
+        let after = |(next, &token): (Option<(u32, usize)>, &u32)| Some((token, next?.1 + 1));
+        self.next = wanted.into_iter().zip(&tokens).map(after).collect();
+        let vocabulary = self.model.config().vocab_size;
+        let choose = |this: &mut Running| match self.decode.logits(this.request)? {
+            Some(logits) if !this.sampler.sampling().is_greedy() => this.choose(&logits),
+            _ => {
+                let token = tokens[this.request];
+                let is_one = (token as usize) < vocabulary;
+                is_one.then_some(token).ok_or_else(|| this.not_finite())
+            }
+        };
+        running.iter_mut().map(choose).collect()
+    }
 }
 
 fn batch(running: &[Running]) -> Batch {

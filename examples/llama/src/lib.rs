@@ -4,8 +4,8 @@
 //! In the order in which one reads it:
 //! 1. [`parallel`]: what a transformer asks of tensor parallelism, and who does it: Warpweave, or candle
 //!    alone on one rank.
-//! 2. [`model`]: the transformer, with [`attention`] and [`rope`] of candle's operations.
-//!    [`slots`] has the attention of decode steps that a CUDA graph captures. `fused` has both as kernels.
+//! 2. [`model`]: the transformer, with [`attention`] and [`rope`] of candle's operations, which `fused` has as
+//!    kernels. [`decode`] has the steps that a CUDA graph captures.
 //! 3. [`weights`]: which rank has what of a [`checkpoint`].
 //! 4. [`generate`]: a batch of requests of different lengths, with a [`sampler`].
 //! 5. [`mod@bench`]: what it costs, with and without communication, and by candle with NCCL.
@@ -16,6 +16,7 @@ pub mod bench;
 pub mod checkpoint;
 pub mod command;
 pub mod config;
+pub mod decode;
 pub mod error;
 mod fused;
 pub mod generate;
@@ -28,7 +29,6 @@ pub mod sampler;
 #[cfg(feature = "cuda")]
 mod scratch;
 pub mod show;
-pub mod slots;
 pub mod weights;
 
 pub use error::{Error, Result};

@@ -1,14 +1,13 @@
 //! The transformer.
 
-use candle_core::{D, DType, Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 
 use crate::attention::{Attend, Cache, Ragged, Segment};
 use crate::config::Config;
 use crate::error::Result;
 use crate::fused;
-use crate::parallel::{Norm, Parallel};
+use crate::parallel::{Launch, Norm, Parallel};
 use crate::rope::Rope;
-use crate::slots::Slots;
 use crate::weights::{Layer, Weights};
 
 /// A model on a rank.
@@ -66,31 +65,23 @@ impl<'a> Model<'a> {
         &self.config
     }
 
-    /// A cache for requests of these capacities.
+    /// A cache for so many requests of up to `capacity` tokens.
     ///
     /// # Errors
     /// Errors of the device.
-    pub fn cache(&self, capacities: &[usize]) -> Result<Cache> {
-        let heads = (self.heads_of_rank().1, self.config.head_dim());
-        let layers = self.weights.layers.len();
-        Ok(Cache::new(
-            capacities,
-            layers,
-            heads,
-            self.dtype(),
-            self.device(),
-        )?)
-    }
-
-    /// The cache of `count` requests of up to `capacity` tokens that decode in captured steps.
-    ///
-    /// # Errors
-    /// Errors of the device.
-    pub fn slots(&self, count: usize, capacity: usize) -> Result<Slots> {
+    pub fn cache(&self, requests: usize, capacity: usize) -> Result<Cache> {
         let shape = (self.heads_of_rank().1, capacity, self.config.head_dim());
         let layers = self.weights.layers.len();
-        let slots = Slots::new(layers, count, shape, self.dtype(), self.device());
-        Ok(slots?)
+        let cache = Cache::new(layers, requests, shape, self.dtype(), self.device());
+        Ok(cache?)
+    }
+
+    /// Whether [`Decode`](crate::decode::Decode) captures its steps, and they have the bits of
+    /// [`Model::forward`].
+    pub fn decodes_in_graphs(&self) -> bool {
+        let (q_heads, k_heads) = self.heads_of_rank();
+        let heads = (q_heads / k_heads, self.config.head_dim());
+        fused::decodes(heads, self.config.vocab_size, &self.weights.embedding)
     }
 
     fn dtype(&self) -> DType {
@@ -106,7 +97,7 @@ impl<'a> Model<'a> {
     ///
     /// # Errors
     /// A rank that did not come in time, by its number; errors of the device.
-    pub fn forward(&self, batch: &Batch, cache: &mut Cache, rows: Rows) -> Result<Tensor> {
+    pub fn forward(&self, batch: &Batch, cache: &Cache, rows: Rows) -> Result<Tensor> {
         let segments = &batch.segments;
         let positions = segments
             .iter()
@@ -122,7 +113,7 @@ impl<'a> Model<'a> {
                 self.parallel.select(&x, count, &last.collect::<Vec<_>>())?
             }
         };
-        let logits = self.logits(&x)?;
+        let logits = self.logits(&x)?.to_dtype(DType::F32)?;
         self.parallel.finish()?;
         Ok(logits)
     }
@@ -155,7 +146,7 @@ impl<'a> Model<'a> {
             .norm(&residual, &self.norm(&self.weights.layers[0].input_norm))?;
         for (index, layer) in self.weights.layers.iter().enumerate() {
             let qkv = self.heads(layer, &x, rows)?;
-            let heads = attention.attend(index, &qkv, &turns, self.heads_of_rank().1)?;
+            let heads = attention.attend(index, &qkv, &turns)?;
             let norm = self.norm(&layer.mlp_norm);
             (residual, x) = self
                 .parallel
@@ -170,29 +161,11 @@ impl<'a> Model<'a> {
         Ok(x)
     }
 
-    /// Logits, f32, `[rows, vocabulary]`, of what [`Model::transform`] gives.
+    /// Logits, `[rows, vocabulary]`, in the type of the weights, of what [`Model::transform`] gives.
     ///
     /// # Errors
     /// As [`Model::transform`].
     pub fn logits(&self, x: &Tensor) -> Result<Tensor> {
-        Ok(self.scores(x)?.to_dtype(DType::F32)?)
-    }
-
-    /// The most probable token of each row, u32, `[rows]`, after what [`Model::transform`] gives. Logits that
-    /// are not finite do not show.
-    ///
-    /// # Errors
-    /// As [`Model::transform`].
-    pub fn most_probable(&self, x: &Tensor) -> Result<Tensor> {
-        let scores = self.scores(x)?;
-        match fused::choose(&scores)? {
-            Some(tokens) => Ok(tokens),
-            None => Ok(scores.to_dtype(DType::F32)?.argmax(D::Minus1)?),
-        }
-    }
-
-    /// Logits in the type of the weights.
-    fn scores(&self, x: &Tensor) -> Result<Tensor> {
         let scores = self
             .parallel
             .column(x, &self.weights.head, None, x.dim(0)?)?;
@@ -207,6 +180,18 @@ impl<'a> Model<'a> {
     /// A rank that did not come in time, by its number; errors of the device.
     pub fn finish(&self) -> Result<()> {
         self.parallel.finish()
+    }
+
+    /// As [`Parallel::capture`].
+    ///
+    /// # Safety
+    /// The same.
+    ///
+    /// # Errors
+    /// Those of `step`; errors of the device.
+    pub unsafe fn capture(&self, step: &dyn Fn() -> Result<()>) -> Result<Option<Launch>> {
+        // SAFETY: the caller's obligation.
+        unsafe { self.parallel.capture(step) }
     }
 
     fn norm<'w>(&self, weight: &'w Tensor) -> Norm<'w> {

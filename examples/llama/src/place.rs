@@ -5,6 +5,9 @@ use candle_core::Device;
 use warpweave_symm_mem::{Backend, Host};
 
 use crate::error::Result;
+use crate::parallel::Launch;
+#[cfg(feature = "cuda")]
+use crate::scratch::Scratch;
 
 /// A device and a stream.
 #[derive(Clone, Debug)]
@@ -15,6 +18,33 @@ pub struct Place<B: Backend> {
     pub backend: B,
     /// Of both.
     pub stream: B::Stream,
+}
+
+impl<B: Backend> Place<B> {
+    /// As [`Parallel::capture`](crate::parallel::Parallel::capture).
+    ///
+    /// # Safety
+    /// The same.
+    ///
+    /// # Errors
+    /// Those of `step`; errors of the device.
+    pub unsafe fn capture(&self, step: &dyn Fn() -> Result<()>) -> Result<Option<Launch>> {
+        #[cfg(feature = "cuda")]
+        if let Ok(device) = self.candle.as_cuda_device() {
+            let capture = || self.backend.capture(&self.stream, step);
+            let (graph, scratch) = Scratch::of(device, capture)?;
+            let place = self.clone();
+            let launch = move || {
+                let _results = &scratch;
+                // SAFETY: the caller's obligation; the results are there.
+                unsafe { place.backend.launch_graph(&graph, &place.stream)? };
+                Ok(())
+            };
+            return Ok(Some(Launch(Box::new(launch))));
+        }
+        let _ = step;
+        Ok(None)
+    }
 }
 
 impl Place<Host> {

@@ -14,6 +14,13 @@ pub struct Sampling {
     pub seed: u64,
 }
 
+impl Sampling {
+    /// Whether the most probable token is always taken.
+    pub fn is_greedy(&self) -> bool {
+        self.temperature <= 0.0
+    }
+}
+
 /// Chooses the tokens of one request. It has random numbers of its own, so that its tokens do not depend on
 /// other requests; and every rank has the same, so that all choose alike.
 #[derive(Debug)]
@@ -31,6 +38,11 @@ impl Sampler {
         }
     }
 
+    /// How it chooses.
+    pub fn sampling(&self) -> Sampling {
+        self.sampling
+    }
+
     /// The next token. Of equal logits the first counts. None if a logit is NaN or ∞, or all are −∞.
     pub fn choose(&mut self, logits: &[f32]) -> Option<u32> {
         let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -38,7 +50,7 @@ impl Sampler {
             return None;
         }
         let mut order: Vec<usize> = (0..logits.len()).collect();
-        if self.sampling.temperature <= 0.0 {
+        if self.sampling.is_greedy() {
             let best = order
                 .into_iter()
                 .reduce(|a, b| if logits[b] > logits[a] { b } else { a });

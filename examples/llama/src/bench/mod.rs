@@ -2,7 +2,6 @@
 //! that are not batch-invariant, and on GPUs by candle with NCCL, in interleaved rounds: prefill of some
 //! lengths, and decode at some batch sizes, captured in CUDA graphs on GPUs.
 
-pub mod captured;
 mod report;
 
 use std::path::PathBuf;
@@ -19,13 +18,13 @@ use warpweave_overlap::layers::Reproducible;
 use crate::attention::Segment;
 use crate::checkpoint::random;
 use crate::config::Config;
+use crate::decode::Decode;
 use crate::error::{Error, Result};
 use crate::job::Watch;
 use crate::model::{Batch, Model, Rows};
 use crate::parallel::{Batches, Parallel, Silent, Warpweave};
 use crate::place::Place;
 use crate::weights::Weights;
-use captured::Decode;
 
 /// What is measured.
 #[derive(Clone, Debug, Args)]
@@ -115,6 +114,9 @@ pub struct Figures {
     pub figures: Vec<Figure>,
 }
 
+/// Of a decode: those that are not captured, and the capture.
+const FIRST_STEPS: usize = 3;
+
 const WARPWEAVE: &str = "Warpweave";
 const SILENT: &str = "Warpweave without communication";
 const FASTEST: &str = "Warpweave, not batch-invariant";
@@ -158,8 +160,8 @@ impl Bench {
         let by = |batches| Warpweave::new(place, &exchange, &config, dtype, batches);
         let (mut parallel, mut fastest) = (by(batches)?, by(any_bits)?);
         if self.tune {
-            parallel.tune(&place.candle, dtype)?;
-            fastest.tune(&place.candle, dtype)?;
+            parallel.tune(dtype)?;
+            fastest.tune(dtype)?;
         }
         let silent = Silent(&parallel);
         let mut ways: Vec<(&str, &dyn Parallel)> = vec![
@@ -168,7 +170,8 @@ impl Bench {
             (FASTEST, &fastest),
         ];
         ways.extend(others);
-        let positions = rows.max(self.context + 1) + self.steps * (self.rounds + 3);
+        let capacity = self.context + self.steps.max(FIRST_STEPS);
+        let positions = rows.max(capacity);
         let model = |parallel| Model::new(config.clone(), weights.clone(), parallel, positions);
         let models = ways
             .iter()
@@ -184,17 +187,20 @@ impl Bench {
             figures.extend(self.rounds(comm, Phase::Prefill, *tokens, &mut runs)?);
         }
         for batch in &self.decode {
-            let capacity = self.context + 1 + self.steps * (self.rounds + 3);
-            let decodes = models.iter().map(|(name, model)| {
-                Ok((
-                    *name,
-                    Decode::new(place, model, *batch, capacity, self.context)?,
-                ))
+            let cache = |(_, model): &(&str, Model<'_>)| model.cache(*batch, capacity);
+            let caches = models.iter().map(cache).collect::<Result<Vec<_>>>()?;
+            let decodes = models.iter().zip(&caches).map(|((name, model), cache)| {
+                let mut decode = Decode::new(model, cache, false)?;
+                decoded(model, &mut decode, *batch, self.context, FIRST_STEPS)?;
+                Ok((*name, model, decode))
             });
-            let decodes = decodes.collect::<Result<Vec<_>>>()?;
+            let mut decodes = decodes.collect::<Result<Vec<_>>>()?;
             let mut runs: Vec<_> = decodes
-                .iter()
-                .map(|(name, decode)| (*name, || decode.run(self.steps)))
+                .iter_mut()
+                .map(|(name, model, decode)| {
+                    let run = || decoded(model, decode, *batch, self.context, self.steps);
+                    (*name, run)
+                })
                 .collect();
             figures.extend(self.rounds(comm, Phase::Decode, *batch, &mut runs)?);
         }
@@ -276,7 +282,7 @@ pub type Others<'a> = Vec<(&'static str, &'a dyn Parallel)>;
 
 /// The time to the first token of a prompt.
 fn prefill(model: &Model<'_>, tokens: usize) -> Result<Duration> {
-    let mut cache = model.cache(&[tokens])?;
+    let cache = model.cache(1, tokens)?;
     let vocabulary = model.config().vocab_size;
     let batch = Batch {
         tokens: (0..tokens)
@@ -290,7 +296,27 @@ fn prefill(model: &Model<'_>, tokens: usize) -> Result<Duration> {
         }],
     };
     let began = Instant::now();
-    let logits = model.forward(&batch, &mut cache, Rows::Last)?;
+    let logits = model.forward(&batch, &cache, Rows::Last)?;
     logits.argmax(D::Minus1)?.to_vec1::<u32>()?;
     Ok(began.elapsed())
+}
+
+/// The time of a step, of so many after `context` tokens. Their keys and values are zeros: the time does not
+/// depend on them.
+fn decoded(
+    model: &Model<'_>,
+    decode: &mut Decode<'_>,
+    batch: usize,
+    context: usize,
+    steps: usize,
+) -> Result<Duration> {
+    let tokens: Vec<u32> = (0..batch as u32).collect();
+    decode.set(&tokens, &vec![context as u32; batch])?;
+    model.finish()?;
+    let began = Instant::now();
+    for _ in 0..steps {
+        decode.step()?;
+    }
+    model.finish()?;
+    Ok(began.elapsed() / steps as u32)
 }

@@ -7,7 +7,7 @@ use warpweave_comm::{Communicator, NcclComm};
 use warpweave_symm_mem::{BackendKind, Cuda, DeviceSlice};
 
 use super::operand::Op;
-use super::{Norm, Parallel, Plain};
+use super::{Launch, Norm, Parallel, Plain};
 use crate::error::{Error, Result};
 use crate::place::Place;
 
@@ -145,6 +145,11 @@ impl Parallel for Nccl {
 
     fn finish(&self) -> Result<()> {
         Ok(self.place.candle.synchronize()?)
+    }
+
+    unsafe fn capture(&self, step: &dyn Fn() -> Result<()>) -> Result<Option<Launch>> {
+        // SAFETY: the caller's obligation.
+        unsafe { self.place.capture(step) }
     }
 }
 

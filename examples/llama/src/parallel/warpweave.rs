@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use candle_core::{Device, Shape, Tensor};
+use candle_core::{Shape, Tensor};
 use warpweave_comm::{AddRmsNorm, CollectiveKernels, CollectiveOptions, Collectives};
 use warpweave_overlap::execute::{DeviceSlice, ExecuteBackend, Executor};
 use warpweave_overlap::layers::{
@@ -21,7 +21,7 @@ use warpweave_overlap::plan::{Activation, Problem, shard};
 use warpweave_symm_mem::{BackendKind, Exchange};
 
 use super::operand::{self, Op};
-use super::{Norm, Parallel};
+use super::{Launch, Norm, Parallel};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::place::Place;
@@ -98,8 +98,7 @@ impl Columns {
 /// A rank's layers, by shape: all layers of the transformer share them. They have an order, as tuning them is
 /// collective.
 pub struct Warpweave<B: ExecuteBackend + CollectiveKernels> {
-    backend: B,
-    stream: B::Stream,
+    place: Place<B>,
     executor: Executor<B>,
     collectives: Collectives<B>,
     rank: usize,
@@ -128,10 +127,7 @@ impl<B: ExecuteBackend + CollectiveKernels> Warpweave<B> {
         dtype: candle_core::DType,
         batches: Batches,
     ) -> Result<Self> {
-        let Place {
-            backend, stream, ..
-        } = place;
-        let world = exchange.world();
+        let (backend, world) = (&place.backend, exchange.world());
         let dtype = operand::dtype(dtype)?;
         let executor = Executor::new(backend, exchange)?;
         let layers = Layers::new(&executor)?;
@@ -195,8 +191,7 @@ impl<B: ExecuteBackend + CollectiveKernels> Warpweave<B> {
             }
         }
         Ok(Warpweave {
-            backend: backend.clone(),
-            stream: stream.clone(),
+            place: place.clone(),
             executor,
             collectives,
             rank: exchange.rank(),
@@ -214,20 +209,20 @@ impl<B: ExecuteBackend + CollectiveKernels> Warpweave<B> {
     ///
     /// # Errors
     /// Errors of the device; a rank that did not come.
-    pub fn tune(&mut self, device: &Device, dtype: candle_core::DType) -> Result<()> {
+    pub fn tune(&mut self, dtype: candle_core::DType) -> Result<()> {
         let all = self.batches.rows;
         let own = shard(all, self.rank, self.world).len();
-        let stream = &self.stream;
+        let Place { candle, stream, .. } = &self.place;
         // Gives `tune` an x and a y of so many rows, and a weight.
         let with = |x: usize, y: usize, shape: Columns, tune: &Call<'_>| -> Result<()> {
             let Columns {
                 out, from, bias, ..
             } = shape;
             let random =
-                |rows: usize| Tensor::randn(0f32, 1f32, (rows, from), device)?.to_dtype(dtype);
+                |rows: usize| Tensor::randn(0f32, 1f32, (rows, from), candle)?.to_dtype(dtype);
             let mut operands = vec![random(x)?, random(out)?];
             if bias {
-                operands.push(Tensor::zeros(out, dtype, device)?);
+                operands.push(Tensor::zeros(out, dtype, candle)?);
             }
             let op = Op {
                 name: "tune",
@@ -277,7 +272,7 @@ impl<B: ExecuteBackend + CollectiveKernels> Warpweave<B> {
     /// # Errors
     /// A rank that did not come.
     pub fn close(self, exchange: &dyn Exchange) -> Result<()> {
-        Ok(self.collectives.close(&self.stream, exchange)?)
+        Ok(self.collectives.close(&self.place.stream, exchange)?)
     }
 
     /// A new tensor of `shape` that `call` computes of `operands`.
@@ -296,8 +291,8 @@ impl<B: ExecuteBackend + CollectiveKernels> Warpweave<B> {
             }
             self.finish().and(called).inspect_err(|_| {
                 // candle frees the operands now: what is enqueued must have ended, whatever it waits for.
-                self.backend.stop_waits();
-                let _ = self.backend.synchronize(&self.stream);
+                self.place.backend.stop_waits();
+                let _ = self.place.backend.synchronize(&self.place.stream);
             })
         };
         let op = Op {
@@ -318,7 +313,7 @@ impl<B: ExecuteBackend + CollectiveKernels> Warpweave<B> {
         let layer = layers.get(&shape).ok_or_else(|| no_layer(operands[1]))?;
         let call = |operands: &[DeviceSlice<'_>], y: DeviceSlice<'_>| {
             let bias = operands.get(2).copied();
-            Ok(layer.forward(&self.stream, operands[0], operands[1], bias, y, rows)?)
+            Ok(layer.forward(&self.place.stream, operands[0], operands[1], bias, y, rows)?)
         };
         let results = (rows, shape.results());
         self.compute("column-parallel-linear", results, operands, &call)
@@ -350,9 +345,9 @@ impl<B: ExecuteBackend + CollectiveKernels> Warpweave<B> {
             match partial {
                 true => self
                     .collectives
-                    .all_reduce_add_rms_norm(&self.stream, &norm)
+                    .all_reduce_add_rms_norm(&self.place.stream, &norm)
                     .map(drop)?,
-                false => self.collectives.add_rms_norm(&self.stream, &norm)?,
+                false => self.collectives.add_rms_norm(&self.place.stream, &norm)?,
             }
             Ok(())
         };
@@ -366,7 +361,7 @@ impl<B: ExecuteBackend + CollectiveKernels> Warpweave<B> {
         let (rows, columns) = own.dims2()?;
         let call = |operands: &[DeviceSlice<'_>], result: DeviceSlice<'_>| {
             self.collectives
-                .all_gather(&self.stream, operands[0], result)?;
+                .all_gather(&self.place.stream, operands[0], result)?;
             Ok(())
         };
         self.compute("all-gather", (self.world, rows, columns), &[own], &call)
@@ -441,7 +436,7 @@ impl<B: ExecuteBackend + CollectiveKernels> Parallel for Warpweave<B> {
         };
         let layer = layers.get(&(out, from)).ok_or_else(|| no_layer(weight))?;
         let call = |operands: &[DeviceSlice<'_>], y: DeviceSlice<'_>| {
-            Ok(layer.forward(&self.stream, operands[0], operands[1], None, y, rows)?)
+            Ok(layer.forward(&self.place.stream, operands[0], operands[1], None, y, rows)?)
         };
         let y = self.compute("row-parallel-linear", (own.len(), out), &[x, weight], &call)?;
         // That of the first layer has all rows.
@@ -500,17 +495,22 @@ impl<B: ExecuteBackend + CollectiveKernels> Parallel for Warpweave<B> {
         side_by_side(&self.by_rank(columns)?)
     }
 
+    unsafe fn capture(&self, step: &dyn Fn() -> Result<()>) -> Result<Option<Launch>> {
+        // SAFETY: the caller's obligation.
+        unsafe { self.place.capture(step) }
+    }
+
     fn finish(&self) -> Result<()> {
-        let synchronized = self.executor.synchronize(&self.stream);
+        let synchronized = self.executor.synchronize(&self.place.stream);
         // Which peer was late comes before what that led to.
-        self.collectives.check(&self.stream)?;
+        self.collectives.check(&self.place.stream)?;
         Ok(synchronized?)
     }
 }
 
 impl<B: ExecuteBackend + CollectiveKernels> std::fmt::Debug for Warpweave<B> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let device = self.backend.device();
+        let device = self.place.backend.device();
         write!(f, "Warpweave on {} of {} ranks", device.name, self.world)
     }
 }
@@ -560,5 +560,10 @@ impl<B: ExecuteBackend + CollectiveKernels> Parallel for Silent<'_, B> {
 
     fn finish(&self) -> Result<()> {
         self.0.finish()
+    }
+
+    unsafe fn capture(&self, step: &dyn Fn() -> Result<()>) -> Result<Option<Launch>> {
+        // SAFETY: the caller's obligation.
+        unsafe { self.0.capture(step) }
     }
 }

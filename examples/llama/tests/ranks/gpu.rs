@@ -1,16 +1,22 @@
 //! The same on a GPU, which ranks share where there is one: `cargo test -p warpweave-example-llama --features
 //! cuda,nvcc,cutlass --test ranks -- --ignored --test-threads 1`.
 
-use candle_core::{DType, Tensor};
-use warpweave_example_llama::bench::captured::Decode;
+use std::sync::Arc;
+
+use candle_core::{D, DType, Tensor};
+use warpweave_comm::Communicator;
 use warpweave_example_llama::checkpoint::random::small_llama;
 use warpweave_example_llama::config::Config;
+use warpweave_example_llama::decode::{Decode, Step};
+use warpweave_example_llama::generate::Decoding;
 use warpweave_example_llama::model::Model;
+use warpweave_example_llama::parallel::{Batches, Warpweave};
 use warpweave_example_llama::place::Place;
-use warpweave_symm_mem::Cuda;
+use warpweave_symm_mem::{Cuda, Exchange};
 
 use super::logits::{all_logits, bound, condition, distance};
-use super::{Reduced, on_ranks_at, plain, written};
+use super::tokens::{requests, tokens_by};
+use super::{ROWS, Reduced, on_ranks_at, plain, weights_on, written};
 
 /// Wide enough for the tiles of a GEMM on GPUs.
 fn model() -> Config {
@@ -61,31 +67,98 @@ fn gpu_logits_are_those_of_candle_on_the_host() {
 #[ignore = "needs a GPU"]
 fn gpu_captured_steps_choose_the_tokens_of_enqueued_ones() {
     const STEPS: usize = 6;
+    let (first, positions) = ([3, 1, 4, 1], [5; 4]);
     let folder = written(&model());
     for world in [1, 2] {
         let job = (world, Reduced::of(world));
         on_ranks_at(job, place, folder.path(), DType::BF16, |place, model| {
-            let decode = Decode::new(place, model, 4, 32, 5).unwrap();
-            // The two steps before the capture have moved on: begin from what they chose.
-            let first = decode.tokens().unwrap();
-            decode.run(STEPS).unwrap();
-            assert_eq!(
-                decode.tokens().unwrap(),
-                enqueued(place, model, &first, STEPS)
-            );
+            let cache = model.cache(first.len(), 32).unwrap();
+            let mut decode = Decode::new(model, &cache, true).unwrap();
+            // The second time all are captured.
+            for _ in 0..2 {
+                decode.set(&first, &positions).unwrap();
+                for _ in 0..STEPS {
+                    decode.step().unwrap();
+                }
+            }
+            model.finish().unwrap();
+            let logits = |request| decode.logits(request).unwrap().unwrap();
+            let found = (0..first.len()).map(logits).collect();
+            let expected = enqueued(place, model, (&first, &positions), STEPS);
+            assert_eq!((decode.tokens().unwrap(), found), expected);
         });
     }
 }
 
-/// What `steps` steps choose after `first`, from position 5 on.
-fn enqueued(place: &Place<Cuda>, model: &Model<'_>, first: &[u32], steps: usize) -> Vec<u32> {
-    let slots = model.slots(first.len(), 32).unwrap();
-    let mut tokens = Tensor::new(first, &place.candle).unwrap();
+/// What `steps` steps choose after some tokens at some positions, and the last logits.
+fn enqueued(
+    place: &Place<Cuda>,
+    model: &Model<'_>,
+    (first, at): (&[u32], &[u32]),
+    steps: usize,
+) -> (Vec<u32>, Vec<Vec<f32>>) {
+    let cache = model.cache(first.len(), 32).unwrap();
+    let (mut tokens, mut logits) = (first.to_vec(), Vec::new());
     for step in 0..steps {
-        let positions = Tensor::new(vec![5 + step as u32; first.len()], &place.candle).unwrap();
-        let x = model.transform(&tokens, &positions, &slots.step()).unwrap();
-        tokens = model.most_probable(&x).unwrap();
+        let positions: Vec<_> = at.iter().map(|at| at + step as u32).collect();
+        let [next, positions] =
+            [&tokens, &positions].map(|x| Tensor::new(x.as_slice(), &place.candle).unwrap());
+        let step = Step::new(&cache);
+        let x = model.transform(&next, &positions, &step).unwrap();
+        let all = model.logits(&x).unwrap().to_dtype(DType::F32).unwrap();
+        tokens = all.argmax(D::Minus1).unwrap().to_vec1().unwrap();
+        logits = all.to_vec2().unwrap();
     }
     model.finish().unwrap();
-    tokens.to_vec1().unwrap()
+    (tokens, logits)
+}
+
+/// Greedy and sampled, some of which wait until others have ended a step.
+#[test]
+#[ignore = "needs a GPU"]
+fn gpu_tokens_do_not_depend_on_graphs_or_the_batch() {
+    let folder = written(&model());
+    for world in [1, 2] {
+        let job = (world, Reduced::of(world));
+        on_ranks_at(job, place, folder.path(), DType::BF16, |_, model| {
+            let requests = requests();
+            assert_eq!(
+                Decoding::of(model) == Decoding::Together,
+                cfg!(feature = "nvcc")
+            );
+            let by = |decoding, rows| tokens_by(decoding, model, &requests, rows);
+            let expected = by(Decoding::ByRequest, ROWS);
+            assert_eq!(by(Decoding::of(model), ROWS), expected);
+            assert_eq!(by(Decoding::of(model), 40), expected);
+            let alone = |one| tokens_by(Decoding::of(model), model, one, ROWS).remove(0);
+            let alone: Vec<_> = requests.chunks(1).map(alone).collect();
+            assert_eq!(alone, expected);
+        });
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU"]
+fn gpu_logits_that_are_not_finite_end_the_job() {
+    let folder = written(&model());
+    let place = place(0);
+    let comm = Communicator::threads(1).unwrap().remove(0);
+    let exchange: Arc<dyn Exchange> = comm.shared_exchange();
+    let (config, mut weights) =
+        weights_on(&place.candle, folder.path(), (0, 1), DType::BF16).unwrap();
+    let batches = Batches::of_rows(ROWS);
+    let parallel = Warpweave::new(&place, &exchange, &config, DType::BF16, batches).unwrap();
+    weights.norm = (weights.norm * f64::NAN).unwrap();
+    let model = Model::new(config, weights, &parallel, ROWS).unwrap();
+    let cache = model.cache(1, 8).unwrap();
+    let mut decode = Decode::new(&model, &cache, false).unwrap();
+    decode.set(&[3], &[5]).unwrap();
+    decode.step().unwrap();
+    model.finish().unwrap();
+    assert_eq!(
+        decode.tokens().unwrap(),
+        [u32::MAX],
+        "no token of NaN logits"
+    );
+    parallel.close(exchange.as_ref()).unwrap();
 }

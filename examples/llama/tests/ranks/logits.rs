@@ -13,6 +13,7 @@ use candle_core::{DType, Device, Tensor};
 use warpweave_example_llama::attention::Segment;
 use warpweave_example_llama::checkpoint::random::{small_llama, small_qwen2, small_qwen3};
 use warpweave_example_llama::config::Config;
+use warpweave_example_llama::decode::Step;
 use warpweave_example_llama::model::{Batch, Model, Rows};
 use warpweave_example_llama::parallel::Plain;
 use warpweave_example_llama::place::Place;
@@ -55,14 +56,14 @@ fn batch(parts: impl IntoIterator<Item = (usize, usize)>) -> Batch {
 /// Three sequences of other lengths, then two more tokens of each.
 pub fn all_logits(model: &Model<'_>) -> Vec<Vec<f32>> {
     let lengths = [9, 40, 1];
-    let mut cache = model.cache(&lengths.map(|length| length + 2)).unwrap();
+    let cache = model.cache(lengths.len(), 42).unwrap();
     let mut rows = Vec::new();
     for (step, count) in [0, 1, 2].into_iter().zip([None, Some(1), Some(1)]) {
         let batch = batch(lengths.map(|length| match count {
             None => (0, length),
             Some(count) => (length + step - 1, count),
         }));
-        let logits = model.forward(&batch, &mut cache, Rows::All).unwrap();
+        let logits = model.forward(&batch, &cache, Rows::All).unwrap();
         rows.extend(logits.to_vec2::<f32>().unwrap());
     }
     rows
@@ -157,8 +158,8 @@ fn logits_do_not_depend_on_how_layers_are_reduced() {
     let folder = written(&small_llama());
     let logits = |model: &Model<'_>| {
         let of_rows = |rows| {
-            let mut cache = model.cache(&[rows]).unwrap();
-            let logits = model.forward(&batch([(0, rows)]), &mut cache, Rows::All);
+            let cache = model.cache(1, rows).unwrap();
+            let logits = model.forward(&batch([(0, rows)]), &cache, Rows::All);
             logits.unwrap().to_vec2::<f32>().unwrap()
         };
         [1, 2, 63, 64].map(of_rows)
@@ -228,8 +229,8 @@ fn the_last_rows_are_among_all() {
         on_ranks(world, folder.path(), DType::F32, |model| {
             let batch = batch(lengths.iter().map(|&length| (0, length)));
             let logits = |rows| {
-                let mut cache = model.cache(&lengths).unwrap();
-                let logits = model.forward(&batch, &mut cache, rows).unwrap();
+                let cache = model.cache(lengths.len(), 40).unwrap();
+                let logits = model.forward(&batch, &cache, rows).unwrap();
                 logits.to_vec2::<f32>().unwrap()
             };
             let all = logits(Rows::All);
@@ -240,20 +241,16 @@ fn the_last_rows_are_among_all() {
     }
 }
 
-/// A step of slots, as graphs capture it, against the ragged batch, after prompts of other lengths.
+/// A step of all requests, as graphs capture it, against the ragged batch, after prompts of other lengths.
 #[test]
-fn slots_decode_as_a_ragged_batch_does() {
+fn requests_decode_together_as_in_a_ragged_batch() {
     let config = small_llama();
     let folder = written(&config);
     let lengths = [9, 40, 1];
     let distances = on_ranks(2, folder.path(), DType::F32, |model| {
-        let mut cache = model.cache(&lengths.map(|length| length + 3)).unwrap();
+        let cache = model.cache(lengths.len(), 64).unwrap();
         let prompts = batch(lengths.map(|length| (0, length)));
-        model.forward(&prompts, &mut cache, Rows::Last).unwrap();
-        let slots = model.slots(lengths.len(), 64).unwrap();
-        for (slot, rows) in lengths.into_iter().enumerate() {
-            slots.load(slot, &cache, slot, rows).unwrap();
-        }
+        model.forward(&prompts, &cache, Rows::Last).unwrap();
         let mut largest = 0f64;
         for step in 0..3 {
             let segment = |request: usize| Segment {
@@ -269,10 +266,11 @@ fn slots_decode_as_a_ragged_batch_does() {
                 .map(|length| (length + step) as u32)
                 .collect();
             let batch = Batch { tokens, segments };
-            let ragged = model.forward(&batch, &mut cache, Rows::All).unwrap();
+            let ragged = model.forward(&batch, &cache, Rows::All).unwrap();
             let [tokens, positions] =
                 [batch.tokens, positions].map(|x| Tensor::new(x, &Device::Cpu).unwrap());
-            let x = model.transform(&tokens, &positions, &slots.step()).unwrap();
+            let step = Step::new(&cache);
+            let x = model.transform(&tokens, &positions, &step).unwrap();
             let logits = model.logits(&x).unwrap();
             let [ragged, logits] = [ragged, logits].map(|x| x.to_vec2::<f32>().unwrap());
             largest = largest.max(distance(&ragged, &logits));

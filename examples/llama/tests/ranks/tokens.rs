@@ -5,7 +5,7 @@ use std::fs;
 use candle_core::DType;
 use warpweave_example_llama::checkpoint::random::small_llama;
 use warpweave_example_llama::config::Config;
-use warpweave_example_llama::generate::{Request, generate};
+use warpweave_example_llama::generate::{Decoding, Request, generate};
 use warpweave_example_llama::model::Model;
 use warpweave_example_llama::parallel::Plain;
 use warpweave_example_llama::sampler::Sampling;
@@ -13,7 +13,7 @@ use warpweave_example_llama::sampler::Sampling;
 use super::{ROWS, on_ranks, plain, weights, written};
 
 /// Requests of other lengths; every other one is sampled.
-fn requests() -> Vec<Request> {
+pub fn requests() -> Vec<Request> {
     let request = |index: usize| Request {
         prompt: (0..1 + 13 * index % 29)
             .map(|at| ((at * 7 + index * 31) % 320) as u32)
@@ -29,9 +29,25 @@ fn requests() -> Vec<Request> {
 }
 
 fn tokens(model: &Model<'_>, requests: &[Request], rows: usize) -> Vec<Vec<u32>> {
-    generate(model, requests, rows, &mut |_, _| Ok(()))
+    tokens_by(Decoding::ByRequest, model, requests, rows)
+}
+
+pub fn tokens_by(
+    decoding: Decoding,
+    model: &Model<'_>,
+    requests: &[Request],
+    rows: usize,
+) -> Vec<Vec<u32>> {
+    generate(model, requests, rows, decoding, &mut |_, _| Ok(()))
         .unwrap()
         .tokens
+}
+
+fn refused(model: &Model<'_>, requests: &[Request], rows: usize) -> String {
+    let generated = generate(model, requests, rows, Decoding::ByRequest, &mut |_, _| {
+        Ok(())
+    });
+    generated.unwrap_err().to_string()
 }
 
 /// Together, one by one, and in an engine so small that some wait until others have ended a step.
@@ -58,21 +74,42 @@ fn tokens_do_not_depend_on_what_shares_the_batch() {
     }
 }
 
+/// In steps of all requests, of which some wait and some have ended: greedy, sampled, and both.
+#[test]
+fn requests_that_decode_together_have_the_same_tokens() {
+    let folder = written(&small_llama());
+    let every = |step: usize| {
+        let requests = requests();
+        requests.into_iter().step_by(step).collect::<Vec<_>>()
+    };
+    let asked = [
+        every(2),
+        every(1),
+        every(1)[1..].iter().step_by(2).cloned().collect(),
+    ];
+    on_ranks(2, folder.path(), DType::F32, |model| {
+        for requests in &asked {
+            for rows in [ROWS, 40] {
+                let by = |decoding| tokens_by(decoding, model, requests, rows);
+                assert_eq!(by(Decoding::Together), by(Decoding::ByRequest));
+            }
+        }
+    });
+}
+
 #[test]
 fn a_request_that_does_not_fit_is_named() {
     let folder = written(&small_llama());
     let model = plain(folder.path());
     let mut requests = requests();
     requests[3].prompt = vec![5; 50];
-    let error = generate(&model, &requests, 50, &mut |_, _| Ok(())).unwrap_err();
     assert_eq!(
-        error.to_string(),
+        refused(&model, &requests, 50),
         "request 3: a prompt has 1 to 43 tokens here, not 50"
     );
     requests[3].prompt = vec![320];
-    let error = generate(&model, &requests, 50, &mut |_, _| Ok(())).unwrap_err();
     assert_eq!(
-        error.to_string(),
+        refused(&model, &requests, 50),
         "request 3: token 320 is not in the vocabulary"
     );
 }
@@ -83,9 +120,8 @@ fn logits_that_are_not_finite_end_the_job() {
     let (config, mut weights) = weights(folder.path(), (0, 1), DType::F32).unwrap();
     weights.norm = (weights.norm * f64::NAN).unwrap();
     let model = Model::new(config, weights, &Plain, ROWS).unwrap();
-    let error = generate(&model, &requests(), ROWS, &mut |_, _| Ok(())).unwrap_err();
     assert_eq!(
-        error.to_string(),
+        refused(&model, &requests(), ROWS),
         "request 0: the logits are not finite; with f16 try bf16"
     );
 }
@@ -126,9 +162,8 @@ fn a_request_longer_than_the_window_is_refused() {
     request.most = 4;
     tokens(&model, std::slice::from_ref(&request), ROWS);
     request.most = 8;
-    let error = generate(&model, &[request], ROWS, &mut |_, _| Ok(())).unwrap_err();
     assert_eq!(
-        error.to_string(),
+        refused(&model, &[request], ROWS),
         "request 0: prompt and answer of 20 tokens; the model takes 16, its `sliding_window`"
     );
 }
