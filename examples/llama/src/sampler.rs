@@ -49,23 +49,33 @@ impl Sampler {
         if !largest.is_finite() || logits.iter().any(|logit| logit.is_nan()) {
             return None;
         }
-        let mut order: Vec<usize> = (0..logits.len()).collect();
         if self.sampling.is_greedy() {
-            let best = order
-                .into_iter()
-                .reduce(|a, b| if logits[b] > logits[a] { b } else { a });
-            return best.map(|best| best as u32);
+            let best = |best: usize, at: usize| match logits[at] > logits[best] {
+                true => at,
+                false => best,
+            };
+            return (0..logits.len()).reduce(best).map(|best| best as u32);
         }
-        order.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]));
-        let weight =
-            |token: usize| (f64::from(logits[token] - largest) / self.sampling.temperature).exp();
-        let limit = self.sampling.top_p * order.iter().map(|token| weight(*token)).sum::<f64>();
+        let Sampling {
+            temperature, top_p, ..
+        } = self.sampling;
+        let weight = |logit: &f32| (f64::from(logit - largest) / temperature).exp();
+        let weights: Vec<f64> = logits.iter().map(weight).collect();
+        let sum: f64 = weights.iter().sum();
+        // All that weigh less have less than the rest to 1 together, so that they are cut.
+        let least = (1.0 - top_p) * sum / weights.len() as f64;
+        let mut order: Vec<usize> = (0..weights.len())
+            .filter(|&at| weights[at] >= least)
+            .collect();
+        if least > 0.0 {
+            order.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]));
+        }
         let mut total = 0.0;
         let mut nucleus = Vec::new();
         for token in order {
-            total += weight(token);
+            total += weights[token];
             nucleus.push((token, total));
-            if total >= limit {
+            if total >= top_p * sum {
                 break;
             }
         }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use candle_core::{D, DType, Tensor};
+use candle_core::{DType, Tensor};
 use warpweave_comm::Communicator;
 use warpweave_example_llama::checkpoint::random::small_llama;
 use warpweave_example_llama::config::Config;
@@ -12,6 +12,7 @@ use warpweave_example_llama::generate::Decoding;
 use warpweave_example_llama::model::Model;
 use warpweave_example_llama::parallel::{Batches, Warpweave};
 use warpweave_example_llama::place::Place;
+use warpweave_example_llama::sampler::{Sampler, Sampling};
 use warpweave_symm_mem::{Cuda, Exchange};
 
 use super::logits::{all_logits, bound, condition, distance};
@@ -62,6 +63,12 @@ fn gpu_logits_are_those_of_candle_on_the_host() {
     }
 }
 
+const GREEDY: Sampling = Sampling {
+    temperature: 0.0,
+    top_p: 1.0,
+    seed: 1,
+};
+
 /// The steps of a graph against the same steps enqueued one by one.
 #[test]
 #[ignore = "needs a GPU"]
@@ -106,8 +113,9 @@ fn enqueued(
         let step = Step::new(&cache);
         let x = model.transform(&next, &positions, &step).unwrap();
         let all = model.logits(&x).unwrap().to_dtype(DType::F32).unwrap();
-        tokens = all.argmax(D::Minus1).unwrap().to_vec1().unwrap();
         logits = all.to_vec2().unwrap();
+        let greedy = |logits: &Vec<f32>| Sampler::new(GREEDY).choose(logits).unwrap();
+        tokens = logits.iter().map(greedy).collect();
     }
     model.finish().unwrap();
     (tokens, logits)
