@@ -125,13 +125,13 @@ impl<'a> Decode<'a> {
         Ok(self.tokens.to_vec1()?)
     }
 
-    /// The logits of a request after the last step, which has ended; none if they were not asked for.
+    /// The logits of all requests after the last step, which has ended; none if they were not asked for.
     ///
     /// # Errors
     /// Errors of the device.
-    pub fn logits(&self, request: usize) -> Result<Option<Vec<f32>>> {
-        let of_request = |logits: &Tensor| logits.get(request)?.to_dtype(DType::F32)?.to_vec1();
-        Ok(self.logits.as_ref().map(of_request).transpose()?)
+    pub fn logits(&self) -> Result<Option<Vec<Vec<f32>>>> {
+        let wide = |logits: &Tensor| logits.to_dtype(DType::F32)?.to_vec2();
+        Ok(self.logits.as_ref().map(wide).transpose()?)
     }
 }
 

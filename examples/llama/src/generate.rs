@@ -3,6 +3,8 @@
 
 use std::time::{Duration, Instant};
 
+use rayon::prelude::*;
+
 use crate::attention::{Cache, Segment};
 use crate::decode::Decode;
 use crate::error::{Error, Result};
@@ -63,12 +65,6 @@ struct Running {
 }
 
 impl Running {
-    /// The next token, by its logits.
-    fn choose(&mut self, logits: &[f32]) -> Result<u32> {
-        let chosen = self.sampler.choose(logits);
-        chosen.ok_or_else(|| self.not_finite())
-    }
-
     fn not_finite(&self) -> Error {
         Error::Request {
             request: self.request,
@@ -181,8 +177,10 @@ pub fn generate(
 fn step_by_request(model: &Model<'_>, cache: &Cache, running: &mut [Running]) -> Result<Vec<u32>> {
     let logits = model.forward(&batch(running), cache, Rows::Last)?;
     let logits = logits.to_vec2::<f32>()?;
-    let choose = |(this, logits): (&mut Running, &Vec<f32>)| this.choose(logits);
-    running.iter_mut().zip(&logits).map(choose).collect()
+    choose(
+        running,
+        &logits.iter().map(Vec::as_slice).collect::<Vec<_>>(),
+    )
 }
 
 /// Steps of all requests together.
@@ -221,17 +219,28 @@ impl<'a> Together<'a> {
         let tokens = self.decode.tokens()?;
         let after = |(next, &token): (Option<(u32, usize)>, &u32)| Some((token, next?.1 + 1));
         self.next = wanted.into_iter().zip(&tokens).map(after).collect();
+        if let Some(logits) = self.decode.logits()? {
+            let of_running = running.iter().map(|this| logits[this.request].as_slice());
+            let of_running = of_running.collect::<Vec<_>>();
+            return choose(running, &of_running);
+        }
         let vocabulary = self.model.config().vocab_size;
-        let choose = |this: &mut Running| match self.decode.logits(this.request)? {
-            Some(logits) if !this.sampler.sampling().is_greedy() => this.choose(&logits),
-            _ => {
-                let token = tokens[this.request];
-                let is_one = (token as usize) < vocabulary;
-                is_one.then_some(token).ok_or_else(|| this.not_finite())
-            }
+        let found = |this: &Running| match tokens[this.request] {
+            token if (token as usize) < vocabulary => Ok(token),
+            _ => Err(this.not_finite()),
         };
-        running.iter_mut().map(choose).collect()
+        running.iter().map(found).collect()
     }
+}
+
+/// The next tokens, by the logits of each. A large vocabulary takes milliseconds.
+fn choose(running: &mut [Running], logits: &[&[f32]]) -> Result<Vec<u32>> {
+    let each = running.par_iter_mut().zip(logits);
+    each.map(|(this, logits)| {
+        let chosen = this.sampler.choose(logits);
+        chosen.ok_or_else(|| this.not_finite())
+    })
+    .collect()
 }
 
 fn batch(running: &[Running]) -> Batch {

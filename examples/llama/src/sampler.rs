@@ -38,11 +38,6 @@ impl Sampler {
         }
     }
 
-    /// How it chooses.
-    pub fn sampling(&self) -> Sampling {
-        self.sampling
-    }
-
     /// The next token. Of equal logits the first counts. None if a logit is NaN or ∞, or all are −∞.
     pub fn choose(&mut self, logits: &[f32]) -> Option<u32> {
         let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
