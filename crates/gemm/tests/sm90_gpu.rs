@@ -140,7 +140,8 @@ impl<T: Element, O: Element> Case<T, O> {
         };
     }
 
-    fn check(&self, what: &str) {
+    /// C, with what is between its rows.
+    fn result(&self) -> Vec<O> {
         let mut c = vec![O::default(); self.problem.c_len()];
         // SAFETY: any bytes make elements, and C lies inside the allocation.
         unsafe {
@@ -150,7 +151,11 @@ impl<T: Element, O: Element> Case<T, O> {
                 .download(&self.stream, self.operands.c, to)
                 .unwrap();
         }
-        let ld = self.problem.ldc;
+        c
+    }
+
+    fn check(&self, what: &str) {
+        let (c, ld) = (self.result(), self.problem.ldc);
         for (at, (got, want)) in c.iter().zip(&self.expected).enumerate() {
             let (got, want) = (got.to_f64(), want.to_f64());
             // The exponential and the quotient of an activation are off by less than a tenth of a rounding,
@@ -276,23 +281,34 @@ fn swiglu_is_the_host_s() {
     assert!(case.gemm.prepare(&cuda, &problem, narrow).is_err());
 }
 
-/// One block and many, rings that are turned and that are not filled, ragged edges.
-fn few_rows<T: Element>() {
+const FEW_ROWS: Choice = Choice::Sm90(FEW_ROWS_TILING);
+
+/// One block and many, rings that are turned and that are not filled, ragged edges, for these numbers of rows.
+fn few_rows<T: Element, O: Element>(scaling: Scaling, rows: impl Iterator<Item = usize>) {
     let cuda = Cuda::new(0).unwrap();
-    for (seed, m) in (1..=64).enumerate() {
+    // What rows are multiples of.
+    let unit = 16 / T::DTYPE.size();
+    for (seed, m) in rows.enumerate() {
         for (n, k) in [
             (8, 8),
             (72, 24),
             (520, 1032),
             (1536, 4096),
+            (2112, 1024),
             (4104, 1024),
             (40_000, 200),
         ] {
-            let mut problem = problem((m, n, k), T::DTYPE, Layout::Transposed, seed % 2 * 16);
-            problem.bias = seed % 3 == 0;
-            problem.constant_b = seed % 2 == 0;
+            let [n, k] = [n, k].map(|side: usize| side.next_multiple_of(unit));
+            let shape = problem((m, n, k), T::DTYPE, Layout::Transposed, seed % 2 * 16);
+            let problem = GemmProblem {
+                scaling,
+                out: O::DTYPE,
+                bias: seed % 3 == 0,
+                constant_b: seed % 2 == 0,
+                ..shape
+            };
             let Tiling { config, swizzle } = FEW_ROWS_TILING;
-            Case::<T>::new(&cuda, problem, seed).run(config, swizzle);
+            Case::<T, O>::new(&cuda, problem, seed).run(config, swizzle);
         }
     }
 }
@@ -300,8 +316,57 @@ fn few_rows<T: Element>() {
 #[test]
 #[ignore = "needs a Hopper GPU and the feature `nvcc`"]
 fn few_rows_are_exact() {
-    few_rows::<bf16>();
-    few_rows::<f16>();
+    few_rows::<bf16, bf16>(Scaling::None, 1..=64);
+    few_rows::<f16, f16>(Scaling::None, 1..=64);
+}
+
+#[test]
+#[ignore = "needs a Hopper GPU and the feature `nvcc`"]
+fn few_rows_of_e4m3_are_exact() {
+    few_rows::<F8E4M3, bf16>(Scaling::Row, (1..=128).step_by(3));
+    few_rows::<F8E4M3, f16>(Scaling::Tensor, (3..=128).step_by(12));
+    few_rows::<F8E4M3, bf16>(Scaling::Block, (2..=128).step_by(3));
+    few_rows::<F8E4M3, f16>(Scaling::Block, (4..=128).step_by(12));
+}
+
+/// Where the order of additions and multiplications shows.
+#[test]
+#[ignore = "needs a Hopper GPU and the feature `nvcc`"]
+fn few_rows_of_e4m3_have_the_bits_of_tiles() {
+    let cuda = Cuda::new(0).unwrap();
+    for scaling in [Scaling::Tensor, Scaling::Row, Scaling::Block] {
+        for (m, n, k) in [
+            (1, 2112, 7168),
+            (37, 520, 1040),
+            (64, 4096, 512),
+            (100, 6160, 3072),
+        ] {
+            let shape = problem(
+                (m, n.next_multiple_of(16), k),
+                DType::E4m3,
+                Layout::Transposed,
+                0,
+            );
+            let problem = GemmProblem {
+                scaling,
+                out: DType::Bf16,
+                ..shape
+            };
+            let case = Case::<F8E4M3, bf16>::new(&cuda, problem, m);
+            for (address, len) in case.operands.scales.into_iter().zip(problem.scales_len()) {
+                let scales: Vec<f32> = (0..len).map(|i| ((i + 2) as f32).sqrt().fract()).collect();
+                // SAFETY: the scales of the case, which nothing uses now.
+                unsafe { cuda.upload(&case.stream, address, bytes(&scales)).unwrap() };
+            }
+            let results = [CONFIGS.len() - 1, 0, FEW_ROWS_TILING.config].map(|config| {
+                case.poison();
+                case.launch(&case.prepare(config, 1));
+                case.result()
+            });
+            let bits = results.map(|c| bytes(&c).to_vec());
+            assert!(bits.iter().all(|other| *other == bits[0]), "{problem}");
+        }
+    }
 }
 
 /// Each GEMM turns the columns of what the one before has stored by one. B is loaded early, A is not: in a
@@ -317,9 +382,7 @@ fn few_rows_wait_for_the_gemm_before() {
         let problem =
             problem((m, WIDTH, WIDTH), DType::Bf16, Layout::Transposed, 0).with_constant_b();
         let gemm = cuda.gemm_handle().unwrap();
-        let prepared = gemm
-            .prepare(&cuda, &problem, Choice::Sm90(FEW_ROWS_TILING))
-            .unwrap();
+        let prepared = gemm.prepare(&cuda, &problem, FEW_ROWS).unwrap();
         let one = |is: bool| bf16::from_f32(f32::from(u8::from(is)));
         let turn: Vec<bf16> = (0..WIDTH * WIDTH)
             .map(|i| one(i % WIDTH == (i / WIDTH + 1) % WIDTH))

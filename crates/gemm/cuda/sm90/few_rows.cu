@@ -1,11 +1,13 @@
-// The GEMM of few rows, as decode steps have: C[M, N] = A[M, K] · Bᵀ + bias, or its SwiGLU, for M ≤ 64, where
-// B is stored N×K. All it does is read B once. Tiles are as narrow as it takes to give every SM one.
+// The GEMM of few rows, as decode steps have: C[M, N] = A[M, K] · Bᵀ + bias, or its SwiGLU, for M ≤ 64, or
+// M ≤ 128 in e4m3, where B is stored N×K. All it does is read B once. Tiles are as narrow as it takes to give
+// every SM one.
 //
-//   warps 0 to 3   multiply: `wgmma` of 64 rows, of which those beyond A are not stored
-//   warp 4         one thread loads boxes of B and A by TMA into a ring of stages
+//   warpgroups    multiply: `wgmma` of 64 rows each, of which those beyond A are not stored
+//   last warp     one thread loads boxes of B and A by TMA into a ring of stages
 //
 // Each element has one accumulator, which takes K from 0 upwards in steps of 16, as in `multiply`
-// (mainloop.cuh): the bits are those of the other kernels.
+// (mainloop.cuh), or adds the sums of 128 elements of e4m3 in f32, as in `multiply_promoting`: the bits are
+// those of the other kernels.
 
 #include "epilogue.cuh"
 #include "warpweave/dependent.cuh"
@@ -28,33 +30,68 @@ struct alignas(128) FewRowsParams {
   Epilogue epilogue;
   // Not 0 if no kernel that may still run writes B: it is loaded before these have ended.
   uint32_t constant_b;
+  // Boxes along K. The last step may have fewer than a stage.
+  uint32_t boxes;
+  // Of operands of e4m3.
+  Scales scales;
 };
 static_assert(sizeof(FewRowsParams) == 384, "as in Rust");
 
-// Warps that multiply, and rows of their instructions.
+// Warps of a warpgroup, and rows of their instructions.
 constexpr uint32_t kWarps = kWarpgroup / 32;
 constexpr uint32_t kRows = 64;
 
-// `kColumns` of C a block; a stage has `kBoxes` boxes of each operand.
+// What `BlockScales` asks of a tile.
+template <uint32_t kColumns>
+struct Narrow {
+  static constexpr uint32_t kN = kColumns;
+};
+
+// What a warpgroup multiplies: 64 rows of A, from row 64 `group` on, by `kColumns` columns.
 template <typename T, uint32_t kColumns, uint32_t kBoxes>
+struct Operands {
+  uint32_t ring;
+  uint32_t stage_bytes;
+  uint32_t box_a;
+  uint32_t group;
+
+  // Gives the instructions of a box of the stage.
+  __device__ __forceinline__ void issue(float (&sums)[kColumns / 2], uint32_t stage, uint32_t box,
+                                        bool adds) const {
+    constexpr uint32_t kBoxB = kColumns * kSwizzledRow;
+    const uint32_t at = ring + stage * stage_bytes;
+    const uint32_t rows = at + kBoxes * kBoxB + box * box_a + group * kRows * kSwizzledRow;
+    const uint64_t a = wgmma_descriptor<Major::kK>(rows, 0);
+    const uint64_t b = wgmma_descriptor<Major::kK>(at + box * kBoxB, 0);
+#pragma unroll
+    for (uint32_t part = 0; part < kSwizzledRow / kWgmmaBytes; ++part) {
+      wgmma<T, Major::kK>(sums, a + part * kDescriptorStep<Major::kK>, b + part * kDescriptorStep<Major::kK>,
+                          adds || part != 0);
+    }
+  }
+};
+
+// `kColumns` of C a block; a stage has `kBoxes` boxes of each operand.
+template <typename T, typename C, Scaling kScaling, uint32_t kColumns, uint32_t kBoxes>
 __device__ __forceinline__ void few_rows(const FewRowsParams& p) {
   extern __shared__ char shared[];
   const uint32_t beyond = shared_address(shared) % kSwizzleAlignment;
   char* const ring = shared + (kSwizzleAlignment - beyond) % kSwizzleAlignment;
   const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const uint32_t groups = (p.rows + kRows - 1) / kRows, group = warp / kWarps;
   // Boxes of A have its rows alone. What an instruction reads below them belongs to others, and gives rows of
   // C that are not stored.
   const uint32_t box_a = (p.rows + 7) / 8 * kSwizzleGroup;
   constexpr uint32_t kBoxB = kColumns * kSwizzledRow;
   const uint32_t stage_bytes = kBoxes * (kBoxB + box_a);
   uint64_t* const full =
-      reinterpret_cast<uint64_t*>(ring + p.stages * stage_bytes + kRows * kSwizzledRow - box_a);
+      reinterpret_cast<uint64_t*>(ring + p.stages * stage_bytes + groups * kRows * kSwizzledRow - box_a);
   uint64_t* const empty = full + p.stages;
   if (threadIdx.x == 0) {
     prefetch_map(&p.a), prefetch_map(&p.b);
     for (uint32_t stage = 0; stage < p.stages; ++stage) {
       init_barrier(&full[stage], 1);
-      init_barrier(&empty[stage], kWarps);
+      init_barrier(&empty[stage], groups * kWarps);
     }
     publish_barriers();
   }
@@ -64,14 +101,15 @@ __device__ __forceinline__ void few_rows(const FewRowsParams& p) {
   const auto advance = [&] {
     if (++stage == p.stages) stage = 0, parity ^= 1;
   };
-  if (warp == kWarps) {
+  if (group == groups) {
     if (!elected()) return;
+    constexpr uint32_t kElements = kSwizzledRow / sizeof(T);
     const uint32_t bytes = kBoxes * (kBoxB + p.rows * kSwizzledRow);
     const auto load_b = [&](uint32_t step) {
       arrive_expecting(&full[stage], bytes);
 #pragma unroll
       for (uint32_t box = 0; box < kBoxes; ++box) {
-        load_box(ring + stage * stage_bytes + box * kBoxB, &p.b, (step * kBoxes + box) * kBox,
+        load_box(ring + stage * stage_bytes + box * kBoxB, &p.b, (step * kBoxes + box) * kElements,
                  blockIdx.x * kColumns, &full[stage]);
       }
     };
@@ -89,7 +127,7 @@ __device__ __forceinline__ void few_rows(const FewRowsParams& p) {
 #pragma unroll
       for (uint32_t box = 0; box < kBoxes; ++box) {
         load_box(ring + stage * stage_bytes + kBoxes * kBoxB + box * box_a, &p.a,
-                 (step * kBoxes + box) * kBox, 0, &full[stage]);
+                 (step * kBoxes + box) * kElements, 0, &full[stage]);
       }
     }
     admit_dependents();
@@ -97,44 +135,81 @@ __device__ __forceinline__ void few_rows(const FewRowsParams& p) {
   }
 
   wait_for_prerequisites();
-  float sums[kColumns / 2];
-  uint32_t previous = 0;
-  const auto release = [&] {
-    if (lane == 0) arrive(&empty[previous]);
+  const Operands<T, kColumns, kBoxes> operands{shared_address(ring), stage_bytes, box_a, group};
+  const auto release = [&](uint32_t stage) {
+    if (lane == 0) arrive(&empty[stage]);
   };
-  for (uint32_t step = 0; step < p.steps; ++step, advance()) {
-    wait_phase(&full[stage], parity);
-    const uint32_t at = shared_address(ring) + stage * stage_bytes;
+  float sums[kColumns / 2];
+  if constexpr (kScaling == Scaling::kNone) {
+    uint32_t previous = 0;
+    for (uint32_t step = 0; step < p.steps; ++step, advance()) {
+      wait_phase(&full[stage], parity);
+      fence_accumulators(sums);
+      wgmma_fence();
+#pragma unroll
+      for (uint32_t box = 0; box < kBoxes; ++box) operands.issue(sums, stage, box, step != 0 || box != 0);
+      wgmma_commit();
+      fence_accumulators(sums);
+      // The tensor cores are busy with this stage while the previous one is released.
+      wgmma_wait<1>();
+      if (step != 0) release(previous);
+      previous = stage;
+    }
+    wgmma_wait<0>();
     fence_accumulators(sums);
-    wgmma_fence();
+  } else {
+    using Loaded =
+        std::conditional_t<kScaling == Scaling::kBlock, BlockScales<Narrow<kColumns>>, NoScales<kBoxes>>;
+    // Steps whose scales are loaded ahead.
+    constexpr uint32_t kSteps = Loaded::kAhead / kBoxes;
+    Loaded loaded{p.scales, TileCoord{0, blockIdx.x * kColumns}, group, p.boxes};
 #pragma unroll
-    for (uint32_t box = 0; box < kBoxes; ++box) {
-      const uint64_t a = wgmma_descriptor<Major::kK>(at + kBoxes * kBoxB + box * box_a, 0);
-      const uint64_t b = wgmma_descriptor<Major::kK>(at + box * kBoxB, 0);
+    for (float& sum : sums) sum = 0;
+    const auto multiply = [&](uint32_t step, uint32_t place) {
+      float of_boxes[kBoxes][kColumns / 2];
+      wait_phase(&full[stage], parity);
 #pragma unroll
-      for (uint32_t part = 0; part < kSwizzledRow / kWgmmaBytes; ++part) {
-        wgmma<T, Major::kK>(sums, a + part * kDescriptorStep<Major::kK>,
-                            b + part * kDescriptorStep<Major::kK>, step != 0 || box != 0 || part != 0);
+      for (auto& of_box : of_boxes) fence_accumulators(of_box);
+      wgmma_fence();
+#pragma unroll
+      for (uint32_t box = 0; box < kBoxes; ++box) operands.issue(of_boxes[box], stage, box, false);
+      wgmma_commit();
+      wgmma_wait<0>();
+#pragma unroll
+      for (auto& of_box : of_boxes) fence_accumulators(of_box);
+      release(stage);
+#pragma unroll
+      for (uint32_t box = 0; box < kBoxes; ++box) {
+        if (step * kBoxes + box < p.boxes) loaded.add(sums, of_boxes[box], place + box, 0);
+        loaded.load(place + box);
+      }
+      advance();
+    };
+    for (uint32_t step = 0; step < p.steps; step += kSteps) {
+#pragma unroll
+      for (uint32_t i = 0; i < kSteps; ++i) {
+        if (step + i < p.steps) multiply(step + i, i * kBoxes);
       }
     }
-    wgmma_commit();
-    fence_accumulators(sums);
-    // The tensor cores are busy with this stage while the previous one is released.
-    wgmma_wait<1>();
-    if (step != 0) release();
-    previous = stage;
   }
-  wgmma_wait<0>();
-  fence_accumulators(sums);
 
-  // Stores two columns of two rows, eight apart.
+  // Of the two rows, eight apart, that this thread has sums of. Those beyond A are not stored.
+  const uint32_t first = group * kRows + warp % kWarps * 16 + lane / 4;
+  float of_rows[2];
+  if constexpr (kScaling == Scaling::kOuter) {
+#pragma unroll
+    for (uint32_t half = 0; half < 2; ++half) {
+      of_rows[half] = p.scales.a[min(first + half * 8, p.rows - 1) * p.scales.stride];
+    }
+  }
+  // Stores two columns of them.
   const auto store = [&](uint32_t column, const float* of_columns) {
 #pragma unroll
     for (uint32_t half = 0; half < 2; ++half) {
-      const uint32_t row = warp * 16 + half * 8 + lane / 4;
+      const uint32_t row = first + half * 8;
       if (row >= p.rows) continue;
       static_cast<uint32_t*>(p.c)[(row * p.stride + column) / 2] =
-          round_pair<T>(of_columns[2 * half], of_columns[2 * half + 1]);
+          round_pair<C>(of_columns[2 * half], of_columns[2 * half + 1]);
     }
   };
 #pragma unroll
@@ -142,8 +217,14 @@ __device__ __forceinline__ void few_rows(const FewRowsParams& p) {
     const uint32_t column = blockIdx.x * kColumns + i * 8 + lane % 4 * 2;
     if (column >= p.columns) continue;
     float* of_columns = &sums[4 * i];
+    if constexpr (kScaling == Scaling::kOuter) {
+      const float* b = p.scales.b + column * p.scales.stride;
+      const float left = b[0], right = b[p.scales.stride];
+      of_columns[0] *= of_rows[0] * left, of_columns[1] *= of_rows[0] * right;
+      of_columns[2] *= of_rows[1] * left, of_columns[3] *= of_rows[1] * right;
+    }
     if (p.epilogue.bias != nullptr) {
-      const float2 bias = widen_pair<T>(static_cast<const uint32_t*>(p.epilogue.bias)[column / 2]);
+      const float2 bias = widen_pair<C>(static_cast<const uint32_t*>(p.epilogue.bias)[column / 2]);
       of_columns[0] += bias.x, of_columns[1] += bias.y;
       of_columns[2] += bias.x, of_columns[3] += bias.y;
     }
@@ -159,19 +240,35 @@ __device__ __forceinline__ void few_rows(const FewRowsParams& p) {
   }
 }
 
-#define WARPWEAVE_FEW_ROWS(type, T, columns, boxes)                           \
-  extern "C" __global__ void __launch_bounds__(32 * (kWarps + 1), 1)          \
-      few_rows_##type##_##columns(const __grid_constant__ FewRowsParams p) {  \
-    few_rows<T, columns, boxes>(p);                                           \
+// One warpgroup with 16-bit operands, up to two with e4m3.
+#define WARPWEAVE_FEW_ROWS(name, T, C, scaling, groups, columns, boxes)             \
+  extern "C" __global__ void __launch_bounds__(32 * (groups * kWarps + 1), 1)       \
+      few_rows_##name##_##columns(const __grid_constant__ FewRowsParams p) {        \
+    few_rows<T, C, scaling, columns, boxes>(p);                                     \
   }
 // `WIDTHS` in `sm90/few_rows.rs` are the same.
-#define WARPWEAVE_WIDTHS(type, T)      \
-  WARPWEAVE_FEW_ROWS(type, T, 16, 4)   \
-  WARPWEAVE_FEW_ROWS(type, T, 24, 4)   \
-  WARPWEAVE_FEW_ROWS(type, T, 32, 4)   \
-  WARPWEAVE_FEW_ROWS(type, T, 48, 4)   \
-  WARPWEAVE_FEW_ROWS(type, T, 64, 2)
+#define WARPWEAVE_WIDTHS(type, T)                                \
+  WARPWEAVE_FEW_ROWS(type, T, T, Scaling::kNone, 1, 16, 4)       \
+  WARPWEAVE_FEW_ROWS(type, T, T, Scaling::kNone, 1, 24, 4)       \
+  WARPWEAVE_FEW_ROWS(type, T, T, Scaling::kNone, 1, 32, 4)       \
+  WARPWEAVE_FEW_ROWS(type, T, T, Scaling::kNone, 1, 48, 4)       \
+  WARPWEAVE_FEW_ROWS(type, T, T, Scaling::kNone, 1, 64, 2)
 WARPWEAVE_WIDTHS(f16, __half)
 WARPWEAVE_WIDTHS(bf16, __nv_bfloat16)
+
+// A block of e4m3 has one scale of B for each box: its columns are part of 128.
+#define WARPWEAVE_E4M3(name, C, scaling, columns, boxes) \
+  WARPWEAVE_FEW_ROWS(e4m3_##name, __nv_fp8_e4m3, C, scaling, 2, columns, boxes)
+#define WARPWEAVE_E4M3_WIDTHS(type, C)                    \
+  WARPWEAVE_E4M3(type##_outer, C, Scaling::kOuter, 16, 4) \
+  WARPWEAVE_E4M3(type##_outer, C, Scaling::kOuter, 24, 4) \
+  WARPWEAVE_E4M3(type##_outer, C, Scaling::kOuter, 32, 4) \
+  WARPWEAVE_E4M3(type##_outer, C, Scaling::kOuter, 48, 4) \
+  WARPWEAVE_E4M3(type##_outer, C, Scaling::kOuter, 64, 2) \
+  WARPWEAVE_E4M3(type##_block, C, Scaling::kBlock, 16, 4) \
+  WARPWEAVE_E4M3(type##_block, C, Scaling::kBlock, 32, 4) \
+  WARPWEAVE_E4M3(type##_block, C, Scaling::kBlock, 64, 2)
+WARPWEAVE_E4M3_WIDTHS(f16, __half)
+WARPWEAVE_E4M3_WIDTHS(bf16, __nv_bfloat16)
 
 }  // namespace warpweave

@@ -131,9 +131,6 @@ pub const FEW_ROWS_TILING: Tiling = Tiling {
     swizzle: 1,
 };
 
-/// The most rows of the kernel of few rows: those of an instruction.
-pub(super) const MOST_FEW_ROWS: usize = 64;
-
 /// Those of [`CONFIGS`] whose blocks are no clusters, by index.
 pub(super) const UNCLUSTERED: [usize; 3] = [2, 5, 6];
 
@@ -168,11 +165,16 @@ fn name(config: usize) -> &'static str {
     }
 }
 
-/// Whether the kernel of few rows is for it: 64 rows at most, B transposed, no scales.
+/// Whether the kernel of few rows is for it: B transposed, and at most 64 rows, or 128 in e4m3.
 pub fn serves_few_rows(problem: &GemmProblem) -> bool {
-    let is_half = matches!(problem.dtype, DType::F16 | DType::Bf16);
-    let is_plain = is_half && problem.scaling == Scaling::None && problem.out == problem.dtype;
-    is_plain && problem.b_layout == Layout::Transposed && problem.m <= MOST_FEW_ROWS
+    let is_half = |dtype| matches!(dtype, DType::F16 | DType::Bf16);
+    let most = match (problem.dtype, problem.scaling) {
+        (DType::E4m3, Scaling::None) => 0,
+        (DType::E4m3, _) => 128,
+        (dtype, Scaling::None) if dtype == problem.out => 64,
+        _ => 0,
+    };
+    is_half(problem.out) && problem.b_layout == Layout::Transposed && problem.m <= most
 }
 
 /// Whether tiles can be taken in halves of their columns: `kHasHalves` in `tile.cuh`.
@@ -209,7 +211,9 @@ fn computes(shape: &Config, problem: &GemmProblem) -> bool {
 /// The configuration that the model of tiles and waves expects to be fastest on a device of `sms` SMs, of
 /// those that these have room for. Few rows have their own.
 pub fn select(problem: &GemmProblem, sms: u32) -> Option<Tiling> {
-    if serves_few_rows(problem) {
+    // More rows than an instruction has leave an SM room for one block.
+    let fits = problem.m <= 64 || problem.n <= 64 * sms as usize;
+    if serves_few_rows(problem) && fits {
         return Some(FEW_ROWS_TILING);
     }
     select_tile(problem, sms)

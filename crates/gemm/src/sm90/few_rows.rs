@@ -2,22 +2,24 @@
 //! SMs busy. Its bits are those of the other kernels.
 
 use warpweave_symm_mem::cuda::{CudaStream, Function, Image, LaunchConfig};
-use warpweave_symm_mem::{Backend, Cuda, DType, DeviceInfo, DevicePtr, kernel_name};
+use warpweave_symm_mem::{Backend, Cuda, DType, DeviceInfo, DevicePtr};
 
-use super::config::{MOST_FEW_ROWS, SWIZZLED_ROW, serves_few_rows};
-use super::prepared::{Epilogue, check_compiled, refused, used_bias};
+use super::config::{SWIZZLED_ROW, serves_few_rows};
+use super::prepared::{Epilogue, Scales, check_compiled, refused, used_bias, used_scales};
 use super::tensor_map::{Matrix, TensorMap};
 use super::{check_device, check_problem, config};
 use crate::cutlass::{ADDRESS_ALIGNMENT, unsupported};
 use crate::launches::Launches;
-use crate::{Error, GemmOperands, GemmProblem, Provider};
+use crate::{Error, GemmOperands, GemmProblem, Provider, Scaling};
 
 static FEW_ROWS: Image = warpweave_symm_mem::device_image!("few_rows", sm_90a);
 
-/// Threads of a block: a warpgroup that multiplies and a warp that loads.
-const THREADS: u32 = 5 * 32;
-/// Columns of a block and boxes of a stage, as compiled: `WARPWEAVE_WIDTHS`.
-const WIDTHS: [(usize, usize); 5] = [(16, 4), (24, 4), (32, 4), (48, 4), (64, 2)];
+/// Columns of a block, as compiled: `WARPWEAVE_WIDTHS`. With scales by block those that 128 is whole of.
+const WIDTHS: [usize; 5] = [16, 24, 32, 48, 64];
+/// Rows of an instruction.
+const ROWS: usize = 64;
+/// Elements of a block of scales.
+const SCALE_BLOCK: usize = 128;
 /// Shared memory of an SM that its blocks can use, and what each takes in addition to its own.
 const SM_BYTES: usize = 228 * 1024;
 const BLOCK_BYTES: usize = 1024;
@@ -38,9 +40,11 @@ struct FewRowsParams {
     stages: u32,
     epilogue: Epilogue,
     constant_b: u32,
+    boxes: u32,
+    scales: Scales,
 }
 const _: () = assert!(
-    size_of::<FewRowsParams>() == 384 && std::mem::offset_of!(FewRowsParams, epilogue) == 288
+    size_of::<FewRowsParams>() == 384 && std::mem::offset_of!(FewRowsParams, scales) == 312
 );
 
 /// Whether the kernel is there for it on `device`. It is then about as fast as cuBLASLt's best algorithm, or
@@ -52,12 +56,24 @@ pub fn runs(device: &DeviceInfo, problem: &GemmProblem) -> bool {
     serves_few_rows(problem) && checked.is_ok()
 }
 
+/// The widest.
+const WIDEST: usize = WIDTHS[WIDTHS.len() - 1];
+
+/// Those that there are for operands with such scales, the narrowest first.
+fn widths(scaling: Scaling) -> impl Iterator<Item = usize> {
+    let is_there =
+        move |width: &usize| scaling != Scaling::Block || SCALE_BLOCK.is_multiple_of(*width);
+    WIDTHS.into_iter().filter(is_there)
+}
+
 /// How a problem is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Division {
     /// Columns of a block.
     width: usize,
     blocks: u32,
+    /// Of a block: a warpgroup for each 64 rows, and a warp that loads.
+    threads: u32,
     /// Steps of K, of the boxes of a stage each.
     steps: u32,
     stages: u32,
@@ -67,25 +83,30 @@ struct Division {
 
 impl Division {
     /// The narrowest blocks of which each of `sms` SMs has one at most; if there are more of the widest, two
-    /// on an SM. With SwiGLU a block has whole groups of gate and up.
+    /// on an SM, of up to 64 rows. With SwiGLU a block has whole groups of gate and up.
     fn new(problem: &GemmProblem, sms: u32) -> Self {
         let blocks = |width| problem.n.div_ceil(width) as u32;
-        let widest = WIDTHS[WIDTHS.len() - 1];
         let group = problem.activation.group();
         let fits = |width: usize| blocks(width) <= sms && width.is_multiple_of(group);
-        let fitting = WIDTHS.into_iter().find(|&(width, _)| fits(width));
-        let (width, boxes) = fitting.unwrap_or(widest);
+        let fitting = widths(problem.scaling).find(|&width| fits(width));
+        let width = fitting.unwrap_or(WIDEST);
+        let boxes = if width == WIDEST { 2 } else { 4 };
         let steps = config::steps(problem).div_ceil(boxes as u32);
         let box_a = problem.m.next_multiple_of(8) * SWIZZLED_ROW;
         let stage = boxes * (width * SWIZZLED_ROW + box_a);
-        // The ring starts at a multiple of 1024, and the last box of A is read as one of 64 rows; a stage has
-        // two barriers.
-        let fixed = 1024 + MOST_FEW_ROWS * SWIZZLED_ROW - box_a;
-        let room = (SM_BYTES - LEFT_BYTES) / if fitting.is_some() { 1 } else { 2 } - BLOCK_BYTES;
+        // The ring starts at a multiple of 1024, and the last box of A is read as one of whole instructions; a
+        // stage has two barriers.
+        let fixed = 1024 + problem.m.next_multiple_of(ROWS) * SWIZZLED_ROW - box_a;
+        let on_an_sm = match fitting.is_some() || problem.m > ROWS {
+            true => 1,
+            false => 2,
+        };
+        let room = (SM_BYTES - LEFT_BYTES) / on_an_sm - BLOCK_BYTES;
         let stages = ((room - fixed) / (stage + 16)).min(steps as usize);
         Self {
             width,
             blocks: blocks(width),
+            threads: 128 * problem.m.div_ceil(ROWS) as u32 + 32,
             steps,
             stages: stages as u32,
             shared_bytes: (fixed + stages * (stage + 16)) as u32,
@@ -99,7 +120,7 @@ pub struct PreparedFewRows {
     problem: GemmProblem,
     division: Division,
     function: Function,
-    launches: Launches<[DevicePtr; 4], FewRowsParams>,
+    launches: Launches<[DevicePtr; 6], FewRowsParams>,
 }
 
 impl PreparedFewRows {
@@ -113,14 +134,14 @@ impl PreparedFewRows {
         check_device(cuda.device())?;
         check_problem(problem)?;
         if !serves_few_rows(problem) {
-            let why = "the kernel of few rows takes up to 64, B transposed and no scales";
+            let why = "the kernel of few rows takes up to 64, 128 in e4m3, and B transposed";
             return unsupported(problem, Provider::Sm90, why.into());
         }
         let division = Division::new(problem, cuda.sms());
         Ok(Self {
             problem: *problem,
             division,
-            function: cuda.function(&FEW_ROWS, name(problem.dtype, division.width))?,
+            function: cuda.function(&FEW_ROWS, name(problem, division.width))?,
             launches: Launches::default(),
         })
     }
@@ -141,12 +162,13 @@ impl PreparedFewRows {
     ) -> Result<(), Error> {
         operands.check(&self.problem, |_| ADDRESS_ALIGNMENT)?;
         let bias = used_bias(&self.problem, operands.bias);
-        let addresses = [operands.a, operands.b, operands.c, bias];
+        let [scales_a, scales_b] = used_scales(&self.problem, operands.scales);
+        let addresses = [operands.a, operands.b, operands.c, bias, scales_a, scales_b];
         let encode = || self.encode(addresses);
         let config = LaunchConfig {
             shared_bytes: self.division.shared_bytes,
             programmatic: true,
-            ..LaunchConfig::linear(self.division.blocks, THREADS)
+            ..LaunchConfig::linear(self.division.blocks, self.division.threads)
         };
         self.launches.with(&addresses, encode, |gemm| {
             // SAFETY: the structure is the kernel's parameter; the caller vouches for the matrices, and the
@@ -159,7 +181,8 @@ impl PreparedFewRows {
         })
     }
 
-    fn encode(&self, [a, b, c, bias]: [DevicePtr; 4]) -> Result<FewRowsParams, Error> {
+    fn encode(&self, addresses: [DevicePtr; 6]) -> Result<FewRowsParams, Error> {
+        let [a, b, c, bias, scales @ ..] = addresses;
         let problem = &self.problem;
         let GemmProblem { m, n, k, .. } = *problem;
         let map = |operand, address, (rows, ld), box_rows: usize| {
@@ -190,32 +213,51 @@ impl PreparedFewRows {
             stages,
             epilogue: Epilogue::new(problem, bias),
             constant_b: problem.constant_b.into(),
+            boxes: config::steps(problem),
+            scales: Scales::new(problem, scales),
         })
     }
 }
 
 /// The kernel of a width.
-fn name(dtype: DType, width: usize) -> &'static str {
-    match width {
-        16 => kernel_name!(dtype, "few_rows", "_16"),
-        24 => kernel_name!(dtype, "few_rows", "_24"),
-        32 => kernel_name!(dtype, "few_rows", "_32"),
-        48 => kernel_name!(dtype, "few_rows", "_48"),
-        _ => kernel_name!(dtype, "few_rows", "_64"),
+fn name(problem: &GemmProblem, width: usize) -> &'static str {
+    macro_rules! widths {
+        ($($part:literal),+) => {
+            match width {
+                16 => concat!("few_rows", $($part),+, "_16"),
+                24 => concat!("few_rows", $($part),+, "_24"),
+                32 => concat!("few_rows", $($part),+, "_32"),
+                48 => concat!("few_rows", $($part),+, "_48"),
+                _ => concat!("few_rows", $($part),+, "_64"),
+            }
+        };
+    }
+    let is_half = problem.out == DType::F16;
+    match (problem.scaling, is_half) {
+        (Scaling::None, true) => widths!("_f16"),
+        (Scaling::None, false) => widths!("_bf16"),
+        (Scaling::Block, true) => widths!("_e4m3", "_f16", "_block"),
+        (Scaling::Block, false) => widths!("_e4m3", "_bf16", "_block"),
+        (Scaling::Tensor | Scaling::Row, true) => widths!("_e4m3", "_f16", "_outer"),
+        (Scaling::Tensor | Scaling::Row, false) => widths!("_e4m3", "_bf16", "_outer"),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Activation, Layout, Scaling};
+    use crate::{Activation, Layout};
 
     const SMS: u32 = 132;
 
+    fn e4m3(m: usize, n: usize, k: usize, scaling: Scaling) -> GemmProblem {
+        GemmProblem::e4m3(m, n, k, scaling, DType::Bf16)
+    }
+
     #[test]
     fn rings_fit() {
-        for m in [1, 8, 9, 16, 17, 64] {
-            for (n, on_an_sm) in [
+        for m in [1, 8, 9, 16, 17, 64, 65, 100, 128] {
+            for (n, most) in [
                 (8, 1),
                 (1536, 1),
                 (4096, 1),
@@ -224,21 +266,24 @@ mod tests {
                 (32064, 2),
             ] {
                 for k in [8, 200, 1024, 4096] {
-                    let division = Division::new(&GemmProblem::new(m, n, k, DType::Bf16), SMS);
-                    let Division {
-                        width,
-                        stages,
-                        steps,
-                        shared_bytes,
-                        ..
-                    } = division;
-                    assert!(
-                        on_an_sm * (shared_bytes as usize + BLOCK_BYTES) <= SM_BYTES - LEFT_BYTES,
-                        "{division:?}"
-                    );
-                    // While one stage is multiplied the next is loaded.
-                    assert!(stages == steps || stages >= 2, "{division:?}");
-                    assert!(name(DType::Bf16, width).ends_with(&width.to_string()));
+                    let plain = GemmProblem::new(m, n, k, DType::Bf16);
+                    let [row, block] = [Scaling::Row, Scaling::Block].map(|s| e4m3(m, n, k, s));
+                    for problem in [plain, row, block] {
+                        let division = Division::new(&problem, SMS);
+                        let Division {
+                            width,
+                            stages,
+                            steps,
+                            shared_bytes,
+                            ..
+                        } = division;
+                        let on_an_sm = if m > ROWS { 1 } else { most };
+                        let bytes = on_an_sm * (shared_bytes as usize + BLOCK_BYTES);
+                        assert!(bytes <= SM_BYTES - LEFT_BYTES, "{division:?}");
+                        // While one stage is multiplied the next is loaded.
+                        assert!(stages == steps || stages >= 2, "{division:?}");
+                        assert!(name(&problem, width).ends_with(&width.to_string()));
+                    }
                 }
             }
         }
@@ -256,6 +301,9 @@ mod tests {
         assert_eq!(columns.map(width), [16, 16, 24, 24, 32, 48, 64, 64]);
         let gated = GemmProblem::new(8, 3072, 4096, DType::F16).with_activation(Activation::SwiGlu);
         assert_eq!(Division::new(&gated, SMS).width, 32);
+        // A block of columns has one scale.
+        let by_block = columns.map(|n| Division::new(&e4m3(8, n, 4096, Scaling::Block), SMS).width);
+        assert_eq!(by_block, [16, 16, 32, 32, 32, 64, 64, 64]);
     }
 
     #[test]
@@ -282,12 +330,9 @@ mod tests {
             m: 65,
             ..transposed
         }));
-        assert!(!serves_few_rows(&GemmProblem::e4m3(
-            8,
-            64,
-            64,
-            Scaling::Row,
-            DType::Bf16
-        )));
+        for scaling in [Scaling::Tensor, Scaling::Row, Scaling::Block] {
+            assert!(serves_few_rows(&e4m3(128, 64, 64, scaling)));
+            assert!(!serves_few_rows(&e4m3(129, 64, 64, scaling)));
+        }
     }
 }
