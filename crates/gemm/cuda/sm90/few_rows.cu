@@ -1,9 +1,9 @@
-// The GEMM of few rows, as decode steps have: C[M, N] = A[M, K] · Bᵀ + bias, or its SwiGLU, for M ≤ 64, or
-// M ≤ 128 in e4m3, where B is stored N×K. All it does is read B once. Tiles are as narrow as it takes to give
-// every SM one.
+// The GEMM of few rows, as decode steps have: C[M, N] = A[M, K] · Bᵀ + bias, or its SwiGLU, where B is stored
+// N×K. All it does is read B once, from DRAM. Tiles are 64 rows high, and as narrow as it takes to give every
+// SM one.
 //
-//   warpgroups    multiply: `wgmma` of 64 rows each, of which those beyond A are not stored
-//   last warp     one thread loads boxes of B and A by TMA into a ring of stages
+//   warps 0 to 3   multiply: `wgmma` of 64 rows, of which those beyond A are not stored
+//   warp 4         one thread loads boxes of B and A by TMA into a ring of stages
 //
 // Each element has one accumulator, which takes K from 0 upwards in steps of 16, as in `multiply`
 // (mainloop.cuh), or adds the sums of 128 elements of e4m3 in f32, as in `multiply_promoting`: the bits are
@@ -16,7 +16,9 @@ namespace warpweave {
 
 // The parameters of a launch. `sm90/few_rows.rs` has the same layout.
 struct alignas(128) FewRowsParams {
+  // In boxes of 64 rows, and of those of the last tile where that has fewer.
   TensorMap a;
+  TensorMap last_a;
   TensorMap b;
   void* c;
   // Elements from a row of C to the next.
@@ -35,9 +37,9 @@ struct alignas(128) FewRowsParams {
   // Of operands of e4m3.
   Scales scales;
 };
-static_assert(sizeof(FewRowsParams) == 384, "as in Rust");
+static_assert(sizeof(FewRowsParams) == 512, "as in Rust");
 
-// Warps of a warpgroup, and rows of their instructions.
+// Warps that multiply, and rows of their instructions.
 constexpr uint32_t kWarps = kWarpgroup / 32;
 constexpr uint32_t kRows = 64;
 
@@ -47,21 +49,19 @@ struct Narrow {
   static constexpr uint32_t kN = kColumns;
 };
 
-// What a warpgroup multiplies: 64 rows of A, from row 64 `group` on, by `kColumns` columns.
+// What a block multiplies.
 template <typename T, uint32_t kColumns, uint32_t kBoxes>
 struct Operands {
   uint32_t ring;
   uint32_t stage_bytes;
   uint32_t box_a;
-  uint32_t group;
 
   // Gives the instructions of a box of the stage.
   __device__ __forceinline__ void issue(float (&sums)[kColumns / 2], uint32_t stage, uint32_t box,
                                         bool adds) const {
     constexpr uint32_t kBoxB = kColumns * kSwizzledRow;
     const uint32_t at = ring + stage * stage_bytes;
-    const uint32_t rows = at + kBoxes * kBoxB + box * box_a + group * kRows * kSwizzledRow;
-    const uint64_t a = wgmma_descriptor<Major::kK>(rows, 0);
+    const uint64_t a = wgmma_descriptor<Major::kK>(at + kBoxes * kBoxB + box * box_a, 0);
     const uint64_t b = wgmma_descriptor<Major::kK>(at + box * kBoxB, 0);
 #pragma unroll
     for (uint32_t part = 0; part < kSwizzledRow / kWgmmaBytes; ++part) {
@@ -78,20 +78,23 @@ __device__ __forceinline__ void few_rows(const FewRowsParams& p) {
   const uint32_t beyond = shared_address(shared) % kSwizzleAlignment;
   char* const ring = shared + (kSwizzleAlignment - beyond) % kSwizzleAlignment;
   const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const uint32_t groups = (p.rows + kRows - 1) / kRows, group = warp / kWarps;
+  // Tiles side by side are of the same columns.
+  const uint32_t tiles = (p.rows + kRows - 1) / kRows;
+  const uint32_t first_row = blockIdx.x % tiles * kRows, first_column = blockIdx.x / tiles * kColumns;
+  const uint32_t rows = min(p.rows - first_row, kRows);
   // Boxes of A have its rows alone. What an instruction reads below them belongs to others, and gives rows of
   // C that are not stored.
-  const uint32_t box_a = (p.rows + 7) / 8 * kSwizzleGroup;
+  const uint32_t box_a = (min(p.rows, kRows) + 7) / 8 * kSwizzleGroup;
   constexpr uint32_t kBoxB = kColumns * kSwizzledRow;
   const uint32_t stage_bytes = kBoxes * (kBoxB + box_a);
   uint64_t* const full =
-      reinterpret_cast<uint64_t*>(ring + p.stages * stage_bytes + groups * kRows * kSwizzledRow - box_a);
+      reinterpret_cast<uint64_t*>(ring + p.stages * stage_bytes + kRows * kSwizzledRow - box_a);
   uint64_t* const empty = full + p.stages;
   if (threadIdx.x == 0) {
     prefetch_map(&p.a), prefetch_map(&p.b);
     for (uint32_t stage = 0; stage < p.stages; ++stage) {
       init_barrier(&full[stage], 1);
-      init_barrier(&empty[stage], groups * kWarps);
+      init_barrier(&empty[stage], kWarps);
     }
     publish_barriers();
   }
@@ -101,16 +104,17 @@ __device__ __forceinline__ void few_rows(const FewRowsParams& p) {
   const auto advance = [&] {
     if (++stage == p.stages) stage = 0, parity ^= 1;
   };
-  if (group == groups) {
+  if (warp == kWarps) {
     if (!elected()) return;
     constexpr uint32_t kElements = kSwizzledRow / sizeof(T);
-    const uint32_t bytes = kBoxes * (kBoxB + p.rows * kSwizzledRow);
+    const uint32_t bytes = kBoxes * (kBoxB + rows * kSwizzledRow);
+    const TensorMap* const map_a = rows == kRows || tiles == 1 ? &p.a : &p.last_a;
     const auto load_b = [&](uint32_t step) {
       arrive_expecting(&full[stage], bytes);
 #pragma unroll
       for (uint32_t box = 0; box < kBoxes; ++box) {
         load_box(ring + stage * stage_bytes + box * kBoxB, &p.b, (step * kBoxes + box) * kElements,
-                 blockIdx.x * kColumns, &full[stage]);
+                 first_column, &full[stage]);
       }
     };
     uint32_t loaded = 0;
@@ -126,8 +130,8 @@ __device__ __forceinline__ void few_rows(const FewRowsParams& p) {
       }
 #pragma unroll
       for (uint32_t box = 0; box < kBoxes; ++box) {
-        load_box(ring + stage * stage_bytes + kBoxes * kBoxB + box * box_a, &p.a,
-                 (step * kBoxes + box) * kElements, 0, &full[stage]);
+        load_box(ring + stage * stage_bytes + kBoxes * kBoxB + box * box_a, map_a,
+                 (step * kBoxes + box) * kElements, first_row, &full[stage]);
       }
     }
     admit_dependents();
@@ -135,7 +139,7 @@ __device__ __forceinline__ void few_rows(const FewRowsParams& p) {
   }
 
   wait_for_prerequisites();
-  const Operands<T, kColumns, kBoxes> operands{shared_address(ring), stage_bytes, box_a, group};
+  const Operands<T, kColumns, kBoxes> operands{shared_address(ring), stage_bytes, box_a};
   const auto release = [&](uint32_t stage) {
     if (lane == 0) arrive(&empty[stage]);
   };
@@ -162,7 +166,7 @@ __device__ __forceinline__ void few_rows(const FewRowsParams& p) {
         std::conditional_t<kScaling == Scaling::kBlock, BlockScales<Narrow<kColumns>>, NoScales<kBoxes>>;
     // Steps whose scales are loaded ahead.
     constexpr uint32_t kSteps = Loaded::kAhead / kBoxes;
-    Loaded loaded{p.scales, TileCoord{0, blockIdx.x * kColumns}, group, p.boxes};
+    Loaded loaded{p.scales, TileCoord{first_row, first_column}, 0, p.boxes};
 #pragma unroll
     for (float& sum : sums) sum = 0;
     const auto multiply = [&](uint32_t step, uint32_t place) {
@@ -194,7 +198,7 @@ __device__ __forceinline__ void few_rows(const FewRowsParams& p) {
   }
 
   // Of the two rows, eight apart, that this thread has sums of. Those beyond A are not stored.
-  const uint32_t first = group * kRows + warp % kWarps * 16 + lane / 4;
+  const uint32_t first = first_row + warp * 16 + lane / 4;
   float of_rows[2];
   if constexpr (kScaling == Scaling::kOuter) {
 #pragma unroll
@@ -214,7 +218,7 @@ __device__ __forceinline__ void few_rows(const FewRowsParams& p) {
   };
 #pragma unroll
   for (uint32_t i = 0; i < kColumns / 8; ++i) {
-    const uint32_t column = blockIdx.x * kColumns + i * 8 + lane % 4 * 2;
+    const uint32_t column = first_column + i * 8 + lane % 4 * 2;
     if (column >= p.columns) continue;
     float* of_columns = &sums[4 * i];
     if constexpr (kScaling == Scaling::kOuter) {
@@ -240,35 +244,25 @@ __device__ __forceinline__ void few_rows(const FewRowsParams& p) {
   }
 }
 
-// One warpgroup with 16-bit operands, up to two with e4m3.
-#define WARPWEAVE_FEW_ROWS(name, T, C, scaling, groups, columns, boxes)             \
-  extern "C" __global__ void __launch_bounds__(32 * (groups * kWarps + 1), 1)       \
-      few_rows_##name##_##columns(const __grid_constant__ FewRowsParams p) {        \
-    few_rows<T, C, scaling, columns, boxes>(p);                                     \
+#define WARPWEAVE_FEW_ROWS(name, T, C, scaling, columns, boxes)              \
+  extern "C" __global__ void __launch_bounds__(32 * (kWarps + 1), 1)         \
+      few_rows_##name##_##columns(const __grid_constant__ FewRowsParams p) { \
+    few_rows<T, C, scaling, columns, boxes>(p);                              \
   }
 // `WIDTHS` in `sm90/few_rows.rs` are the same.
-#define WARPWEAVE_WIDTHS(type, T)                                \
-  WARPWEAVE_FEW_ROWS(type, T, T, Scaling::kNone, 1, 16, 4)       \
-  WARPWEAVE_FEW_ROWS(type, T, T, Scaling::kNone, 1, 24, 4)       \
-  WARPWEAVE_FEW_ROWS(type, T, T, Scaling::kNone, 1, 32, 4)       \
-  WARPWEAVE_FEW_ROWS(type, T, T, Scaling::kNone, 1, 48, 4)       \
-  WARPWEAVE_FEW_ROWS(type, T, T, Scaling::kNone, 1, 64, 2)
-WARPWEAVE_WIDTHS(f16, __half)
-WARPWEAVE_WIDTHS(bf16, __nv_bfloat16)
-
-// A block of e4m3 has one scale of B for each box: its columns are part of 128.
-#define WARPWEAVE_E4M3(name, C, scaling, columns, boxes) \
-  WARPWEAVE_FEW_ROWS(e4m3_##name, __nv_fp8_e4m3, C, scaling, 2, columns, boxes)
-#define WARPWEAVE_E4M3_WIDTHS(type, C)                    \
-  WARPWEAVE_E4M3(type##_outer, C, Scaling::kOuter, 16, 4) \
-  WARPWEAVE_E4M3(type##_outer, C, Scaling::kOuter, 24, 4) \
-  WARPWEAVE_E4M3(type##_outer, C, Scaling::kOuter, 32, 4) \
-  WARPWEAVE_E4M3(type##_outer, C, Scaling::kOuter, 48, 4) \
-  WARPWEAVE_E4M3(type##_outer, C, Scaling::kOuter, 64, 2) \
-  WARPWEAVE_E4M3(type##_block, C, Scaling::kBlock, 16, 4) \
-  WARPWEAVE_E4M3(type##_block, C, Scaling::kBlock, 32, 4) \
-  WARPWEAVE_E4M3(type##_block, C, Scaling::kBlock, 64, 2)
-WARPWEAVE_E4M3_WIDTHS(f16, __half)
-WARPWEAVE_E4M3_WIDTHS(bf16, __nv_bfloat16)
+#define WARPWEAVE_WIDTHS(...)             \
+  WARPWEAVE_FEW_ROWS(__VA_ARGS__, 16, 4)  \
+  WARPWEAVE_FEW_ROWS(__VA_ARGS__, 24, 4)  \
+  WARPWEAVE_FEW_ROWS(__VA_ARGS__, 32, 4)  \
+  WARPWEAVE_FEW_ROWS(__VA_ARGS__, 40, 4)  \
+  WARPWEAVE_FEW_ROWS(__VA_ARGS__, 48, 4)  \
+  WARPWEAVE_FEW_ROWS(__VA_ARGS__, 56, 2)  \
+  WARPWEAVE_FEW_ROWS(__VA_ARGS__, 64, 2)
+WARPWEAVE_WIDTHS(f16, __half, __half, Scaling::kNone)
+WARPWEAVE_WIDTHS(bf16, __nv_bfloat16, __nv_bfloat16, Scaling::kNone)
+WARPWEAVE_WIDTHS(e4m3_f16_outer, __nv_fp8_e4m3, __half, Scaling::kOuter)
+WARPWEAVE_WIDTHS(e4m3_bf16_outer, __nv_fp8_e4m3, __nv_bfloat16, Scaling::kOuter)
+WARPWEAVE_WIDTHS(e4m3_f16_block, __nv_fp8_e4m3, __half, Scaling::kBlock)
+WARPWEAVE_WIDTHS(e4m3_bf16_block, __nv_fp8_e4m3, __nv_bfloat16, Scaling::kBlock)
 
 }  // namespace warpweave

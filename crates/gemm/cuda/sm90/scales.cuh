@@ -108,18 +108,20 @@ using EpilogueScales =
     std::conditional_t<Tile::kScaling == Scaling::kOuter, OuterScales<Tile>, NoOuterScales>;
 
 // A consumer's scales of the steps of K that come next: of the two rows of A that this thread has sums of,
-// and of each 128 columns of its tile. They are loaded `kAhead` steps before they are needed.
+// and of each 128 columns of its tile, or of the two blocks that a narrow tile may have columns of. They are
+// loaded `kAhead` steps before they are needed.
 template <class Tile>
 class BlockScales {
-  static constexpr uint32_t kBlocks = (Tile::kN + kScaleBlock - 1) / kScaleBlock;
+  static constexpr bool kStraddles = Tile::kN < kScaleBlock && kScaleBlock % Tile::kN != 0;
+  static constexpr uint32_t kBlocks = (Tile::kN + kScaleBlock - 1) / kScaleBlock + kStraddles;
 
  public:
   // A wide tile leaves few registers, and its steps take longer.
-  static constexpr uint32_t kAhead = kBlocks == 1 ? 4 : 2;
+  static constexpr uint32_t kAhead = Tile::kN <= kScaleBlock ? 4 : 2;
 
   __device__ __forceinline__ BlockScales(const Scales& scales, TileCoord tile, uint32_t consumer,
                                          uint32_t steps)
-      : step_(scales.block_step), left_(steps) {
+      : step_(scales.block_step), left_(steps), in_first_(kScaleBlock - tile.column % kScaleBlock) {
     const uint32_t first = tile.row + consumer * 64 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
     a_[0] = scales.a + size_t(min(first, scales.rows - 1)) * scales.row_step;
     a_[1] = scales.a + size_t(min(first + 8, scales.rows - 1)) * scales.row_step;
@@ -137,9 +139,13 @@ class BlockScales {
   template <uint32_t kCount>
   __device__ __forceinline__ void add(float (&sums)[kCount], const float (&partial)[kCount], uint32_t place,
                                       uint32_t block) const {
-    const float b = of_b_[place][block], upper = of_a_[place][0] * b, lower = of_a_[place][1] * b;
+    float b = of_b_[place][block], upper = of_a_[place][0] * b, lower = of_a_[place][1] * b;
 #pragma unroll
     for (uint32_t i = 0; i < kCount; i += 4) {
+      // Sums of eight columns.
+      if constexpr (kStraddles) {
+        b = of_b_[place][2 * i < in_first_ ? 0 : 1], upper = of_a_[place][0] * b, lower = of_a_[place][1] * b;
+      }
       sums[i] = fmaf(partial[i], upper, sums[i]), sums[i + 1] = fmaf(partial[i + 1], upper, sums[i + 1]);
       sums[i + 2] = fmaf(partial[i + 2], lower, sums[i + 2]);
       sums[i + 3] = fmaf(partial[i + 3], lower, sums[i + 3]);
@@ -161,6 +167,8 @@ class BlockScales {
   const float* b_[kBlocks];
   const uint32_t step_;
   uint32_t left_;
+  // Columns of the tile that are of its first block.
+  const uint32_t in_first_;
   float of_a_[kAhead][2];
   float of_b_[kAhead][kBlocks];
 };

@@ -165,16 +165,14 @@ fn name(config: usize) -> &'static str {
     }
 }
 
-/// Whether the kernel of few rows is for it: B transposed, and at most 64 rows, or 128 in e4m3.
+/// Whether the kernel of few rows is for it: B transposed, and at most 128 rows.
 pub fn serves_few_rows(problem: &GemmProblem) -> bool {
-    let is_half = |dtype| matches!(dtype, DType::F16 | DType::Bf16);
-    let most = match (problem.dtype, problem.scaling) {
-        (DType::E4m3, Scaling::None) => 0,
-        (DType::E4m3, _) => 128,
-        (dtype, Scaling::None) if dtype == problem.out => 64,
-        _ => 0,
+    let is_served = match problem.dtype {
+        DType::E4m3 => problem.scaling != Scaling::None,
+        dtype => dtype == problem.out && problem.scaling == Scaling::None,
     };
-    is_half(problem.out) && problem.b_layout == Layout::Transposed && problem.m <= most
+    let is_half = matches!(problem.out, DType::F16 | DType::Bf16);
+    is_served && is_half && problem.b_layout == Layout::Transposed && problem.m <= 128
 }
 
 /// Whether tiles can be taken in halves of their columns: `kHasHalves` in `tile.cuh`.
@@ -211,9 +209,9 @@ fn computes(shape: &Config, problem: &GemmProblem) -> bool {
 /// The configuration that the model of tiles and waves expects to be fastest on a device of `sms` SMs, of
 /// those that these have room for. Few rows have their own.
 pub fn select(problem: &GemmProblem, sms: u32) -> Option<Tiling> {
-    // More rows than an instruction has leave an SM room for one block.
-    let fits = problem.m <= 64 || problem.n <= 64 * sms as usize;
-    if serves_few_rows(problem) && fits {
+    // More rows than one block has, by many columns, are for higher tiles.
+    let is_for_it = problem.m <= 64 || problem.n <= 32 * sms as usize;
+    if serves_few_rows(problem) && is_for_it {
         return Some(FEW_ROWS_TILING);
     }
     select_tile(problem, sms)

@@ -14,12 +14,20 @@ use crate::{Error, GemmOperands, GemmProblem, Provider, Scaling};
 
 static FEW_ROWS: Image = warpweave_symm_mem::device_image!("few_rows", sm_90a);
 
-/// Columns of a block, as compiled: `WARPWEAVE_WIDTHS`. With scales by block those that 128 is whole of.
-const WIDTHS: [usize; 5] = [16, 24, 32, 48, 64];
-/// Rows of an instruction.
+/// Columns of a block and boxes of a stage, as compiled: `WARPWEAVE_WIDTHS`.
+const WIDTHS: [(usize, usize); 7] = [
+    (16, 4),
+    (24, 4),
+    (32, 4),
+    (40, 4),
+    (48, 4),
+    (56, 2),
+    (64, 2),
+];
+/// Threads of a block: a warpgroup that multiplies and a warp that loads.
+const THREADS: u32 = 5 * 32;
+/// Rows of a block.
 const ROWS: usize = 64;
-/// Elements of a block of scales.
-const SCALE_BLOCK: usize = 128;
 /// Shared memory of an SM that its blocks can use, and what each takes in addition to its own.
 const SM_BYTES: usize = 228 * 1024;
 const BLOCK_BYTES: usize = 1024;
@@ -31,6 +39,7 @@ const LEFT_BYTES: usize = 8 * 1024;
 #[repr(C)]
 struct FewRowsParams {
     a: TensorMap,
+    last_a: TensorMap,
     b: TensorMap,
     c: DevicePtr,
     stride: u64,
@@ -44,7 +53,7 @@ struct FewRowsParams {
     scales: Scales,
 }
 const _: () = assert!(
-    size_of::<FewRowsParams>() == 384 && std::mem::offset_of!(FewRowsParams, scales) == 312
+    size_of::<FewRowsParams>() == 512 && std::mem::offset_of!(FewRowsParams, scales) == 440
 );
 
 /// Whether the kernel is there for it on `device`. It is then about as fast as cuBLASLt's best algorithm, or
@@ -56,24 +65,12 @@ pub fn runs(device: &DeviceInfo, problem: &GemmProblem) -> bool {
     serves_few_rows(problem) && checked.is_ok()
 }
 
-/// The widest.
-const WIDEST: usize = WIDTHS[WIDTHS.len() - 1];
-
-/// Those that there are for operands with such scales, the narrowest first.
-fn widths(scaling: Scaling) -> impl Iterator<Item = usize> {
-    let is_there =
-        move |width: &usize| scaling != Scaling::Block || SCALE_BLOCK.is_multiple_of(*width);
-    WIDTHS.into_iter().filter(is_there)
-}
-
 /// How a problem is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Division {
     /// Columns of a block.
     width: usize,
     blocks: u32,
-    /// Of a block: a warpgroup for each 64 rows, and a warp that loads.
-    threads: u32,
     /// Steps of K, of the boxes of a stage each.
     steps: u32,
     stages: u32,
@@ -83,30 +80,25 @@ struct Division {
 
 impl Division {
     /// The narrowest blocks of which each of `sms` SMs has one at most; if there are more of the widest, two
-    /// on an SM, of up to 64 rows. With SwiGLU a block has whole groups of gate and up.
+    /// on an SM. With SwiGLU a block has whole groups of gate and up.
     fn new(problem: &GemmProblem, sms: u32) -> Self {
-        let blocks = |width| problem.n.div_ceil(width) as u32;
+        let blocks = |width| (problem.n.div_ceil(width) * problem.m.div_ceil(ROWS)) as u32;
+        let widest = WIDTHS[WIDTHS.len() - 1];
         let group = problem.activation.group();
         let fits = |width: usize| blocks(width) <= sms && width.is_multiple_of(group);
-        let fitting = widths(problem.scaling).find(|&width| fits(width));
-        let width = fitting.unwrap_or(WIDEST);
-        let boxes = if width == WIDEST { 2 } else { 4 };
+        let fitting = WIDTHS.into_iter().find(|&(width, _)| fits(width));
+        let (width, boxes) = fitting.unwrap_or(widest);
         let steps = config::steps(problem).div_ceil(boxes as u32);
-        let box_a = problem.m.next_multiple_of(8) * SWIZZLED_ROW;
+        let box_a = problem.m.min(ROWS).next_multiple_of(8) * SWIZZLED_ROW;
         let stage = boxes * (width * SWIZZLED_ROW + box_a);
-        // The ring starts at a multiple of 1024, and the last box of A is read as one of whole instructions; a
-        // stage has two barriers.
-        let fixed = 1024 + problem.m.next_multiple_of(ROWS) * SWIZZLED_ROW - box_a;
-        let on_an_sm = match fitting.is_some() || problem.m > ROWS {
-            true => 1,
-            false => 2,
-        };
-        let room = (SM_BYTES - LEFT_BYTES) / on_an_sm - BLOCK_BYTES;
+        // The ring starts at a multiple of 1024, and the last box of A is read as one of 64 rows; a stage has
+        // two barriers.
+        let fixed = 1024 + ROWS * SWIZZLED_ROW - box_a;
+        let room = (SM_BYTES - LEFT_BYTES) / if fitting.is_some() { 1 } else { 2 } - BLOCK_BYTES;
         let stages = ((room - fixed) / (stage + 16)).min(steps as usize);
         Self {
             width,
             blocks: blocks(width),
-            threads: 128 * problem.m.div_ceil(ROWS) as u32 + 32,
             steps,
             stages: stages as u32,
             shared_bytes: (fixed + stages * (stage + 16)) as u32,
@@ -134,7 +126,7 @@ impl PreparedFewRows {
         check_device(cuda.device())?;
         check_problem(problem)?;
         if !serves_few_rows(problem) {
-            let why = "the kernel of few rows takes up to 64, 128 in e4m3, and B transposed";
+            let why = "the kernel of few rows takes up to 128, and B transposed";
             return unsupported(problem, Provider::Sm90, why.into());
         }
         let division = Division::new(problem, cuda.sms());
@@ -168,7 +160,7 @@ impl PreparedFewRows {
         let config = LaunchConfig {
             shared_bytes: self.division.shared_bytes,
             programmatic: true,
-            ..LaunchConfig::linear(self.division.blocks, self.division.threads)
+            ..LaunchConfig::linear(self.division.blocks, THREADS)
         };
         self.launches.with(&addresses, encode, |gemm| {
             // SAFETY: the structure is the kernel's parameter; the caller vouches for the matrices, and the
@@ -203,7 +195,11 @@ impl PreparedFewRows {
         } = self.division;
         Ok(FewRowsParams {
             // Rows that a box fills with zeros take TMA longer than rows that are there.
-            a: map("A", a, (m, problem.lda), m)?,
+            a: map("A", a, (m, problem.lda), m.min(ROWS))?,
+            last_a: match m % ROWS {
+                0 => TensorMap::UNUSED,
+                rows => map("A", a, (m, problem.lda), rows)?,
+            },
             b: map("B", b, (n, problem.ldb), width)?,
             c,
             stride: problem.ldc as u64,
@@ -227,7 +223,9 @@ fn name(problem: &GemmProblem, width: usize) -> &'static str {
                 16 => concat!("few_rows", $($part),+, "_16"),
                 24 => concat!("few_rows", $($part),+, "_24"),
                 32 => concat!("few_rows", $($part),+, "_32"),
+                40 => concat!("few_rows", $($part),+, "_40"),
                 48 => concat!("few_rows", $($part),+, "_48"),
+                56 => concat!("few_rows", $($part),+, "_56"),
                 _ => concat!("few_rows", $($part),+, "_64"),
             }
         };
@@ -257,14 +255,7 @@ mod tests {
     #[test]
     fn rings_fit() {
         for m in [1, 8, 9, 16, 17, 64, 65, 100, 128] {
-            for (n, most) in [
-                (8, 1),
-                (1536, 1),
-                (4096, 1),
-                (8192, 1),
-                (14336, 2),
-                (32064, 2),
-            ] {
+            for n in [8, 1536, 4096, 8192, 14336, 32064] {
                 for k in [8, 200, 1024, 4096] {
                     let plain = GemmProblem::new(m, n, k, DType::Bf16);
                     let [row, block] = [Scaling::Row, Scaling::Block].map(|s| e4m3(m, n, k, s));
@@ -277,7 +268,7 @@ mod tests {
                             shared_bytes,
                             ..
                         } = division;
-                        let on_an_sm = if m > ROWS { 1 } else { most };
+                        let on_an_sm = if division.blocks > SMS { 2 } else { 1 };
                         let bytes = on_an_sm * (shared_bytes as usize + BLOCK_BYTES);
                         assert!(bytes <= SM_BYTES - LEFT_BYTES, "{division:?}");
                         // While one stage is multiplied the next is loaded.
@@ -297,13 +288,13 @@ mod tests {
             assert!(division.blocks as usize * division.width >= n);
             division.width
         };
+        // Twice 64 rows are twice as many blocks.
+        let two = Division::new(&e4m3(65, 2112, 4096, Scaling::Block), SMS);
+        assert_eq!((two.width, two.blocks), (32, 132));
         let columns = [8, 1536, 2120, 3072, 4096, 6144, 7168, 32064];
-        assert_eq!(columns.map(width), [16, 16, 24, 24, 32, 48, 64, 64]);
+        assert_eq!(columns.map(width), [16, 16, 24, 24, 32, 48, 56, 64]);
         let gated = GemmProblem::new(8, 3072, 4096, DType::F16).with_activation(Activation::SwiGlu);
         assert_eq!(Division::new(&gated, SMS).width, 32);
-        // A block of columns has one scale.
-        let by_block = columns.map(|n| Division::new(&e4m3(8, n, 4096, Scaling::Block), SMS).width);
-        assert_eq!(by_block, [16, 16, 32, 32, 32, 64, 64, 64]);
     }
 
     #[test]
@@ -326,13 +317,11 @@ mod tests {
         let problem = GemmProblem::new(64, 64, 64, DType::Bf16);
         let transposed = problem.with_layouts(Layout::RowMajor, Layout::Transposed);
         assert!(serves_few_rows(&transposed) && !serves_few_rows(&problem));
-        assert!(!serves_few_rows(&GemmProblem {
-            m: 65,
-            ..transposed
-        }));
+        for (m, is_served) in [(128, true), (129, false)] {
+            assert_eq!(serves_few_rows(&GemmProblem { m, ..transposed }), is_served);
+        }
         for scaling in [Scaling::Tensor, Scaling::Row, Scaling::Block] {
-            assert!(serves_few_rows(&e4m3(128, 64, 64, scaling)));
-            assert!(!serves_few_rows(&e4m3(129, 64, 64, scaling)));
+            assert!(serves_few_rows(&e4m3(64, 64, 64, scaling)));
         }
     }
 }

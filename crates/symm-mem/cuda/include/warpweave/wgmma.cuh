@@ -104,7 +104,7 @@ __device__ __forceinline__ void fence_accumulators(float (&d)[kCount]) {
       : WARPWEAVE_ACCUMULATORS(0)                                                                            \
       : "l"(a), "l"(b), "r"(add), "n"(int(kMajorB)))
 
-// N = 24, 32, 48: 12, 16, 24 accumulators, then as above.
+// N = 24, 32, 40, 48, 56: 12, 16, 20, 24, 28 accumulators, then as above.
 #define WARPWEAVE_WGMMA_24(types, majors)                                                                    \
   asm volatile(                                                                                              \
       "{\n.reg .pred add;\nsetp.ne.b32 add, %14, 0;\n"                                                       \
@@ -119,12 +119,27 @@ __device__ __forceinline__ void fence_accumulators(float (&d)[kCount]) {
           "%10,%11,%12,%13,%14,%15}, %16, %17, add, 1, 1" majors("%19") ";\n}\n"                             \
       : WARPWEAVE_ACCUMULATORS(0), WARPWEAVE_ACCUMULATORS(8)                                                 \
       : "l"(a), "l"(b), "r"(add), "n"(int(kMajorB)))
+#define WARPWEAVE_WGMMA_40(types, majors)                                                                    \
+  asm volatile(                                                                                              \
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %22, 0;\n"                                                       \
+      "wgmma.mma_async.sync.aligned.m64n40k" types " {" WARPWEAVE_TEN()                                      \
+          "%10,%11,%12,%13,%14,%15,%16,%17,%18,%19}, %20, %21, add, 1, 1" majors("%23") ";\n}\n"             \
+      : WARPWEAVE_ACCUMULATORS(0), WARPWEAVE_ACCUMULATORS(8), WARPWEAVE_ACCUMULATORS_4(16)                   \
+      : "l"(a), "l"(b), "r"(add), "n"(int(kMajorB)))
 #define WARPWEAVE_WGMMA_48(types, majors)                                                                    \
   asm volatile(                                                                                              \
       "{\n.reg .pred add;\nsetp.ne.b32 add, %26, 0;\n"                                                       \
       "wgmma.mma_async.sync.aligned.m64n48k" types " {" WARPWEAVE_TEN() WARPWEAVE_TEN(1)                     \
           "%20,%21,%22,%23}, %24, %25, add, 1, 1" majors("%27") ";\n}\n"                                     \
       : WARPWEAVE_ACCUMULATORS(0), WARPWEAVE_ACCUMULATORS(8), WARPWEAVE_ACCUMULATORS(16)                     \
+      : "l"(a), "l"(b), "r"(add), "n"(int(kMajorB)))
+#define WARPWEAVE_WGMMA_56(types, majors)                                                                    \
+  asm volatile(                                                                                              \
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %30, 0;\n"                                                       \
+      "wgmma.mma_async.sync.aligned.m64n56k" types " {" WARPWEAVE_TEN() WARPWEAVE_TEN(1)                     \
+          "%20,%21,%22,%23,%24,%25,%26,%27}, %28, %29, add, 1, 1" majors("%31") ";\n}\n"                     \
+      : WARPWEAVE_ACCUMULATORS(0), WARPWEAVE_ACCUMULATORS(8), WARPWEAVE_ACCUMULATORS(16),                    \
+        WARPWEAVE_ACCUMULATORS_4(24)                                                                         \
       : "l"(a), "l"(b), "r"(add), "n"(int(kMajorB)))
 
 // N = 64: 32 accumulators, then as above.
@@ -215,8 +230,16 @@ __device__ __forceinline__ void wgmma(float (&d)[16], uint64_t a, uint64_t b, in
   WARPWEAVE_WGMMA(32)
 }
 template <typename T, Major kMajorB>
+__device__ __forceinline__ void wgmma(float (&d)[20], uint64_t a, uint64_t b, int32_t add) {
+  WARPWEAVE_WGMMA(40)
+}
+template <typename T, Major kMajorB>
 __device__ __forceinline__ void wgmma(float (&d)[24], uint64_t a, uint64_t b, int32_t add) {
   WARPWEAVE_WGMMA(48)
+}
+template <typename T, Major kMajorB>
+__device__ __forceinline__ void wgmma(float (&d)[28], uint64_t a, uint64_t b, int32_t add) {
+  WARPWEAVE_WGMMA(56)
 }
 template <typename T, Major kMajorB>
 __device__ __forceinline__ void wgmma(float (&d)[32], uint64_t a, uint64_t b, int32_t add) {
