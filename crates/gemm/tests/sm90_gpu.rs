@@ -298,7 +298,7 @@ fn few_rows<T: Element, O: Element>(scaling: Scaling, rows: impl Iterator<Item =
             (4104, 1024),
             (5120, 256),
             (7168, 256),
-            (40_000, 200),
+            (9000, 200),
         ] {
             let [n, k] = [n, k].map(|side: usize| side.next_multiple_of(unit));
             let shape = problem((m, n, k), T::DTYPE, Layout::Transposed, seed % 2 * 16);

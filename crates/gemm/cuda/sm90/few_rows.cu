@@ -162,10 +162,10 @@ __device__ __forceinline__ void few_rows(const FewRowsParams& p) {
     wgmma_wait<0>();
     fence_accumulators(sums);
   } else {
-    using Loaded =
-        std::conditional_t<kScaling == Scaling::kBlock, BlockScales<Narrow<kColumns>>, NoScales<kBoxes>>;
-    // Steps whose scales are loaded ahead.
-    constexpr uint32_t kSteps = Loaded::kAhead / kBoxes;
+    // Steps whose scales are loaded ahead. Loading takes longer than a step.
+    constexpr uint32_t kSteps = kScaling == Scaling::kBlock ? 4 : 1;
+    using Loaded = std::conditional_t<kScaling == Scaling::kBlock,
+                                      BlockScales<Narrow<kColumns>, kSteps * kBoxes>, NoScales<kBoxes>>;
     Loaded loaded{p.scales, TileCoord{first_row, first_column}, 0, p.boxes};
 #pragma unroll
     for (float& sum : sums) sum = 0;

@@ -109,15 +109,14 @@ using EpilogueScales =
 
 // A consumer's scales of the steps of K that come next: of the two rows of A that this thread has sums of,
 // and of each 128 columns of its tile, or of the two blocks that a narrow tile may have columns of. They are
-// loaded `kAhead` steps before they are needed.
-template <class Tile>
+// loaded `kAhead` steps before they are needed: a wide tile leaves few registers, and its steps take longer.
+template <class Tile, uint32_t kAhead_ = Tile::kN <= kScaleBlock ? 4 : 2>
 class BlockScales {
   static constexpr bool kStraddles = Tile::kN < kScaleBlock && kScaleBlock % Tile::kN != 0;
   static constexpr uint32_t kBlocks = (Tile::kN + kScaleBlock - 1) / kScaleBlock + kStraddles;
 
  public:
-  // A wide tile leaves few registers, and its steps take longer.
-  static constexpr uint32_t kAhead = Tile::kN <= kScaleBlock ? 4 : 2;
+  static constexpr uint32_t kAhead = kAhead_;
 
   __device__ __forceinline__ BlockScales(const Scales& scales, TileCoord tile, uint32_t consumer,
                                          uint32_t steps)

@@ -175,6 +175,16 @@ pub fn serves_few_rows(problem: &GemmProblem) -> bool {
     is_served && is_half && problem.b_layout == Layout::Transposed && problem.m <= 128
 }
 
+/// Whether it is expected to be the fastest: where its blocks would be many, higher tiles are.
+pub(super) fn favours_few_rows(problem: &GemmProblem, sms: u32) -> bool {
+    let blocks = problem.n.div_ceil(64) * problem.m.div_ceil(64);
+    let is_favoured = match problem.dtype {
+        DType::E4m3 => blocks <= sms as usize,
+        _ => problem.m <= 64,
+    };
+    serves_few_rows(problem) && is_favoured
+}
+
 /// Whether tiles can be taken in halves of their columns: `kHasHalves` in `tile.cuh`.
 pub(super) fn has_halves(shape: &Config) -> bool {
     shape.tile[1] as usize >= 4 * STEP
@@ -209,9 +219,7 @@ fn computes(shape: &Config, problem: &GemmProblem) -> bool {
 /// The configuration that the model of tiles and waves expects to be fastest on a device of `sms` SMs, of
 /// those that these have room for. Few rows have their own.
 pub fn select(problem: &GemmProblem, sms: u32) -> Option<Tiling> {
-    // More rows than one block has, by many columns, are for higher tiles.
-    let is_for_it = problem.m <= 64 || problem.n <= 32 * sms as usize;
-    if serves_few_rows(problem) && is_for_it {
+    if favours_few_rows(problem, sms) {
         return Some(FEW_ROWS_TILING);
     }
     select_tile(problem, sms)

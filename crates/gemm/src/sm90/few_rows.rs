@@ -4,7 +4,7 @@
 use warpweave_symm_mem::cuda::{CudaStream, Function, Image, LaunchConfig};
 use warpweave_symm_mem::{Backend, Cuda, DType, DeviceInfo, DevicePtr};
 
-use super::config::{SWIZZLED_ROW, serves_few_rows};
+use super::config::{SWIZZLED_ROW, favours_few_rows, serves_few_rows};
 use super::prepared::{Epilogue, Scales, check_compiled, refused, used_bias, used_scales};
 use super::tensor_map::{Matrix, TensorMap};
 use super::{check_device, check_problem, config};
@@ -56,13 +56,13 @@ const _: () = assert!(
     size_of::<FewRowsParams>() == 512 && std::mem::offset_of!(FewRowsParams, scales) == 440
 );
 
-/// Whether the kernel is there for it on `device`. It is then about as fast as cuBLASLt's best algorithm, or
+/// Whether the kernel is there for it on `device`, and favoured. It is then about as fast as cuBLASLt's best algorithm, or
 /// faster (`docs/fused-kernel.md`).
 pub fn runs(device: &DeviceInfo, problem: &GemmProblem) -> bool {
     let checked = check_compiled(&FEW_ROWS)
         .and_then(|()| check_device(device))
         .and_then(|()| check_problem(problem));
-    serves_few_rows(problem) && checked.is_ok()
+    favours_few_rows(problem, device.sms) && checked.is_ok()
 }
 
 /// How a problem is divided.
