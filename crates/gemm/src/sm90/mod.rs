@@ -2,7 +2,7 @@
 //!
 //! The kernel, `cuda/sm90/gemm.cuh`, is persistent: in each block one warpgroup loads tiles of A and B by TMA
 //! into a ring of stages, and two multiply them (wgmma). Blocks are single or in clusters of two that share
-//! one operand by multicast. GEMMs of up to 64 rows have a kernel of their own, `cuda/sm90/few_rows.cu`. The
+//! one operand by multicast. GEMMs of few rows have a kernel of their own, `cuda/sm90/few_rows.cu`. The
 //! feature `nvcc` compiles the device code; the host code is always compiled, and without the feature
 //! preparing a launch is a typed error.
 

@@ -100,7 +100,7 @@ pub enum Reproducible {
     /// They do not: a row has the same bits at every M, at every place, and by every schedule.
     #[default]
     Yes,
-    /// They may: the fastest schedule, with GEMMs of cuBLASLt, up to 128 rows of the hand-written kernel.
+    /// They may: the fastest schedule, with GEMMs of cuBLASLt, few rows of the hand-written kernel.
     No,
 }
 
