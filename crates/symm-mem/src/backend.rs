@@ -142,6 +142,13 @@ pub trait Backend: Clone + Debug + Send + Sync + Sized + 'static {
     /// take.
     fn synchronize(&self, stream: &Self::Stream) -> Result<()>;
 
+    /// Blocks until all work on all streams of this device has ended, as [`Backend::synchronize`] does for
+    /// one. A failure of host work stays with its stream, whose next synchronisation reports it.
+    ///
+    /// # Errors
+    /// [`Error::Stream`](crate::Error::Stream) if a stream is still busy; errors of the driver.
+    fn synchronize_device(&self) -> Result<()>;
+
     /// A new event, with timing.
     fn event(&self) -> Result<Self::Event>;
 
@@ -308,7 +315,9 @@ pub trait Backend: Clone + Debug + Send + Sync + Sized + 'static {
     /// and [`Backend::resume_waits`] was not called since. Costs one load.
     fn is_stopped(&self) -> bool;
 
-    /// Clears the [`StopFlags`]. No wait of this device may be in flight.
+    /// Clears the [`StopFlags`], once all work that was enqueued on this device while they were set has ended
+    /// ([`Backend::synchronize_device`]): so no signal is sent that follows a copy that was skipped.
+    /// Nothing may be enqueued meanwhile.
     fn resume_waits(&self, stream: &Self::Stream) -> Result<()>;
 
     /// Signals each of `peers` after all earlier work on `stream`: increments the sent epoch of (`slot`,

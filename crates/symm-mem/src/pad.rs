@@ -18,7 +18,7 @@
 //!   memory, whose owner reads it within calls only ([`Backend::push_by_engine`]). A peer's wait that finds
 //!   the notice fails even if its epoch has arrived. So a late rank fails instead of
 //!   reading overwritten data, and a broken job drains within one deadline. [`SignalPad::recover`] restarts
-//!   the device, once nothing of it is in flight, and one pad: every pad that was in use has to recover.
+//!   the device, once all its streams have run empty, and one pad: every pad that was in use has to recover.
 //! - After the last read of a peer's memory, or of memory that peers write, wait once more or call
 //!   [`SignalPad::check`], which looks for notices too.
 
@@ -301,8 +301,8 @@ impl<B: Backend> SignalPad<B> {
     }
 
     /// Clears the fault and brings all ranks to common epochs, so that the pad works again in the same
-    /// context. Collective; no rank may have work in flight that signals or waits, on this pad or another:
-    /// the device signals again on all its pads, also what should follow a copy that was skipped.
+    /// context. Collective. First all streams of the device run empty, so that no pad sends a signal that
+    /// follows a copy that was skipped. No rank may enqueue work meanwhile that signals or waits.
     ///
     /// # Errors
     /// [`Error::SignalFault`] if a rank is lost; errors of the backend and the exchange. An error on one rank
@@ -312,6 +312,8 @@ impl<B: Backend> SignalPad<B> {
             Some(_) => self.check(stream),
             None => self.backend.synchronize(stream),
         };
+        // Work of other streams may use this pad's epochs.
+        let quiet = quiet.and_then(|()| self.backend.synchronize_device());
         agree(exchange, "pad.recover.quiet", quiet)?;
         let latest = agree(exchange, "pad.recover.read", self.latest_epoch(stream))?;
         let agreed = exchange

@@ -112,6 +112,10 @@ impl Backend for Cuda {
         stream::synchronize(self, stream)
     }
 
+    fn synchronize_device(&self) -> Result<()> {
+        stream::synchronize_all(self)
+    }
+
     fn event(&self) -> Result<CudaEvent> {
         CudaEvent::new(self)
     }

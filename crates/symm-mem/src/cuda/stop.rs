@@ -133,6 +133,7 @@ impl Cuda {
     }
 
     pub(super) fn clear_stopped(&self, stream: &super::CudaStream) -> Result<()> {
+        self.synchronize_device()?;
         let flags = self.stop_memory()?;
         if let Some(memory) = self.device.stop.lock().as_ref() {
             memory.host().store(0, Ordering::SeqCst);

@@ -409,12 +409,37 @@ impl Cuda {
 /// is unknown because a stream is in a capture that this crate did not begin. A capture itself runs nothing,
 /// and on a lost context nothing runs.
 pub(super) fn wait_idle(cuda: &Cuda) -> bool {
+    are_idle(cuda, |_| {})
+}
+
+/// As [`wait_idle`], and the first error of the driver, which counts as idle there.
+pub(super) fn synchronize_all(cuda: &Cuda) -> Result<()> {
+    cuda.bind()?;
+    let mut first = None;
+    let idle = are_idle(cuda, |refused| _ = first.get_or_insert(refused));
+    if let Some((result, call)) = first {
+        check(result, call, cuda.name())?;
+    }
+    match idle {
+        true => Ok(()),
+        false => Err(Error::Stream {
+            device: cuda.name().into(),
+            cause: "work is still running, or a stream is in a capture of another library".into(),
+        }),
+    }
+}
+
+fn are_idle(cuda: &Cuda, mut refused: impl FnMut(Refused)) -> bool {
     let start = Instant::now();
     for tracked in cuda.device.streams.streams() {
         loop {
             match tracked.work() {
                 Some(Ok(State::Busy)) => {}
-                Some(_) => break,
+                Some(Ok(_)) => break,
+                Some(Err(error)) => {
+                    refused(error);
+                    break;
+                }
                 None => return false,
             }
             let waited = start.elapsed();

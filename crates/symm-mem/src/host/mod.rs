@@ -141,6 +141,16 @@ impl Backend for Host {
         stream.drain(self.0.timeout)
     }
 
+    fn synchronize_device(&self) -> Result<()> {
+        match self.0.streams.quiesce(self.0.timeout) {
+            true => Ok(()),
+            false => Err(Error::Stream {
+                device: "host".into(),
+                cause: "a stream is stuck".into(),
+            }),
+        }
+    }
+
     fn event(&self) -> Result<HostEvent> {
         Ok(HostEvent::default())
     }
@@ -325,6 +335,7 @@ impl Backend for Host {
     }
 
     fn resume_waits(&self, _stream: &HostStream) -> Result<()> {
+        self.synchronize_device()?;
         self.0.stopped.store(0, Ordering::SeqCst);
         Ok(())
     }

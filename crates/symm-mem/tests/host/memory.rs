@@ -233,6 +233,40 @@ fn a_peer_that_never_signals_is_named_and_the_pad_recovers() {
     });
 }
 
+/// A copy was skipped while waits were stopped. The signal after it runs only once the device would signal
+/// again.
+#[test]
+fn recovery_of_one_pad_sends_no_signal_that_follows_a_skipped_copy_on_another() {
+    ranks(2, |exchange| {
+        let device = Host::with_timeout(Duration::from_millis(100));
+        let failing = device.stream(Default::default()).unwrap();
+        let other = device.stream(Default::default()).unwrap();
+        let pad = SignalPad::new(&device, &exchange, "failing", 1).unwrap();
+        let bystander = SignalPad::new(&device, &exchange, "bystander", 1).unwrap();
+        let data = SymmetricBuffer::new(&device, &exchange, "data", 8).unwrap();
+        if exchange.rank() == 0 {
+            pad.wait(&failing, 0, &[1], 0).unwrap();
+            let failed = device.event().unwrap();
+            device.record(&failed, &failing).unwrap();
+            device.wait_event(&other, &failed).unwrap();
+            // SAFETY: both ranges live until the end, and only this copy uses them.
+            unsafe { device.copy_unless_stopped(&other, data.peer(1), data.local(), 8) }.unwrap();
+            device.delay(&other, Duration::from_millis(200)).unwrap();
+            bystander.signal(&other, 0, &[1]).unwrap();
+        }
+        pad.recover(&failing, exchange.as_ref()).unwrap();
+        device.synchronize(&other).unwrap();
+        exchange.barrier("ended").unwrap();
+        let flag = bystander.flag(1, 0, 0).unwrap();
+        assert_eq!(
+            read(&device, flag, 4),
+            [0; 4],
+            "rank 1 takes old data for new"
+        );
+        exchange.barrier("seen").unwrap();
+    });
+}
+
 #[test]
 fn events_order_streams() {
     let device = Host::new();

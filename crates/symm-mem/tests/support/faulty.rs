@@ -110,6 +110,9 @@ impl Backend for Faulty {
         self.at(Step::Synchronize)?;
         self.host.synchronize(stream)
     }
+    fn synchronize_device(&self) -> Result<()> {
+        self.host.synchronize_device()
+    }
     fn event(&self) -> Result<Self::Event> {
         self.host.event()
     }
