@@ -120,10 +120,12 @@ impl Mapping for HostMapping {
     }
 }
 
-impl Drop for HostMapping {
-    fn drop(&mut self) {
-        let Some(device) = &self.device else { return };
-        if !device.0.streams.quiesce(device.timeout()) {
+impl HostMapping {
+    /// Unmaps the range if all streams are idle. Otherwise it stays, and so does the device, whose stop flag
+    /// a stuck wait reads and writes.
+    fn release(&mut self, idle: bool) {
+        if !idle {
+            std::mem::forget(self.device.take());
             tracing::error!(
                 bytes = self.bytes,
                 "a stream is stuck: leaving its mapping in place"
@@ -134,6 +136,14 @@ impl Drop for HostMapping {
         if let Err(error) = unsafe { munmap(self.address, self.bytes) } {
             tracing::error!(%error, "unmapping shared memory");
         }
+    }
+}
+
+impl Drop for HostMapping {
+    fn drop(&mut self) {
+        let Some(device) = &self.device else { return };
+        let idle = device.0.streams.quiesce(device.timeout());
+        self.release(idle);
     }
 }
 
@@ -186,5 +196,23 @@ impl Memory for HostMemory {
 
     fn bytes(&self) -> usize {
         self.bytes
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn a_mapping_that_stays_keeps_its_device() {
+        let device = Host::new();
+        let inner = Arc::downgrade(&device.0);
+        let mut mapping = HostMapping::anonymous(&device, 4096).unwrap();
+        mapping.release(false);
+        drop((mapping, device));
+        // A wait that is stuck still reads the stop flag.
+        assert!(inner.upgrade().is_some());
     }
 }
