@@ -17,7 +17,6 @@ pub(crate) type Proof = [u8; 32];
 
 /// A key made of a job's token or of a group's secret.
 #[derive(Clone)]
-#[cfg_attr(all(loom, test), derive(Default))]
 pub(crate) struct Key([u8; 32]);
 
 /// The challenges of one connection.

@@ -94,7 +94,10 @@ impl SessionTable {
             }
             (Some(rank), ToServer::Request { id, timeout_ms, op }) => {
                 let deadline = now + Duration::from_millis(timeout_ms).min(LONGEST_TIMEOUT);
-                self.state.request(Waiter { rank, id, deadline }, op)
+                // This thread may have been stopped until after a deadline, at which a rank gave up.
+                let mut effects = self.state.expire(now);
+                effects.extend(self.state.request(Waiter { rank, id, deadline }, op));
+                effects
             }
             (Some(rank), ToServer::Goodbye) => {
                 self.end_session(connection);
@@ -208,19 +211,59 @@ impl SessionTable {
     }
 }
 
-#[cfg(all(loom, test))]
+#[cfg(test)]
 impl SessionTable {
     /// All ranks have been admitted, each on the connection of its number.
     pub(super) fn of_members(world: usize) -> Self {
         let mut state = State::new(world);
         (0..world).for_each(|rank| state.join(rank).unwrap());
         Self {
-            key: Key::default(),
+            key: Key::new(b"token"),
             is_secret: true,
             state,
             challenges: BTreeMap::new(),
             by_connection: (0..world).map(|rank| (rank as u64, rank)).collect(),
             ranks: (0..world).map(|rank| (rank, rank as u64)).collect(),
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::super::wire::{Answer, Op};
+    use super::*;
+
+    /// The thread of the store was stopped, and finds the last rank's request before it finds the deadline.
+    #[test]
+    fn a_request_after_a_deadline_does_not_complete_the_gather() {
+        let mut sessions = SessionTable::of_members(2);
+        let start = Instant::now();
+        let request = || ToServer::Request {
+            id: 1,
+            timeout_ms: 1000,
+            op: Op::AllGather {
+                scope: "s".into(),
+                call: 0,
+                tag: "x".into(),
+                bytes: Vec::new(),
+            },
+        };
+        assert!(sessions.handle(1, request(), start).is_empty());
+        let later = start + Duration::from_secs(10);
+        let actions = sessions.handle(0, request(), later);
+        let answers: Vec<_> = actions
+            .iter()
+            .map(|action| match action {
+                Action::Send(to, ToClient::Reply { answer, .. }) => (*to, answer),
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert!(
+            matches!(
+                answers[..],
+                [(1, Answer::TimedOut { .. }), (0, Answer::Failed(_))]
+            ),
+            "{answers:?}"
+        );
     }
 }
