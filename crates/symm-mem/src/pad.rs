@@ -209,7 +209,9 @@ impl<B: Backend> SignalPad<B> {
     }
 
     /// Signals on `stream`; see [`Backend::signal`]. If another stream signalled the slot last, `stream`
-    /// first waits for that work. A capture refuses this unless that work is part of it.
+    /// first waits for that work. A GPU's capture refuses this unless that work is part of it. A captured
+    /// signal counts as one on the stream of its capture: launch the graph there, or order its launches and
+    /// other signals of the slot by events.
     pub fn signal(&self, stream: &B::Stream, slot: usize, peers: &[usize]) -> Result<()> {
         self.bounds(slot, peers)?;
         let view = self.view();
