@@ -434,3 +434,26 @@ fn scales_that_a_library_does_not_know_are_refused_with_its_version() {
     }
     Matmul::new(&handle, &of(Scaling::Tensor)).unwrap();
 }
+
+#[test]
+fn extents_of_e4m3_that_it_has_no_algorithm_for_are_refused_with_what_to_do() {
+    let fake = Fake::new("libfake_ragged.so");
+    for ((m, n, k), scaling, needle) in [
+        (
+            (5, 32, 40),
+            Scaling::Tensor,
+            "k = 40 must be a multiple of 16",
+        ),
+        ((5, 24, 48), Scaling::Row, "n = 24 must be a multiple of 16"),
+        ((5, 32, 48), Scaling::Block, "m = 5 must be a multiple of 4"),
+    ] {
+        let problem = GemmProblem::e4m3(m, n, k, scaling, DType::Bf16);
+        let error = Matmul::new(&fake.handle, &problem).unwrap_err();
+        assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+        let text = error.to_string();
+        assert!(text.contains(needle) && text.contains("pad it"), "{text}");
+        assert_eq!(fake.log(), "", "cuBLASLt was not asked");
+    }
+    let any_m = GemmProblem::e4m3(5, 32, 48, Scaling::Tensor, DType::Bf16);
+    Matmul::new(&fake.handle, &any_m).unwrap();
+}

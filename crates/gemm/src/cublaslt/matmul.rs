@@ -96,6 +96,31 @@ unsafe impl Sync for Matmul {}
 /// The first version with scales by row and by block.
 const SCALES_BY_ROW: usize = 120_900;
 
+/// Whether cuBLASLt has algorithms for the extents of `problem`: of e4m3 operands n and k are multiples of
+/// 16, and with scales by block m is one of 4. Other operands may have any.
+///
+/// # Errors
+/// [`Error::Unsupported`], which says what to pad.
+pub fn check_extents(problem: &GemmProblem) -> Result<(), Error> {
+    let multiples = match problem.scaling {
+        Scaling::None => [1; 3],
+        Scaling::Tensor | Scaling::Row => [1, 16, 16],
+        Scaling::Block => [4, 16, 16],
+    };
+    let extents = [("m", problem.m), ("n", problem.n), ("k", problem.k)];
+    for ((name, extent), multiple) in extents.into_iter().zip(multiples) {
+        if !extent.is_multiple_of(multiple) {
+            let why = format!(
+                "{name} = {extent} must be a multiple of {multiple} with e4m3{}: pad it, or take another \
+                 provider",
+                problem.scaling.suffix()
+            );
+            return unsupported(problem, Provider::CublasLt, why);
+        }
+    }
+    Ok(())
+}
+
 impl Matmul {
     /// Describes `problem`: f32 accumulation, f32 GEMMs for f32 inputs (no TF32).
     pub fn new(handle: &Arc<Handle>, problem: &GemmProblem) -> Result<Self, Error> {
@@ -107,6 +132,7 @@ impl Matmul {
         if problem.scaling == Scaling::Block && problem.block_scales == Layout::RowMajor {
             return refuse("scales of A by block are stored transposed".into());
         }
+        check_extents(problem)?;
         let version = handle.library.version();
         if matches!(problem.scaling, Scaling::Row | Scaling::Block) && version < SCALES_BY_ROW {
             return refuse(format!(

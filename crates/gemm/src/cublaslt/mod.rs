@@ -13,4 +13,4 @@ mod search;
 
 pub use heuristics::{CANONICAL_ROWS, WORKSPACE_LIMIT};
 pub use library::Library;
-pub use matmul::{Algorithm, Handle, Matmul};
+pub use matmul::{Algorithm, Handle, Matmul, check_extents};

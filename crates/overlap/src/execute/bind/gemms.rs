@@ -1,7 +1,7 @@
 //! The GEMMs of a plan: problems with their algorithms.
 
-use warpweave_gemm::{GemmBackend, GemmBatch, GemmProblem, Layout, Scaling, sm90};
-use warpweave_symm_mem::{BackendKind, DType};
+use warpweave_gemm::{GemmBackend, GemmBatch, GemmProblem, Layout, Scaling, cublaslt, sm90};
+use warpweave_symm_mem::{BackendKind, DType, DeviceInfo};
 
 use crate::execute::error::Result;
 use crate::execute::{ExecuteBackend, Executor};
@@ -44,14 +44,31 @@ pub(in crate::execute) fn gemms<B: ExecuteBackend>(
         };
         let gemm = executor.gemm();
         let backend = gemm.backend();
-        let few_rows = asked.fastest
-            && planned == Provider::CublasLt
-            && sm90::runs_few_rows(backend.device(), &problem);
-        let provider = if few_rows { Provider::Sm90 } else { planned };
+        let provider = provider_of(backend.device(), &problem, planned, asked);
         let planned = backend.prepare_gemm(gemm.handle(), &problem, provider)?;
         Ok(Some((problem, provider, planned)))
     };
     plan.ops.iter().map(|op| gemm(&op.kind)).collect()
+}
+
+/// Who provides the kernel where `planned` was to: this project has one where it is faster than cuBLASLt, or
+/// where cuBLASLt has none.
+fn provider_of(
+    device: &DeviceInfo,
+    problem: &GemmProblem,
+    planned: Provider,
+    asked: Asked,
+) -> Provider {
+    let is_faster = || asked.fastest && sm90::runs_few_rows(device, problem);
+    let is_alone = || {
+        cublaslt::check_extents(problem).is_err()
+            && sm90::check_device(device).is_ok()
+            && sm90::check_problem(problem).is_ok()
+    };
+    match planned {
+        Provider::CublasLt if is_faster() || is_alone() => Provider::Sm90,
+        _ => planned,
+    }
 }
 
 /// The problem of a GEMM, and who provides its kernel; `None` for other operations and empty GEMMs.
@@ -124,4 +141,29 @@ fn problem_of<B: ExecuteBackend>(
         },
     };
     Some((problem, provider))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use warpweave_symm_mem::{Backend, Host};
+
+    #[test]
+    fn what_cublaslt_has_no_algorithm_for_is_computed_by_the_kernel_that_can() {
+        let of = |capability, (m, n, k), scaling| {
+            let device = DeviceInfo {
+                compute_capability: Some(capability),
+                ..Host::new().device().clone()
+            };
+            let problem = GemmProblem::e4m3(m, n, k, scaling, DType::Bf16);
+            provider_of(&device, &problem, Provider::CublasLt, Asked::default())
+        };
+        let hopper = (9, 0);
+        assert_eq!(of(hopper, (5, 24, 48), Scaling::Row), Provider::Sm90);
+        assert_eq!(of(hopper, (5, 32, 48), Scaling::Block), Provider::Sm90);
+        assert_eq!(of(hopper, (5, 32, 48), Scaling::Row), Provider::CublasLt);
+        // Neither can: cuBLASLt says why.
+        assert_eq!(of(hopper, (5, 32, 40), Scaling::Row), Provider::CublasLt);
+        assert_eq!(of((10, 0), (5, 24, 48), Scaling::Row), Provider::CublasLt);
+    }
 }
