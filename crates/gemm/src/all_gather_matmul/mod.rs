@@ -222,8 +222,17 @@ impl AllGatherMatmul {
 
     /// Chunks of the largest shard.
     pub fn chunks(&self) -> usize {
-        let rows = self.shards.iter().map(Range::len).max().unwrap_or(0);
-        rows.div_ceil(self.chunk_rows.max(1))
+        self.largest_shard().div_ceil(self.chunk_rows.max(1))
+    }
+
+    /// Rows of the largest chunk, at least 1.
+    pub(crate) fn largest_chunk(&self) -> usize {
+        self.chunk_rows.min(self.largest_shard()).max(1)
+    }
+
+    /// Rows of the largest shard.
+    fn largest_shard(&self) -> usize {
+        self.shards.iter().map(Range::len).max().unwrap_or(0)
     }
 
     /// Rows of a chunk with the eager protocol, for shards of at most `shard_rows` rows: every SM has one to

@@ -240,7 +240,7 @@ impl AllGatherParams {
             steps: config::steps(problem),
             row_stride: gemm.row_bytes() as u32,
             row_bytes: gathered_bytes(problem) as u32,
-            chunk_rows: gemm.chunk_rows as u32,
+            chunk_rows: gemm.largest_chunk() as u32,
             chunks: gemm.chunks() as u32,
             slices: slicing.slices as u32,
             slice_steps: slicing.steps as u32,
@@ -308,11 +308,45 @@ impl EagerParams {
             steps: config::steps(problem),
             row_stride: gemm.row_bytes() as u32,
             row_bytes: gathered_bytes(problem) as u32,
-            chunk_rows: gemm.chunk_rows as u32,
+            chunk_rows: gemm.largest_chunk() as u32,
             slot: gemm.ready as u32,
             epilogue: Epilogue::new(problem, operands.bias),
             scales: GatheredScales::new(gemm, |peer| gemm.staged_scale(peer, start, 0)),
             scale_stagings: (operands.scales.staging_stride / DType::F32.size()) as u64,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{gemm, operands};
+    use super::*;
+    use crate::all_gather_matmul::Protocol;
+
+    /// A chunk ends with the largest shard, whatever the caller asked for: the kernel counts the pieces of a
+    /// chunk by its rows.
+    #[test]
+    fn a_chunk_is_no_longer_than_the_largest_shard() {
+        let chunk_rows = |m, asked| {
+            let gemm = &gemm([m, 8, 64], (0, 2), asked, Protocol::PULL);
+            let operands = &operands(gemm);
+            let maps = Maps {
+                a: [[TensorMap::UNUSED; RANKS]; 2],
+                last_a: [[TensorMap::UNUSED; RANKS]; 2],
+                c: [TensorMap::UNUSED; RANKS],
+                b: TensorMap::UNUSED,
+                boxes: [[TensorMap::UNUSED; RANKS]; 2],
+            };
+            let schedule = TileSchedule {
+                groups: 0,
+                tiles: 0,
+                columns: 0,
+            };
+            let places = (&Slicing::new(gemm), DevicePtr::NULL);
+            AllGatherParams::new(&Launch { gemm, operands }, &maps, schedule, places).chunk_rows
+        };
+        assert_eq!(chunk_rows(1001, 1 << 20), 501);
+        assert_eq!(chunk_rows(1001, 501), 501);
+        assert_eq!(chunk_rows(1001, 256), 256);
     }
 }

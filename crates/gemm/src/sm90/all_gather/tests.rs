@@ -14,7 +14,7 @@ fn size() -> impl Strategy<Value = usize> {
     prop_oneof![2 => 1usize..3000, 1 => most - 8..most + 1]
 }
 
-fn gemm(
+pub(super) fn gemm(
     [m, n, k]: [usize; 3],
     (rank, world): (usize, usize),
     chunk_rows: usize,
@@ -35,7 +35,7 @@ fn gemm(
     }
 }
 
-fn operands(gemm: &AllGatherMatmul) -> AllGatherOperands {
+pub(super) fn operands(gemm: &AllGatherMatmul) -> AllGatherOperands {
     let on_all: Peers = std::iter::repeat_n(DevicePtr(16), gemm.world).collect();
     AllGatherOperands {
         a: on_all,
