@@ -528,7 +528,7 @@ impl Launch<'_> {
             Scaling::Row => scales.a[rank],
             _ => scales.a.first().copied().unwrap_or(DevicePtr::NULL),
         };
-        GemmOperands::new(self.own_a(), *b, *c)
+        GemmOperands::new(a[rank], *b, *c)
             .with_bias(*bias)
             .with_scales([own_scales, scales.b])
             .check(&self.problem, &alignment)?;
@@ -539,6 +539,9 @@ impl Launch<'_> {
         };
         let written = if world > 1 { written } else { 0..0 };
         let [element, scale] = [alignment(self.problem.dtype), scale as u64];
+        if let Some(local_a) = local_a.non_null() {
+            check_address(&self.problem, ("local A", None), local_a, element)?;
+        }
         for (operand, addresses, ranks, alignment) in [
             ("A", a, &read, element),
             ("staging", staging, &written, element),

@@ -180,6 +180,16 @@ fn operands_that_do_not_fit_the_gemm_are_refused() {
         &|o| o.a = DevicePtr(16).into(),
         "1 addresses with 2 stagings",
     );
+    // Local rows that are pulled from a copy.
+    let pulled = gemm([64, 8, 8], (0, 2), 8, Protocol::PULL);
+    let mut askew = operands(&pulled);
+    askew.local_a = DevicePtr(8);
+    let launch = Launch {
+        gemm: &pulled,
+        operands: &askew,
+    };
+    let error = launch.check(|_| ADDRESS_ALIGNMENT).unwrap_err().to_string();
+    assert!(error.starts_with("operand local A of "), "{error}");
     // Of rows of e4m3 each has a scale.
     let mut narrow = gemm([64, 8, 16], (0, 2), 8, Protocol::Eager);
     narrow.problem = GemmProblem::e4m3(64, 8, 16, Scaling::Row, DType::Bf16);
