@@ -19,8 +19,9 @@
 //!
 //! The token is `WARPWEAVE_JOB_TOKEN`. Under a foreign launcher that gives an id of the job it may be left
 //! out; the token is then derived from the id, which keeps jobs apart but is not secret. The store then
-//! refuses other users of its host, and warns if it listens to other hosts. MPICH without SLURM often gives
-//! no id, and neither does what sets torchrun's variables in its place: such a job needs the token.
+//! refuses other users of its host, and warns if it listens to other hosts. torchrun without `--rdzv-id`
+//! gives the id `none`; then `MASTER_ADDR` and `MASTER_PORT` are the id. MPICH without SLURM often gives no
+//! id, and neither does what sets torchrun's variables in its place: such a job needs the token.
 //! `WARPWEAVE_TIMEOUT` (seconds, default 60) bounds every wait for peers.
 //!
 //! Ranks of one host and one network namespace share a *node*, unless `WARPWEAVE_NODE` gives another identity
@@ -301,14 +302,18 @@ impl<L: Fn(&str) -> Option<String>> Found<'_, L> {
         JobToken::derived(format!("warpweave job {} {id}", self.vars.launcher))
     }
 
-    /// The launcher's id of this job.
+    /// The launcher's id of this job; empty if it gives none.
     fn id(&self) -> String {
-        let parts: Vec<_> = self
-            .vars
-            .job
-            .iter()
-            .filter_map(|n| (self.lookup)(n))
-            .collect();
+        let parts = self.vars.job.iter().filter_map(|n| (self.lookup)(n));
+        let mut parts: Vec<_> = parts.collect();
+        // torchrun's default for all jobs. Its first agent listens at this address, so that no other has it.
+        if self.vars.launcher == Launcher::Torchrun && parts.first().is_some_and(|id| id == "none")
+        {
+            match ["MASTER_ADDR", "MASTER_PORT"].map(self.lookup) {
+                [Some(host), Some(port)] => parts[0] = format!("{host}:{port}"),
+                _ => return String::new(),
+            }
+        }
         parts.join(" ")
     }
 

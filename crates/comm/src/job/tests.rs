@@ -333,6 +333,37 @@ fn a_group_that_is_started_again_has_another_token() {
 }
 
 #[test]
+fn jobs_of_torchruns_default_run_id_are_told_apart_by_where_it_listens() {
+    let run = |port: &str, count: &str| {
+        job(&[
+            ("RANK", "0"),
+            ("WORLD_SIZE", "2"),
+            ("LOCAL_RANK", "0"),
+            ("MASTER_ADDR", "127.0.0.1"),
+            ("MASTER_PORT", port),
+            ("TORCHELASTIC_RUN_ID", "none"),
+            ("TORCHELASTIC_RESTART_COUNT", count),
+        ])
+        .unwrap()
+    };
+    let token = |port, count| run(port, count).token().as_bytes().to_vec();
+    assert_eq!(token("29500", "0"), token("29500", "0"));
+    assert_ne!(token("29500", "0"), token("29600", "0"));
+    assert_ne!(token("29500", "0"), token("29500", "1"));
+    assert!(!run("29500", "0").token().is_secret());
+    // With a store elsewhere, nothing tells them apart.
+    let why = why(&[
+        ("RANK", "0"),
+        ("WORLD_SIZE", "2"),
+        ("LOCAL_RANK", "0"),
+        ("WARPWEAVE_STORE", "127.0.0.1:4000"),
+        ("TORCHELASTIC_RUN_ID", "none"),
+        ("TORCHELASTIC_RESTART_COUNT", "0"),
+    ]);
+    assert!(why.contains("WARPWEAVE_JOB_TOKEN"), "{why}");
+}
+
+#[test]
 fn pmi_inside_slurm_takes_its_local_rank_from_there() {
     let job = job(&[
         ("PMI_RANK", "3"),
