@@ -33,7 +33,8 @@ impl<B: ExecuteBackend> Executor<B> {
     /// Collective: all ranks give the same plan, with nothing of theirs under way.
     ///
     /// # Errors
-    /// As [`Bound::synchronize`] on this rank; another rank's failure is one on all.
+    /// As [`Bound::synchronize`] on this rank; another rank's failure is one on all. A call that was enqueued
+    /// in part stops what follows until [`Bound::recover`].
     pub fn timeline(&self, bound: &Bound<B>) -> Result<Timeline> {
         let plan = bound.plan();
         let exchange = self.0.exchange.as_ref();
@@ -84,13 +85,19 @@ impl<B: ExecuteBackend> Executor<B> {
             backend.wait_event(stream, &start)?;
         }
         let resources = bound.resources();
-        for (step, (before, after)) in bound.program.steps.iter().zip(&events) {
+        let mut steps = bound.program.steps.iter().zip(&events);
+        let enqueued = steps.try_for_each(|(step, (before, after))| -> Result<()> {
             let stream = resources.stream(step.stream);
             backend.record(before, stream)?;
             // SAFETY: as in `Bound::run`: the plan's steps in the plan's order.
             unsafe { step.enqueue(&resources)? };
-            backend.record(after, stream)?;
+            Ok(backend.record(after, stream)?)
+        });
+        if enqueued.is_err() {
+            // As in `Program::enqueue`: the peers' signals for the rest would end waits of the next call.
+            backend.stop_waits();
         }
+        enqueued?;
         bound.synchronize()?;
         // The last event of a stream stands after its join.
         for stream in &bound.program.streams {
@@ -111,5 +118,73 @@ impl<B: ExecuteBackend> Executor<B> {
             })
         });
         marks.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use warpweave_symm_mem::{Backend, DType, Exchange, Host, ThreadExchange};
+
+    use super::super::addresses::Addresses;
+    use super::super::bind::Launch;
+    use super::super::error::ExecuteError;
+    use super::super::step::{Action, Step};
+    use super::*;
+    use crate::algorithms;
+    use crate::plan::Problem;
+
+    /// A kernel that the device refuses.
+    #[derive(Debug)]
+    struct Refused;
+
+    impl Launch<Host> for Refused {
+        unsafe fn enqueue(
+            &self,
+            _: &Host,
+            _: &<Host as Backend>::Stream,
+            _: &Addresses<'_>,
+        ) -> Result<()> {
+            Err(ExecuteError::NotCaptured {
+                plan: "refused".into(),
+            })
+        }
+    }
+
+    #[test]
+    fn a_timed_call_that_is_enqueued_in_part_stops_the_next_until_a_recovery() {
+        let ranks = ThreadExchange::group(2).into_iter().map(|exchange| {
+            std::thread::spawn(move || {
+                let exchange: Arc<dyn Exchange> = Arc::new(exchange);
+                let backend = Host::new();
+                let stream = backend.stream(Default::default()).unwrap();
+                let executor = Executor::new(&backend, &exchange).unwrap();
+                let problem = Problem::new(8, 4, 6, DType::F32);
+                let plan = algorithms::find("pushChunks").unwrap();
+                let plan = plan.plan(exchange.rank(), 2, &problem).unwrap();
+                // SAFETY: plans of algorithms are proved by the tests of `plans`.
+                let mut bound = unsafe { executor.bind_unchecked(plan, &stream).unwrap() };
+                executor.timeline(&bound).unwrap();
+                bound.program.steps.push(Step {
+                    op: 0,
+                    stream: 0,
+                    action: Action::Kernel {
+                        name: "refused",
+                        launch: Box::new(Refused),
+                    },
+                });
+                executor.timeline(&bound).unwrap_err();
+                assert!(executor.is_stopped());
+                exchange.barrier("stopped").unwrap();
+                bound.recover().unwrap();
+                assert!(!executor.is_stopped());
+                bound.program.steps.pop();
+                executor.timeline(&bound).unwrap();
+                exchange.barrier("end").unwrap();
+            })
+        });
+        let ranks: Vec<_> = ranks.collect();
+        ranks.into_iter().for_each(|rank| rank.join().unwrap());
     }
 }
