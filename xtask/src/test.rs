@@ -104,6 +104,7 @@ fn workspace(root: &Path, chosen: Chosen, conditions: &Conditions) -> Result<Cou
         command.envs(conditions.env.iter().cloned());
     }
     let logs = cargo::target_directory(root).join("warpweave/tests");
+    LogFolder::keep_newest(&logs, "test", KEPT_RUNS - 1);
     let LogFolder(logs) = LogFolder::create(&logs, "test")?;
     let limit = conditions.limit.max(HOST_LIMIT);
     let mut counts = at_once(runs, &logs, limit, conditions.out)?;
@@ -116,6 +117,9 @@ fn workspace(root: &Path, chosen: Chosen, conditions: &Conditions) -> Result<Cou
     }
     Ok(counts)
 }
+
+/// Runs whose logs are kept, this one among them.
+const KEPT_RUNS: usize = 10;
 
 /// What takes longest is started first, so that the others fill the gaps. The first two build something.
 const LONGEST: [&str; 8] = [

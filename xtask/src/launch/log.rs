@@ -20,6 +20,30 @@ impl LogFolder {
         Ok(Self(path))
     }
 
+    /// Removes all but the newest `keep` folders of this label in `base`; whatever else is there stays.
+    pub fn keep_newest(base: &Path, label: &str, keep: usize) {
+        let Ok(entries) = fs::read_dir(base) else {
+            return;
+        };
+        let age = |path: PathBuf| {
+            let name = path.file_name()?.to_str()?;
+            let (seconds, pid) = name
+                .strip_prefix(label)?
+                .strip_prefix('-')?
+                .split_once('-')?;
+            Some((seconds.parse::<u64>().ok()?, pid.parse::<u32>().ok()?, path))
+        };
+        let mut runs: Vec<_> = entries
+            .flatten()
+            .filter_map(|entry| age(entry.path()))
+            .collect();
+        runs.sort_unstable();
+        for (.., path) in &runs[..runs.len().saturating_sub(keep)] {
+            // One that stays is in nobody's way.
+            let _ = fs::remove_dir_all(path);
+        }
+    }
+
     pub fn rank(&self, rank: usize) -> PathBuf {
         self.0.join(format!("rank-{rank}.log"))
     }
@@ -65,6 +89,24 @@ pub(super) fn tail(path: &Path, lines: usize) -> Result<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_newest_runs_are_kept_and_what_is_no_run_too() {
+        let root = tempfile::tempdir().unwrap();
+        let names = ["test-9-77", "test-100-5", "test-100-40", "test-101-1"];
+        let others = ["peers-1-1", "test-old", "test-1-x"];
+        for name in names.iter().chain(&others) {
+            fs::create_dir(root.path().join(name)).unwrap();
+            fs::write(root.path().join(name).join("one.log"), "").unwrap();
+        }
+        let is_there = |name: &&str| root.path().join(name).is_dir();
+        LogFolder::keep_newest(root.path(), "test", 4);
+        assert!(names.iter().all(is_there));
+        LogFolder::keep_newest(root.path(), "test", 2);
+        assert_eq!(names.each_ref().map(is_there), [false, false, true, true]);
+        assert!(others.iter().all(is_there));
+        LogFolder::keep_newest(&root.path().join("nowhere"), "test", 2);
+    }
 
     #[test]
     fn the_tail_is_the_last_lines_whole() {
