@@ -39,7 +39,7 @@ pub struct Config {
     pub partial_rotary_factor: Option<f64>,
     /// The longest sequence.
     pub max_position_embeddings: usize,
-    /// How many tokens one attends to.
+    /// How many tokens one attends to; of `mistral` 4096 where it is absent, and all where it is null.
     pub sliding_window: Option<usize>,
     /// Whether Qwen has that window.
     #[serde(default)]
@@ -154,6 +154,17 @@ fn flatten_rope(fields: &mut Map<String, Value>) {
     }
 }
 
+/// Writes the window that transformers' `MistralConfig` has where config.json names none; a model without one
+/// says null.
+fn give_mistral_its_window(fields: &mut Map<String, Value>) {
+    if fields
+        .get("model_type")
+        .is_some_and(|kind| kind == "mistral")
+    {
+        fields.entry("sliding_window").or_insert(4096.into());
+    }
+}
+
 impl Config {
     /// Reads config.json of the checkpoint in `folder`, and what else ends a sequence by its
     /// generation_config.json, if it has one.
@@ -165,6 +176,7 @@ impl Config {
         let text = std::fs::read_to_string(&path).map_err(Error::file(&path))?;
         let mut fields = serde_json::from_str(&text).map_err(Error::file(&path))?;
         flatten_rope(&mut fields);
+        give_mistral_its_window(&mut fields);
         let mut config: Config =
             serde_json::from_value(fields.into()).map_err(Error::file(&path))?;
         config.dtype()?;
@@ -331,6 +343,25 @@ mod tests {
         with("silu").unwrap();
         let refused = with("gelu").unwrap_err().to_string();
         assert!(refused.contains("`hidden_act` is `gelu`"), "{refused}");
+    }
+
+    #[test]
+    fn mistral_has_a_window_unless_it_says_that_it_has_none() {
+        let longest = |model_type: &str, window: Option<Value>| {
+            let config = read(|fields| {
+                fields.insert("model_type".into(), model_type.into());
+                fields.insert("max_position_embeddings".into(), json!(32768));
+                fields.remove("sliding_window");
+                fields.extend(window.map(|window| ("sliding_window".into(), window)));
+            });
+            config.unwrap().longest_sequence()
+        };
+        let window = |tokens| (tokens, "sliding_window");
+        let all = (32768, "max_position_embeddings");
+        assert_eq!(longest("mistral", None), window(4096));
+        assert_eq!(longest("mistral", Some(json!(1024))), window(1024));
+        assert_eq!(longest("mistral", Some(Value::Null)), all);
+        assert_eq!(longest("llama", None), all);
     }
 
     #[test]
