@@ -366,8 +366,9 @@ __device__ __forceinline__ void swiglu(const uint4* gate_up, uint4* out, uint32_
   out[index] = round_vector<T>(up);
 }
 
-// A number for a score and its column that is larger for a larger score and, of equals, for an earlier one: the
-// largest for NaN and ∞, the smallest for −∞, whatever the column. These are of column 2³² − 1, which is none.
+// A number for a score and its column that is larger for a larger score and, of equals, for an earlier one:
+// the largest for NaN and ∞, the smallest for −∞, whatever the column. These are of column 2³² − 1, which is
+// none.
 __device__ __forceinline__ uint64_t ranked(float score, uint32_t column) {
   constexpr uint32_t kInfinity = 0x7f800000, kSign = 1u << 31;
   const uint32_t bits = __float_as_uint(score);

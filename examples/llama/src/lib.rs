@@ -4,8 +4,8 @@
 //! In the order in which one reads it:
 //! 1. [`parallel`]: what a transformer asks of tensor parallelism, and who does it: Warpweave, or candle
 //!    alone on one rank.
-//! 2. [`model`]: the transformer, with [`attention`] and [`rope`] of candle's operations, which `fused` has as
-//!    kernels. [`decode`] has the steps that a CUDA graph captures.
+//! 2. [`model`]: the transformer, with [`attention`] and [`rope`] of candle's operations, which `fused` has
+//!    as kernels. [`decode`] has the steps that a CUDA graph captures.
 //! 3. [`weights`]: which rank has what of a [`checkpoint`].
 //! 4. [`generate`]: a batch of requests of different lengths, with a [`sampler`].
 //! 5. [`mod@bench`]: what it costs, with and without communication, and by candle with NCCL.

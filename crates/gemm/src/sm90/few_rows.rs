@@ -56,8 +56,8 @@ const _: () = assert!(
     size_of::<FewRowsParams>() == 512 && std::mem::offset_of!(FewRowsParams, scales) == 440
 );
 
-/// Whether the kernel is there for it on `device`, and favoured. It is then about as fast as cuBLASLt's best algorithm, or
-/// faster (`docs/fused-kernel.md`).
+/// Whether the kernel is there for it on `device`, and favoured. It is then about as fast as cuBLASLt's best
+/// algorithm, or faster (`docs/fused-kernel.md`).
 pub fn runs(device: &DeviceInfo, problem: &GemmProblem) -> bool {
     let checked = check_compiled(&FEW_ROWS)
         .and_then(|()| check_device(device))
@@ -126,7 +126,7 @@ impl PreparedFewRows {
         check_device(cuda.device())?;
         check_problem(problem)?;
         if !serves_few_rows(problem) {
-            let why = "the kernel of few rows takes up to 128, and B transposed";
+            let why = "the kernel of few rows takes up to 128, or 64 with SwiGLU, and B transposed";
             return unsupported(problem, Provider::Sm90, why.into());
         }
         let division = Division::new(problem, cuda.sms());
@@ -320,8 +320,31 @@ mod tests {
         for (m, is_served) in [(128, true), (129, false)] {
             assert_eq!(serves_few_rows(&GemmProblem { m, ..transposed }), is_served);
         }
+        let gated = |problem: GemmProblem| problem.with_activation(Activation::SwiGlu);
+        assert!(serves_few_rows(&gated(transposed)));
+        assert!(!serves_few_rows(&gated(GemmProblem {
+            m: 65,
+            ..transposed
+        })));
         for scaling in [Scaling::Tensor, Scaling::Row, Scaling::Block] {
             assert!(serves_few_rows(&e4m3(64, 64, 64, scaling)));
+            assert!(!serves_few_rows(&gated(e4m3(64, 64, 64, scaling))));
         }
+    }
+
+    /// As measured.
+    #[test]
+    fn few_rows_are_favoured_where_their_blocks_are_narrow() {
+        let favours = |problem: GemmProblem| favours_few_rows(&problem, SMS);
+        let bf16 = |m, n| {
+            GemmProblem::new(m, n, 4096, DType::Bf16)
+                .with_layouts(Layout::RowMajor, Layout::Transposed)
+        };
+        assert!(favours(bf16(64, 14336)) && favours(bf16(128, 4096)));
+        assert!(!favours(bf16(65, 5120)));
+        let by = |scaling| move |m, n| favours_few_rows(&e4m3(m, n, 4096, scaling), SMS);
+        let (row, block) = (by(Scaling::Row), by(Scaling::Block));
+        assert!(row(64, 5120) && row(128, 3072) && !row(128, 4096) && !row(1, 7168));
+        assert!(block(64, 4096) && block(128, 2112) && !block(128, 4096) && !block(1, 7168));
     }
 }

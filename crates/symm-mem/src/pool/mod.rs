@@ -125,9 +125,10 @@ impl<B: Backend> SymmetricPool<B> {
     ///
     /// # Errors
     /// [`Error::Disagreement`] if a chunk is needed and a rank's history differs; those of
-    /// [`SymmetricBuffer::new`]. These are errors on all ranks, and leave the pool unchanged. Where a free block
-    /// is reused, `stream` may fail to wait for its last user, on this rank alone: the block is free again then,
-    /// with its last user's stream. The other ranks drop the block that they got before the next call.
+    /// [`SymmetricBuffer::new`]. These are errors on all ranks, and leave the pool unchanged. Where a free
+    /// block is reused, `stream` may fail to wait for its last user, on this rank alone: the block is free
+    /// again then, with its last user's stream. The other ranks drop the block that they got before the next
+    /// call.
     pub fn allocate(
         &self,
         exchange: &Arc<dyn Exchange>,
