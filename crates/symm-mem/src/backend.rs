@@ -146,7 +146,7 @@ pub trait Backend: Clone + Debug + Send + Sync + Sized + 'static {
     /// one. A failure of host work stays with its stream, whose next synchronisation reports it.
     ///
     /// # Errors
-    /// [`Error::Stream`](crate::Error::Stream) if a stream is still busy; errors of the driver.
+    /// [`Error::Stream`] if a stream is still busy; errors of the driver.
     fn synchronize_device(&self) -> Result<()>;
 
     /// A new event, with timing.

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, connect, listen, socket_with};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use warpweave_symm_mem::ExchangeError;
 
@@ -39,54 +40,27 @@ struct Label {
     here: u32,
 }
 
+/// What a rank says of a step: why it failed there, if it did.
+pub(super) type Said<T> = std::result::Result<T, String>;
+
 type Gather<'a> = &'a mut dyn FnMut(&str, &[u8]) -> Result<Vec<Vec<u8>>>;
 
 impl Mesh {
-    /// Collective.
+    /// Collective. What fails on one rank is an error on all.
     pub(super) fn open(store: &Store, gather: Gather<'_>) -> Result<Self> {
-        let (rank, world) = (store.rank(), store.world());
         let deadline = Instant::now() + store.timeout();
-        let name: [u8; 16] = random_bytes()?;
-        let listener = listener(&name, world)?;
-        let contact = Contact {
-            host: host_identity(),
-            name,
-            secret: random_bytes()?,
-        };
-        let contacts = gather("warpweave.mesh.contacts", &encode(&contact)?)?
-            .iter()
-            .enumerate()
-            .map(|(peer, bytes)| decode::<Contact>(peer, bytes))
-            .collect::<Result<Vec<_>>>()?;
-        let nodes = store.nodes()?;
-        let is_near = |&peer: &usize| {
-            nodes.share_one([rank, peer]) && contacts[peer].host == contacts[rank].host
-        };
-        let secret = contacts[0].secret;
-        let mut links: Vec<Option<Link>> = (0..world).map(|_| None).collect();
-        let greeting = encode(&Greeting {
-            secret,
-            rank: rank as u32,
-        })?;
-        for peer in (0..rank).filter(is_near) {
-            let link = connect_to(store, peer, &contacts[peer].name, deadline)?;
-            link.send(&greeting, &[], store.failed(), deadline)
-                .map_err(|t| link_error(store, peer, "warpweave.mesh.greet", t))?;
-            links[peer] = Some(link);
-        }
-        let mut pending = PendingConnections::new(listener, secret);
-        let later: Vec<usize> = (rank + 1..world).filter(is_near).collect();
-        while let Some(missing) = later.iter().copied().find(|&r| links[r].is_none()) {
-            let (peer, link) = pending
-                .next(store.failed(), deadline)
-                .map_err(|t| link_error(store, missing, "warpweave.mesh.accept", t))?;
-            if later.contains(&peer) && links[peer].is_none() {
-                links[peer] = Some(link);
-            }
-        }
+        let own = contact(store.world());
+        let said = own.as_ref().map(|(_, contact)| contact);
+        let contacts = agree(store, gather, "warpweave.mesh.contacts", said);
+        // This rank's own error explains more.
+        let (listener, _) = own?;
+        let links = links(store, &contacts?, listener, deadline);
         // Returns once every greeting was received: nobody sends descriptors to a socket that is about to be
         // closed.
-        gather("warpweave.mesh.open", &[])?;
+        let said = links.as_ref().map(|_| &());
+        let open = agree(store, gather, "warpweave.mesh.open", said);
+        let (rank, links) = (store.rank(), links?);
+        open?;
         Ok(Self { rank, links })
     }
 
@@ -173,6 +147,75 @@ impl Mesh {
             .enumerate()
             .filter_map(|(peer, link)| Some((peer, link.as_ref()?)))
     }
+}
+
+/// What every rank says of a step; the error of the first that it failed on.
+fn agree<T: Serialize + DeserializeOwned>(
+    store: &Store,
+    gather: Gather<'_>,
+    step: &str,
+    mine: std::result::Result<&T, &CommError>,
+) -> Result<Vec<T>> {
+    let said = mine.map_err(|error| error.to_string().chars().take(512).collect::<String>());
+    let all = gather(step, &encode(&said)?)?;
+    let value = |(peer, bytes): (usize, &Vec<u8>)| {
+        let said: Said<T> = decode(peer, bytes)?;
+        said.map_err(|cause| CommError::PeerFailed {
+            rank: store.rank(),
+            peer,
+            what: step.into(),
+            cause,
+            unavailable: false,
+        })
+    };
+    all.iter().enumerate().map(value).collect()
+}
+
+/// A socket that listens, and where.
+fn contact(world: usize) -> Result<(OwnedFd, Contact)> {
+    let name = random_bytes()?;
+    let contact = Contact {
+        host: host_identity(),
+        name,
+        secret: random_bytes()?,
+    };
+    Ok((listener(&name, world)?, contact))
+}
+
+/// Sockets to all ranks of this host.
+fn links(
+    store: &Store,
+    contacts: &[Contact],
+    listener: OwnedFd,
+    deadline: Instant,
+) -> Result<Vec<Option<Link>>> {
+    let (rank, world) = (store.rank(), store.world());
+    let nodes = store.nodes()?;
+    let is_near =
+        |&peer: &usize| nodes.share_one([rank, peer]) && contacts[peer].host == contacts[rank].host;
+    let secret = contacts[0].secret;
+    let mut links: Vec<Option<Link>> = (0..world).map(|_| None).collect();
+    let greeting = encode(&Greeting {
+        secret,
+        rank: rank as u32,
+    })?;
+    for peer in (0..rank).filter(is_near) {
+        let link = connect_to(store, peer, &contacts[peer].name, deadline)?;
+        link.send(&greeting, &[], store.failed(), deadline)
+            .map_err(|t| link_error(store, peer, "warpweave.mesh.greet", t))?;
+        links[peer] = Some(link);
+    }
+    let mut pending = PendingConnections::new(listener, secret);
+    let later: Vec<usize> = (rank + 1..world).filter(is_near).collect();
+    while let Some(missing) = later.iter().copied().find(|&r| links[r].is_none()) {
+        let (peer, link) = pending
+            .next(store.failed(), deadline)
+            .map_err(|t| link_error(store, missing, "warpweave.mesh.accept", t))?;
+        if later.contains(&peer) && links[peer].is_none() {
+            links[peer] = Some(link);
+        }
+    }
+    Ok(links)
 }
 
 /// Duplicates for the caller's own entry.
@@ -272,7 +315,7 @@ fn link_error(store: &Store, peer: usize, tag: &str, error: LinkError) -> CommEr
     }
 }
 
-fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>> {
+pub(super) fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>> {
     let bytes = postcard::to_stdvec(message).map_err(|e| CommError::Protocol {
         what: format!("encoding a greeting: {e}"),
     })?;
@@ -294,7 +337,7 @@ pub(super) fn decode_all(bytes: &[u8]) {
             postcard::to_stdvec(&message).expect("what was read can be written");
         }
     }
-    read::<Contact>(bytes);
+    read::<Said<Contact>>(bytes);
     read::<Greeting>(bytes);
     read::<Label>(bytes);
 }
@@ -317,7 +360,7 @@ pub(super) fn samples() -> Vec<(&'static str, Vec<u8>)> {
     };
     let small = "a small message";
     vec![
-        ("packets/contact", encode(&contact).expect(small)),
+        ("packets/contact", encode(&Said::Ok(contact)).expect(small)),
         ("packets/greeting", encode(&greeting).expect(small)),
         ("packets/label", encode(&label).expect(small)),
     ]

@@ -66,6 +66,20 @@ fn a_mark_names_the_rank_that_left_it_first() {
     }
 }
 
+/// One that has no descriptor left for its socket.
+#[test]
+fn a_rank_that_cannot_listen_is_named_at_once() {
+    let exchange = &group(2)[0];
+    let failed = mesh::encode(&mesh::Said::<()>::Err("no descriptors".into())).unwrap();
+    let mut gather = |_: &str, own: &[u8]| Ok(vec![own.to_vec(), failed.clone()]);
+    let opened = mesh::Mesh::open(&exchange.store, &mut gather);
+    let error = opened.err().expect("rank 1 does not listen");
+    assert!(
+        matches!(&error, CommError::PeerFailed { peer: 1, cause, .. } if cause == "no descriptors"),
+        "{error}"
+    );
+}
+
 #[test]
 fn bytes_and_descriptors_at_the_same_tag_are_told_apart() {
     let mut group = group(2);
