@@ -165,20 +165,14 @@ fn name(config: usize) -> &'static str {
     }
 }
 
-/// Whether the kernel of few rows is for it: B transposed, and at most 128 rows; SwiGLU in f16 and bf16, of
-/// at most 64.
+/// Whether the kernel of few rows is for it: B transposed, and at most 128 rows.
 pub fn serves_few_rows(problem: &GemmProblem) -> bool {
-    let is_half = |dtype| matches!(dtype, DType::F16 | DType::Bf16);
-    let (is_served, gated) = match problem.dtype {
-        DType::E4m3 => (problem.scaling != Scaling::None, 0),
-        dtype => (dtype == problem.out && problem.scaling == Scaling::None, 64),
+    let is_served = match problem.dtype {
+        DType::E4m3 => problem.scaling != Scaling::None,
+        dtype => dtype == problem.out && problem.scaling == Scaling::None,
     };
-    let most = match problem.activation {
-        Activation::None => 128,
-        Activation::SwiGlu => gated,
-    };
-    let fits = problem.b_layout == Layout::Transposed && problem.m <= most;
-    is_served && is_half(problem.out) && fits
+    let is_half = matches!(problem.out, DType::F16 | DType::Bf16);
+    is_served && is_half && problem.b_layout == Layout::Transposed && problem.m <= 128
 }
 
 /// Whether it is expected to be the fastest, by measurements on an H200: up to 64 rows of 16-bit elements,

@@ -126,7 +126,7 @@ impl PreparedFewRows {
         check_device(cuda.device())?;
         check_problem(problem)?;
         if !serves_few_rows(problem) {
-            let why = "the kernel of few rows takes up to 128, or 64 with SwiGLU, and B transposed";
+            let why = "the kernel of few rows takes up to 128, and B transposed";
             return unsupported(problem, Provider::Sm90, why.into());
         }
         let division = Division::new(problem, cuda.sms());
@@ -320,15 +320,8 @@ mod tests {
         for (m, is_served) in [(128, true), (129, false)] {
             assert_eq!(serves_few_rows(&GemmProblem { m, ..transposed }), is_served);
         }
-        let gated = |problem: GemmProblem| problem.with_activation(Activation::SwiGlu);
-        assert!(serves_few_rows(&gated(transposed)));
-        assert!(!serves_few_rows(&gated(GemmProblem {
-            m: 65,
-            ..transposed
-        })));
         for scaling in [Scaling::Tensor, Scaling::Row, Scaling::Block] {
             assert!(serves_few_rows(&e4m3(64, 64, 64, scaling)));
-            assert!(!serves_few_rows(&gated(e4m3(64, 64, 64, scaling))));
         }
     }
 
