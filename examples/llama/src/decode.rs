@@ -25,7 +25,7 @@ use crate::parallel::Launch;
 use crate::rope::{Rotations, once};
 
 /// Steps before the capture. They load kernels, prepare layers and upload shapes.
-const ENQUEUED: usize = 2;
+pub const ENQUEUED: usize = 2;
 
 /// The requests of a cache, which decode together: each step feeds its most probable tokens to the next. A
 /// request that has ended, or has not begun, is computed with the others, in its own part of the cache.

@@ -1,6 +1,7 @@
 //! Generation for a batch of requests. A step takes one row of each request that generates, and the prompts
 //! of those that begin, as far as they fit. Steps without prompts can be launches of a graph.
 
+use std::mem::take;
 use std::time::{Duration, Instant};
 
 use rayon::prelude::*;
@@ -176,11 +177,7 @@ pub fn generate(
 /// The next tokens of all that run.
 fn step_by_request(model: &Model<'_>, cache: &Cache, running: &mut [Running]) -> Result<Vec<u32>> {
     let logits = model.forward(&batch(running), cache, Rows::Last)?;
-    let logits = logits.to_vec2::<f32>()?;
-    choose(
-        running,
-        &logits.iter().map(Vec::as_slice).collect::<Vec<_>>(),
-    )
+    choose(running, &logits.to_vec2()?)
 }
 
 /// Steps of all requests together.
@@ -208,7 +205,7 @@ impl<'a> Together<'a> {
             wanted[this.request] = Some((this.next[0], this.past));
         }
         if wanted != self.next {
-            // The others begin at the first position, and so stay behind one that has room.
+            // The others begin at the first position, and never come further than those that run.
             let values = wanted.iter().map(|next| next.unwrap_or_default());
             let (tokens, positions): (Vec<_>, Vec<_>) =
                 values.map(|(token, past)| (token, past as u32)).unzip();
@@ -219,8 +216,8 @@ impl<'a> Together<'a> {
         let tokens = self.decode.tokens()?;
         let after = |(next, &token): (Option<(u32, usize)>, &u32)| Some((token, next?.1 + 1));
         self.next = wanted.into_iter().zip(&tokens).map(after).collect();
-        if let Some(logits) = self.decode.logits()? {
-            let of_running = running.iter().map(|this| logits[this.request].as_slice());
+        if let Some(mut logits) = self.decode.logits()? {
+            let of_running = running.iter().map(|this| take(&mut logits[this.request]));
             let of_running = of_running.collect::<Vec<_>>();
             return choose(running, &of_running);
         }
@@ -234,7 +231,7 @@ impl<'a> Together<'a> {
 }
 
 /// The next tokens, by the logits of each. A large vocabulary takes milliseconds.
-fn choose(running: &mut [Running], logits: &[&[f32]]) -> Result<Vec<u32>> {
+fn choose(running: &mut [Running], logits: &[Vec<f32>]) -> Result<Vec<u32>> {
     let each = running.par_iter_mut().zip(logits);
     each.map(|(this, logits)| {
         let chosen = this.sampler.choose(logits);

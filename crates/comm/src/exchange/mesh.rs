@@ -10,9 +10,9 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use warpweave_symm_mem::ExchangeError;
 
-use super::A_MOMENT;
 use super::link::{FLAGS, Greeting, LARGEST_PACKET, Link, LinkError, PER_PACKET, ready, same_user};
 use super::pending::PendingConnections;
+use super::{A_MOMENT, reason};
 use crate::error::{CommError, Result};
 use crate::job::{host_identity, random_bytes};
 use crate::store::Store;
@@ -156,8 +156,7 @@ fn agree<T: Serialize + DeserializeOwned>(
     step: &str,
     mine: std::result::Result<&T, &CommError>,
 ) -> Result<Vec<T>> {
-    let said = mine.map_err(|error| error.to_string().chars().take(512).collect::<String>());
-    let all = gather(step, &encode(&said)?)?;
+    let all = gather(step, &encode(&mine.map_err(reason))?)?;
     let value = |(peer, bytes): (usize, &Vec<u8>)| {
         let said: Said<T> = decode(peer, bytes)?;
         said.map_err(|cause| CommError::PeerFailed {

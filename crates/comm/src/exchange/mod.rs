@@ -201,9 +201,7 @@ impl LocalExchange {
                 expected: *expected as u32,
                 got: *got as u32,
             },
-            Err(other) => Receipt::Failed {
-                why: other.to_string().chars().take(512).collect(),
-            },
+            Err(other) => Receipt::Failed { why: reason(other) },
         };
         let bytes = postcard::to_stdvec(&receipt).map_err(|e| CommError::Protocol {
             what: format!("encoding a receipt: {e}"),
@@ -249,6 +247,11 @@ impl LocalExchange {
         }
         Ok(received)
     }
+}
+
+/// What the other ranks are told of an error of this one.
+fn reason(error: &CommError) -> String {
+    error.to_string().chars().take(512).collect()
 }
 
 impl Exchange for LocalExchange {

@@ -131,6 +131,9 @@ pub const FEW_ROWS_TILING: Tiling = Tiling {
     swizzle: 1,
 };
 
+/// Rows of a block of the kernel of few rows: those of an instruction.
+pub(super) const FEW_ROWS_TILE: usize = 64;
+
 /// Those of [`CONFIGS`] whose blocks are no clusters, by index.
 pub(super) const UNCLUSTERED: [usize; 3] = [2, 5, 6];
 
@@ -172,7 +175,7 @@ pub fn serves_few_rows(problem: &GemmProblem) -> bool {
         dtype => dtype == problem.out && problem.scaling == Scaling::None,
     };
     let is_half = matches!(problem.out, DType::F16 | DType::Bf16);
-    is_served && is_half && problem.b_layout == Layout::Transposed && problem.m <= 128
+    is_served && is_half && problem.b_layout == Layout::Transposed && problem.m <= 2 * FEW_ROWS_TILE
 }
 
 /// Whether it is expected to be the fastest, by measurements on an H200: up to 64 rows of 16-bit elements,
@@ -181,10 +184,10 @@ pub(super) fn favours_few_rows(problem: &GemmProblem, sms: u32) -> bool {
     let widest = match (problem.dtype, problem.scaling) {
         (DType::E4m3, Scaling::Block) => 32,
         (DType::E4m3, _) => 48,
-        _ if problem.m <= 64 => usize::MAX,
+        _ if problem.m <= FEW_ROWS_TILE => usize::MAX,
         _ => 64,
     };
-    let blocks = problem.n.div_ceil(widest) * problem.m.div_ceil(64);
+    let blocks = problem.n.div_ceil(widest) * problem.m.div_ceil(FEW_ROWS_TILE);
     serves_few_rows(problem) && blocks <= sms as usize
 }
 

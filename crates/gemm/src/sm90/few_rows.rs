@@ -4,7 +4,7 @@
 use warpweave_symm_mem::cuda::{CudaStream, Function, Image, LaunchConfig};
 use warpweave_symm_mem::{Backend, Cuda, DType, DeviceInfo, DevicePtr};
 
-use super::config::{SWIZZLED_ROW, favours_few_rows, serves_few_rows};
+use super::config::{FEW_ROWS_TILE, SWIZZLED_ROW, favours_few_rows, serves_few_rows};
 use super::prepared::{Epilogue, Scales, check_compiled, refused, used_bias, used_scales};
 use super::tensor_map::{Matrix, TensorMap};
 use super::{check_device, check_problem, config};
@@ -26,8 +26,6 @@ const WIDTHS: [(usize, usize); 7] = [
 ];
 /// Threads of a block: a warpgroup that multiplies and a warp that loads.
 const THREADS: u32 = 5 * 32;
-/// Rows of a block.
-const ROWS: usize = 64;
 /// Shared memory of an SM that its blocks can use, and what each takes in addition to its own.
 const SM_BYTES: usize = 228 * 1024;
 const BLOCK_BYTES: usize = 1024;
@@ -82,18 +80,18 @@ impl Division {
     /// The narrowest blocks of which each of `sms` SMs has one at most; if there are more of the widest, two
     /// on an SM. With SwiGLU a block has whole groups of gate and up.
     fn new(problem: &GemmProblem, sms: u32) -> Self {
-        let blocks = |width| (problem.n.div_ceil(width) * problem.m.div_ceil(ROWS)) as u32;
+        let blocks = |width| (problem.n.div_ceil(width) * problem.m.div_ceil(FEW_ROWS_TILE)) as u32;
         let widest = WIDTHS[WIDTHS.len() - 1];
         let group = problem.activation.group();
         let fits = |width: usize| blocks(width) <= sms && width.is_multiple_of(group);
         let fitting = WIDTHS.into_iter().find(|&(width, _)| fits(width));
         let (width, boxes) = fitting.unwrap_or(widest);
         let steps = config::steps(problem).div_ceil(boxes as u32);
-        let box_a = problem.m.min(ROWS).next_multiple_of(8) * SWIZZLED_ROW;
+        let box_a = problem.m.min(FEW_ROWS_TILE).next_multiple_of(8) * SWIZZLED_ROW;
         let stage = boxes * (width * SWIZZLED_ROW + box_a);
         // The ring starts at a multiple of 1024, and the last box of A is read as one of 64 rows; a stage has
         // two barriers.
-        let fixed = 1024 + ROWS * SWIZZLED_ROW - box_a;
+        let fixed = 1024 + FEW_ROWS_TILE * SWIZZLED_ROW - box_a;
         let room = (SM_BYTES - LEFT_BYTES) / if fitting.is_some() { 1 } else { 2 } - BLOCK_BYTES;
         let stages = ((room - fixed) / (stage + 16)).min(steps as usize);
         Self {
@@ -195,8 +193,8 @@ impl PreparedFewRows {
         } = self.division;
         Ok(FewRowsParams {
             // Rows that a box fills with zeros take TMA longer than rows that are there.
-            a: map("A", a, (m, problem.lda), m.min(ROWS))?,
-            last_a: match m % ROWS {
+            a: map("A", a, (m, problem.lda), m.min(FEW_ROWS_TILE))?,
+            last_a: match m % FEW_ROWS_TILE {
                 0 => TensorMap::UNUSED,
                 rows => map("A", a, (m, problem.lda), rows)?,
             },

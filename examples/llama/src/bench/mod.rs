@@ -18,7 +18,7 @@ use warpweave_overlap::layers::Reproducible;
 use crate::attention::Segment;
 use crate::checkpoint::random;
 use crate::config::Config;
-use crate::decode::Decode;
+use crate::decode::{Decode, ENQUEUED};
 use crate::error::{Error, Result};
 use crate::job::Watch;
 use crate::model::{Batch, Model, Rows};
@@ -115,7 +115,7 @@ pub struct Figures {
 }
 
 /// Of a decode: those that are not captured, and the capture.
-const FIRST_STEPS: usize = 3;
+const FIRST_STEPS: usize = ENQUEUED + 1;
 
 const WARPWEAVE: &str = "Warpweave";
 const SILENT: &str = "Warpweave without communication";
