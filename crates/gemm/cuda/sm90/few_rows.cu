@@ -164,13 +164,14 @@ __device__ __forceinline__ void few_rows(const FewRowsParams& p) {
   } else {
     // Steps whose scales are loaded ahead. Loading takes longer than a step.
     constexpr uint32_t kSteps = kScaling == Scaling::kBlock ? 4 : 1;
-    using Loaded = std::conditional_t<kScaling == Scaling::kBlock,
-                                      BlockScales<Narrow<kColumns>, kSteps * kBoxes>, NoScales<kBoxes>>;
-    Loaded loaded{p.scales, TileCoord{first_row, first_column}, 0, p.boxes};
+    using BoxScales = std::conditional_t<kScaling == Scaling::kBlock,
+                                         BlockScales<Narrow<kColumns>, kSteps * kBoxes>, NoScales<kBoxes>>;
+    BoxScales box_scales{p.scales, TileCoord{first_row, first_column}, 0, p.boxes};
 #pragma unroll
     for (float& sum : sums) sum = 0;
     const auto multiply = [&](uint32_t step, uint32_t place) {
       float of_boxes[kBoxes][kColumns / 2];
+      typename BoxScales::OfStep of_box_scales[kBoxes];
       wait_phase(&full[stage], parity);
 #pragma unroll
       for (auto& of_box : of_boxes) fence_accumulators(of_box);
@@ -178,14 +179,15 @@ __device__ __forceinline__ void few_rows(const FewRowsParams& p) {
 #pragma unroll
       for (uint32_t box = 0; box < kBoxes; ++box) operands.issue(of_boxes[box], stage, box, false);
       wgmma_commit();
+#pragma unroll
+      for (uint32_t box = 0; box < kBoxes; ++box) of_box_scales[box] = box_scales.at(place + box);
       wgmma_wait<0>();
 #pragma unroll
       for (auto& of_box : of_boxes) fence_accumulators(of_box);
       release(stage);
 #pragma unroll
       for (uint32_t box = 0; box < kBoxes; ++box) {
-        if (step * kBoxes + box < p.boxes) loaded.add(sums, of_boxes[box], place + box, 0);
-        loaded.load(place + box);
+        if (step * kBoxes + box < p.boxes) box_scales.add(sums, of_boxes[box], of_box_scales[box], 0);
       }
       advance();
     };

@@ -163,9 +163,9 @@ __device__ __forceinline__ void multiply_promoting(const Pipeline<Tile>& pipelin
   auto& accumulators = reinterpret_cast<float (&)[kParts][kSums]>(boxes);
 #pragma unroll
   for (uint32_t i = 0; i < kParts * kSums; ++i) accumulators[i / kSums][i % kSums] = 0;
-  using Loaded =
+  using StepScales =
       std::conditional_t<Tile::kScaling == Scaling::kBlock, BlockScales<Tile>, NoScales<kTogether>>;
-  Loaded loaded{scales, tile, consumer, steps};
+  StepScales step_scales{scales, tile, consumer, steps};
 
   // Descriptors of the operands in the first stage, and in the one at `at`.
   const uint32_t address_a = shared_address(pipeline.memory.stages[0].a) + consumer * kRowsA;
@@ -196,22 +196,23 @@ __device__ __forceinline__ void multiply_promoting(const Pipeline<Tile>& pipelin
     }
     wgmma_commit();
   };
-  // The step whose scales are at `place`.
+  // The step whose number modulo `kAhead` is `place`.
   const auto multiply_one = [&](uint32_t place) {
     wait_full();
     const uint32_t stage = at.stage;
+    typename StepScales::OfStep of_step;
 #pragma unroll
     for (uint32_t part = 0; part < kParts; ++part) {
       if (part >= parts) break;
       float sums[kSums];
       issue(sums, part);
+      if (part == 0) of_step = step_scales.at(place);
       if (part + 1 == parts) advance();
       wgmma_wait<0>();
       fence_accumulators(sums);
       if (part + 1 == parts) pipeline.release(stage);
-      loaded.add(accumulators[part], sums, place, part);
+      step_scales.add(accumulators[part], sums, of_step, part);
     }
-    loaded.load(place);
   };
   // That step and the next.
   const auto multiply_two = [&](uint32_t place) {
@@ -223,21 +224,22 @@ __device__ __forceinline__ void multiply_promoting(const Pipeline<Tile>& pipelin
     wait_full();
     const uint32_t next = at.stage;
     issue(second, 0);
+    const auto of_first = step_scales.at(place);
+    const auto of_second = step_scales.at(place + 1);
     advance();
     wgmma_wait<1>();
     fence_accumulators(first);
     pipeline.release(stage);
-    loaded.add(accumulators[0], first, place, 0);
+    step_scales.add(accumulators[0], first, of_first, 0);
     wgmma_wait<0>();
     fence_accumulators(second);
     pipeline.release(next);
-    loaded.add(accumulators[0], second, place + 1, 0);
-    loaded.load(place), loaded.load(place + 1);
+    step_scales.add(accumulators[0], second, of_second, 0);
   };
   uint32_t step = 0;
-  for (; step + Loaded::kAhead <= steps; step += Loaded::kAhead) {
+  for (; step + StepScales::kAhead <= steps; step += StepScales::kAhead) {
 #pragma unroll
-    for (uint32_t place = 0; place < Loaded::kAhead; place += kTogether) {
+    for (uint32_t place = 0; place < StepScales::kAhead; place += kTogether) {
       if constexpr (kTogether == 2) {
         multiply_two(place);
       } else {
@@ -246,7 +248,7 @@ __device__ __forceinline__ void multiply_promoting(const Pipeline<Tile>& pipelin
     }
   }
 #pragma unroll
-  for (uint32_t place = 0; place + 1 < Loaded::kAhead; ++place) {
+  for (uint32_t place = 0; place + 1 < StepScales::kAhead; ++place) {
     if (step + place < steps) multiply_one(place);
   }
 }

@@ -107,83 +107,123 @@ template <class Tile>
 using EpilogueScales =
     std::conditional_t<Tile::kScaling == Scaling::kOuter, OuterScales<Tile>, NoOuterScales>;
 
-// A consumer's scales of the steps of K that come next: of the two rows of A that this thread has sums of,
-// and of each 128 columns of its tile, or of the two blocks that a narrow tile may have columns of. They are
-// loaded `kAhead` steps before they are needed: a wide tile leaves few registers, and its steps take longer.
-template <class Tile, uint32_t kAhead_ = Tile::kN <= kScaleBlock ? 4 : 2>
+// A consumer's scales by block, of `kAhead` steps of K at a time: of the two rows of A that this thread has
+// sums of, and of each 128 columns of its tile, or of the two blocks that a narrow tile may have columns of.
+// Those of the next steps are being loaded meanwhile.
+//
+// Lanes share the loads: four of them have sums of the same rows, and all of the same columns. So a load of
+// each lane brings four steps of A, and one load `kAhead` steps of B. Loads step by step share a scoreboard,
+// so that each wait was for the loads that had just begun, and took longer than a step.
+template <class Tile, uint32_t kAhead_ = 4>
 class BlockScales {
   static constexpr bool kStraddles = Tile::kN < kScaleBlock && kScaleBlock % Tile::kN != 0;
   static constexpr uint32_t kBlocks = (Tile::kN + kScaleBlock - 1) / kScaleBlock + kStraddles;
+  // Lanes that have sums of the same rows, and loads of A.
+  static constexpr uint32_t kLanes = 4, kLoads = kAhead_ / kLanes;
+  static_assert(kAhead_ % kLanes == 0 && kAhead_ * kBlocks <= 32, "a lane for each scale of B");
 
  public:
   static constexpr uint32_t kAhead = kAhead_;
 
+  // Those of a step: for each block of columns, of the upper row and of the lower.
+  struct OfStep {
+    float2 of_block[kBlocks];
+  };
+
   __device__ __forceinline__ BlockScales(const Scales& scales, TileCoord tile, uint32_t consumer,
                                          uint32_t steps)
-      : step_(scales.block_step), left_(steps), in_first_(kScaleBlock - tile.column % kScaleBlock) {
-    const uint32_t first = tile.row + consumer * 64 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
-    a_[0] = scales.a + size_t(min(first, scales.rows - 1)) * scales.row_step;
-    a_[1] = scales.a + size_t(min(first + 8, scales.rows - 1)) * scales.row_step;
-    const uint32_t last = (scales.columns - 1) / kScaleBlock;
-#pragma unroll
-    for (uint32_t i = 0; i < kBlocks; ++i) {
-      b_[i] = scales.b + size_t(min(tile.column / kScaleBlock + i, last)) * scales.stride;
-    }
-#pragma unroll
-    for (uint32_t i = 0; i < kAhead; ++i) load(i);
+      : block_step_(scales.block_step), steps_(steps), in_first_(kScaleBlock - tile.column % kScaleBlock) {
+    const uint32_t row = tile.row + consumer * 64 + threadIdx.x % 128 / 32 * 16 + lane() / kLanes;
+    const uint32_t last_row = scales.rows - 1, last_block = (scales.columns - 1) / kScaleBlock;
+    const size_t of_lane = size_t(lane() % kLanes) * scales.block_step;
+    a_[0] = scales.a + size_t(min(row, last_row)) * scales.row_step + of_lane;
+    a_[1] = scales.a + size_t(min(row + 8, last_row)) * scales.row_step + of_lane;
+    const uint32_t block = tile.column / kScaleBlock + min(lane() / kAhead, kBlocks - 1);
+    b_ = scales.b + size_t(min(block, last_block)) * scales.stride + lane() % kAhead;
+    load();
   }
 
-  // Adds `partial`, sums of a step over 64 rows and the columns of `block`, to the accumulators. The scales
-  // are those at `place`, the step modulo `kAhead`.
+  // All lanes: those of the step whose number modulo `kAhead` is `place`. Steps are asked for in turn, so the
+  // first of `kAhead` begins the loads for the next.
+  __device__ __forceinline__ OfStep at(uint32_t place) {
+    if (place == 0) {
+#pragma unroll
+      for (uint32_t i = 0; i < kLoads; ++i) of_a_[i][0] = next_a_[i][0], of_a_[i][1] = next_a_[i][1];
+      of_b_ = next_b_;
+      load();
+    }
+    const uint32_t of_a = lane() / kLanes * kLanes + place % kLanes;
+    const float upper = shuffled(of_a_[place / kLanes][0], of_a);
+    const float lower = shuffled(of_a_[place / kLanes][1], of_a);
+    OfStep of_step;
+#pragma unroll
+    for (uint32_t i = 0; i < kBlocks; ++i) {
+      const float b = shuffled(of_b_, i * kAhead + place);
+      of_step.of_block[i] = make_float2(upper * b, lower * b);
+    }
+    return of_step;
+  }
+
+  // Adds `partial`, sums of a step over 64 rows and the columns of `block`, to the accumulators.
   template <uint32_t kCount>
-  __device__ __forceinline__ void add(float (&sums)[kCount], const float (&partial)[kCount], uint32_t place,
-                                      uint32_t block) const {
-    float b = of_b_[place][block], upper = of_a_[place][0] * b, lower = of_a_[place][1] * b;
+  __device__ __forceinline__ void add(float (&sums)[kCount], const float (&partial)[kCount],
+                                      const OfStep& of_step, uint32_t block) const {
+    float2 by = of_step.of_block[block];
 #pragma unroll
     for (uint32_t i = 0; i < kCount; i += 4) {
       // Sums of eight columns.
-      if constexpr (kStraddles) {
-        b = of_b_[place][2 * i < in_first_ ? 0 : 1], upper = of_a_[place][0] * b, lower = of_a_[place][1] * b;
-      }
-      sums[i] = fmaf(partial[i], upper, sums[i]), sums[i + 1] = fmaf(partial[i + 1], upper, sums[i + 1]);
-      sums[i + 2] = fmaf(partial[i + 2], lower, sums[i + 2]);
-      sums[i + 3] = fmaf(partial[i + 3], lower, sums[i + 3]);
+      if constexpr (kStraddles) by = 2 * i < in_first_ ? of_step.of_block[0] : of_step.of_block[1];
+      sums[i] = fmaf(partial[i], by.x, sums[i]), sums[i + 1] = fmaf(partial[i + 1], by.x, sums[i + 1]);
+      sums[i + 2] = fmaf(partial[i + 2], by.y, sums[i + 2]);
+      sums[i + 3] = fmaf(partial[i + 3], by.y, sums[i + 3]);
     }
   }
 
-  // Loads the scales of the next step that none have been loaded for, if there is one, to `place`.
-  __device__ __forceinline__ void load(uint32_t place) {
-    if (left_ == 0) return;
-    --left_;
-    of_a_[place][0] = __ldg(a_[0]), of_a_[place][1] = __ldg(a_[1]);
-    a_[0] += step_, a_[1] += step_;
-#pragma unroll
-    for (uint32_t i = 0; i < kBlocks; ++i) of_b_[place][i] = __ldg(b_[i]++);
+ private:
+  __device__ __forceinline__ static uint32_t lane() { return threadIdx.x % 32; }
+  __device__ __forceinline__ static float shuffled(float value, uint32_t from) {
+    return __shfl_sync(0xffffffff, value, from);
   }
 
- private:
+  // Loads those of the next `kAhead` steps, as far as there are steps.
+  __device__ __forceinline__ void load() {
+#pragma unroll
+    for (uint32_t i = 0; i < kLoads; ++i) {
+      if (begun_ + i * kLanes + lane() % kLanes < steps_) {
+        next_a_[i][0] = __ldg(a_[0]), next_a_[i][1] = __ldg(a_[1]);
+      }
+      a_[0] += kLanes * block_step_, a_[1] += kLanes * block_step_;
+    }
+    if (begun_ + lane() % kAhead < steps_) next_b_ = __ldg(b_);
+    b_ += kAhead;
+    begun_ += kAhead;
+  }
+
   const float* a_[2];
-  const float* b_[kBlocks];
-  const uint32_t step_;
-  uint32_t left_;
+  const float* b_;
+  const uint32_t block_step_;
+  const uint32_t steps_;
   // Columns of the tile that are of its first block.
   const uint32_t in_first_;
-  float of_a_[kAhead][2];
-  float of_b_[kAhead][kBlocks];
+  // Steps whose loads have begun.
+  uint32_t begun_ = 0;
+  float of_a_[kLoads][2], next_a_[kLoads][2] = {};
+  float of_b_, next_b_ = 0;
 };
 
 // Sums that are not scaled step by step, of so many steps at a time.
 template <uint32_t kSteps>
 struct NoScales {
   static constexpr uint32_t kAhead = kSteps;
+  struct OfStep {};
   __device__ __forceinline__ NoScales(const Scales&, TileCoord, uint32_t, uint32_t) {}
+  __device__ __forceinline__ OfStep at(uint32_t) { return {}; }
   template <uint32_t kCount>
-  __device__ __forceinline__ void add(float (&sums)[kCount], const float (&partial)[kCount], uint32_t,
+  __device__ __forceinline__ void add(float (&sums)[kCount], const float (&partial)[kCount], OfStep,
                                       uint32_t) const {
 #pragma unroll
     for (uint32_t i = 0; i < kCount; ++i) sums[i] += partial[i];
   }
-  __device__ __forceinline__ void load(uint32_t) {}
 };
 
 }  // namespace warpweave
