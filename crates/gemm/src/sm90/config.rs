@@ -204,6 +204,15 @@ fn halves_last_wave(shape: &Config, tiles: u64, clusters: u64) -> bool {
     has_halves(shape) && last > 0 && 2 * last <= clusters
 }
 
+/// Of at most so many clusters, those that so many tiles need: as many in the last wave as in the others, if
+/// it is not halved. The others would take no less time, and the power of the device.
+pub(super) fn launched_clusters(shape: &Config, tiles: u32, most: u32) -> u32 {
+    match halves_last_wave(shape, tiles.into(), most.into()) {
+        true => most,
+        false => tiles.div_ceil(tiles.div_ceil(most)),
+    }
+}
+
 /// Predicted time of a launch, in seconds.
 fn seconds(shape: &Config, problem: &GemmProblem, sms: u32) -> f64 {
     let (multiply, store) = cutlass::tile_seconds(shape, problem);
@@ -562,6 +571,22 @@ mod tests {
         let wide = [66, 67, 99, 100, 131, 132, 30].map(|tiles| of("128x256_share_b", tiles));
         assert_eq!(wide, [false, true, true, false, false, false, false]);
         assert!(!of("128x128_alone", 67));
+    }
+
+    #[test]
+    fn waves_are_even_unless_the_last_is_halved() {
+        let of = |name, tiles| {
+            let shape = CONFIGS.iter().find(|config| config.name == name).unwrap();
+            launched_clusters(shape, tiles, 66)
+        };
+        // 8192³; one wave; two, the last of which is halved; seven.
+        let wide = [1024, 64, 66, 67, 448].map(|tiles| of("128x256_share_b", tiles));
+        assert_eq!(wide, [64, 64, 66, 66, 64]);
+        assert_eq!(of("128x128_share_b", 67), 34);
+        for tiles in 1..1000 {
+            let clusters = of("128x128_share_b", tiles);
+            assert_eq!(tiles.div_ceil(clusters), tiles.div_ceil(66), "{tiles}");
+        }
     }
 
     #[test]

@@ -127,13 +127,13 @@ impl Prepared {
         let (config, image, name) = config::require_kernel(Family::Plain, problem, tiling.config)?;
         let (raster, tiles) = config::launched_raster(config, problem, tiling.swizzle)?;
         let cluster = config::blocks(config);
-        let clusters = (cuda.device().sms / cluster).clamp(1, tiles);
+        let most = (cuda.device().sms / cluster).clamp(1, tiles);
         Ok(Self {
             problem: *problem,
             tiling,
             config: *config,
             function: cuda.function(image, name)?,
-            blocks: clusters * cluster,
+            blocks: config::launched_clusters(config, tiles, most) * cluster,
             raster,
             launches: Launches::default(),
         })
