@@ -337,5 +337,6 @@ mod tests {
         let (row, block) = (by(Scaling::Row), by(Scaling::Block));
         assert!(row(64, 5120) && row(128, 3072) && !row(128, 4096) && !row(1, 7168));
         assert!(block(64, 4096) && block(128, 2112) && !block(128, 4096) && !block(1, 7168));
+        assert!(block(64, 6144) && block(33, 6144) && !block(32, 6144) && !block(64, 6400));
     }
 }
