@@ -455,5 +455,16 @@ fn extents_of_e4m3_that_it_has_no_algorithm_for_are_refused_with_what_to_do() {
         assert_eq!(fake.log(), "", "cuBLASLt was not asked");
     }
     let any_m = GemmProblem::e4m3(5, 32, 48, Scaling::Tensor, DType::Bf16);
+    for (lda, ldb, needle) in [
+        (56, 48, "lda = 56 must be a multiple of 16"),
+        (48, 50, "ldb = 50 must be a multiple of 16"),
+    ] {
+        let error = Matmul::new(&fake.handle, &GemmProblem { lda, ldb, ..any_m }).unwrap_err();
+        assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+        assert!(error.to_string().contains(needle), "{error}");
+    }
+    assert_eq!(fake.log(), "", "cuBLASLt was not asked");
     Matmul::new(&fake.handle, &any_m).unwrap();
+    let (lda, ldb) = (64, 80);
+    Matmul::new(&fake.handle, &GemmProblem { lda, ldb, ..any_m }).unwrap();
 }

@@ -96,19 +96,24 @@ unsafe impl Sync for Matmul {}
 /// The first version with scales by row and by block.
 const SCALES_BY_ROW: usize = 120_900;
 
-/// Whether cuBLASLt has algorithms for the extents of `problem`: of e4m3 operands n and k are multiples of
-/// 16, and with scales by block m is one of 4. Other operands may have any.
+/// Whether cuBLASLt has algorithms for the extents of `problem`: of e4m3 operands n, k and the leading
+/// dimensions are multiples of 16, and with scales by block m is one of 4. Other operands may have any.
 ///
 /// # Errors
 /// [`Error::Unsupported`], which says what to pad.
 pub fn check_extents(problem: &GemmProblem) -> Result<(), Error> {
-    let multiples = match problem.scaling {
-        Scaling::None => [1; 3],
-        Scaling::Tensor | Scaling::Row => [1, 16, 16],
-        Scaling::Block => [4, 16, 16],
+    let [of_m, of_others] = match problem.scaling {
+        Scaling::None => [1, 1],
+        Scaling::Tensor | Scaling::Row => [1, 16],
+        Scaling::Block => [4, 16],
     };
-    let extents = [("m", problem.m), ("n", problem.n), ("k", problem.k)];
-    for ((name, extent), multiple) in extents.into_iter().zip(multiples) {
+    for (name, extent, multiple) in [
+        ("m", problem.m, of_m),
+        ("n", problem.n, of_others),
+        ("k", problem.k, of_others),
+        ("lda", problem.lda, of_others),
+        ("ldb", problem.ldb, of_others),
+    ] {
         if !extent.is_multiple_of(multiple) {
             let why = format!(
                 "{name} = {extent} must be a multiple of {multiple} with e4m3{}: pad it, or take another \
