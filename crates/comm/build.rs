@@ -16,7 +16,6 @@ fn main() {
             "direct",
             "push_reduce",
             "scatter_all_gather",
-            "tree",
             "norm",
             "sentinel_norm",
             "copy",

@@ -1,8 +1,8 @@
 //! Each tile of the hand-written GEMM, timed on the first GPU at shapes and element types of choice.
 //!
 //! `cargo run --release --example tile_sweep --features nvcc -- [--zeros] [MxNxK:TYPE ...]`, where TYPE is
-//! `bf16`, or the scales of e4m3: `tensor`, `row` or `block`. B is transposed. Times are medians over graphs of
-//! 24 launches on weights in turns, after rests in which the GPU cools; numbers are uniform in [−1, 1), or
+//! `bf16`, or the scales of e4m3: `tensor`, `row` or `block`. B is transposed. Times are medians over graphs
+//! of 24 launches on weights in turns, after rests in which the GPU cools; numbers are uniform in [−1, 1), or
 //! zeros, at which the clock does not sink. Results are not compared: tests do that.
 
 use std::error::Error;
@@ -120,8 +120,8 @@ impl Sweep {
         let cuda = &self.cuda;
         let stream = cuda.stream(Priority::Normal)?;
         let prepared = cuda.gemm_handle()?.prepare(cuda, problem, choice)?;
-        // SAFETY: the operands have the problem's sizes, outlive the stream's work, and nothing else uses them;
-        // hand-written kernels take no workspace.
+        // SAFETY: the operands have the problem's sizes, outlive the stream's work, and nothing else uses
+        // them; hand-written kernels take no workspace.
         let launch =
             |turn| unsafe { cuda.gemm(&stream, &prepared, operands(turn), DevicePtr::NULL) };
         launch(0)?;

@@ -138,7 +138,6 @@ fn summary(variant: Variant) -> &'static str {
         "two-shot-tma" => "two-shot by TMA bulk copies",
         "scatter-all-gather" => "the root scatters, the others pass on",
         "staged" => "any operands, in pieces by method of memory of ours",
-        "tree" => "two binary trees of packets",
         "multimem" => "stores and loads by multicast, the switch adds",
         "multicast-copy" => "a copy engine writes to a multicast address",
         _ => "over symmetric memory",

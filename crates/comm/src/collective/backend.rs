@@ -3,8 +3,7 @@
 use warpweave_symm_mem::{Backend, DType, DevicePtr, Result};
 
 use super::launch::{
-    Direct, Group, Multimem, PacketKernel, Packets, PushReduce, ScatterAllGather, Tree,
-    UnevenPackets,
+    Direct, Group, Multimem, PacketKernel, Packets, PushReduce, ScatterAllGather, UnevenPackets,
 };
 use super::norm::launch::{ReducedNorm, RowNorm};
 
@@ -46,8 +45,6 @@ pub enum Kernel<'a> {
     /// As `Reduce`, by bulk copies to and from shared memory; by loads and stores on a rank whose addresses
     /// are not multiples of 16. As `ExchangeTma` where there are none.
     ReduceTma(DType, &'a Direct),
-    /// An all-reduce along two trees.
-    Tree(DType, &'a Tree),
     /// Reduces rows by packets, which fit into their sections, adds them to a residual and normalizes them.
     /// The grid is at most the one given.
     ReducedNorm(DType, &'a ReducedNorm),

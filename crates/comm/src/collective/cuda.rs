@@ -49,7 +49,6 @@ macro_rules! by_dtype_and_world {
 mod bulk;
 mod multimem;
 mod norm;
-mod tree;
 
 /// `words`: for messages of whole 32-bit words, as those of f32 always are.
 fn packet_kernel(
@@ -185,7 +184,6 @@ fn all() -> impl Iterator<Item = (&'static Image, &'static str)> {
         .chain(scattered)
         .chain([(&DIRECT, "collective_barrier")])
         .chain(bulk::all())
-        .chain(tree::all())
         .chain(multimem::all())
         .chain(norm::all())
 }
@@ -284,7 +282,6 @@ impl CollectiveKernels for Cuda {
                     let name = scatter_all_gather_kernel(world(&scatter.group), vector);
                     launch(self, stream, &SCATTER_ALL_GATHER, name, grid, scatter)
                 }
-                Kernel::Tree(dtype, tree) => tree::all_reduce(self, stream, dtype, tree, blocks),
                 Kernel::SentinelNorm(dtype, norm) => {
                     norm::sentinel_norm(self, stream, dtype, norm, blocks)
                 }
@@ -373,15 +370,11 @@ mod tests {
         // types, halves of two); by sentinels (vectors and elements of three types); moves of three widths;
         // reductions in two widths of three types, and the same for what was pushed; reductions of three
         // types by bulk copies; broadcasts of three widths. Then the barrier, moves by bulk copies,
-        // reductions of three types along trees and through multicast addresses, and stores to these. RMSNorm
+        // reductions of three types through multicast addresses, and stores to these. RMSNorm
         // after packets (words of three types, halves of two), after sentinels, and alone (vectors,
         // elements, and vectors of many rows).
         let by_world = 3 * 2 + 2 * 5 + 2 * 3 + 3 + 3 * 2 + 3 * 2 + 3 + 3 + 5 + 3 + 2;
-        assert_eq!(
-            names.len(),
-            4 * by_world + 2 + 3 + 3 + 1 + 3 * 3,
-            "{names:?}"
-        );
+        assert_eq!(names.len(), 4 * by_world + 2 + 3 + 1 + 3 * 3, "{names:?}");
         #[cfg(feature = "nvcc")]
         for (image, name) in all() {
             let name = name.as_bytes();

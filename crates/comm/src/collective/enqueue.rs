@@ -86,7 +86,6 @@ impl<B: CollectiveKernels> Collectives<B> {
                 }
                 (Variant::PullTma, _) => self.by_bulk_exchange(stream, call, Direction::Pull),
                 (Variant::ScatterAllGather, _) => self.by_scatter_all_gather(stream, call),
-                (Variant::Tree, _) => self.by_tree(stream, call),
                 (Variant::Staged, _) => self.by_staged(stream, call),
                 (Variant::Multimem, _) => self.by_multimem(stream, call),
                 (Variant::MulticastCopy, _) => self.by_multicast_copy(stream, call),

@@ -139,18 +139,6 @@ pub struct Direct {
     pub leave: u32,
 }
 
-/// Parameter of `tree_all_reduce_*`.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub struct Tree {
-    /// The message; chunk and message are the same.
-    pub packets: Packets,
-    /// By tree: the rank that takes this rank's partial results, or [`NOBODY`](super::tree::NOBODY).
-    pub parent: [u32; 2],
-    /// By tree: the ranks whose partial results this rank takes, or [`NOBODY`](super::tree::NOBODY).
-    pub children: [[u32; 2]; 2],
-}
-
 /// Parameter of `multimem_*`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
@@ -221,7 +209,6 @@ const _: () = {
     const TABLE: usize = size_of::<Addresses>();
     assert!(size_of::<ScatterAllGather>() == size_of::<Group>() + TABLE + 40);
     assert!(size_of::<PushReduce>() == size_of::<Group>() + 2 * TABLE + 64);
-    assert!(size_of::<Tree>() == size_of::<Packets>() + 24);
     assert!(size_of::<Multimem>() == size_of::<Direct>() + 16);
     assert!(size_of::<Group>() == size_of::<PadView>() + TABLE + 16);
     assert!(size_of::<Packets>() == size_of::<Group>() + TABLE + 48);

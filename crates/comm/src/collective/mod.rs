@@ -36,7 +36,6 @@ mod select;
 mod sentinel;
 mod staged;
 mod staging;
-pub mod tree;
 mod validate;
 mod variant;
 

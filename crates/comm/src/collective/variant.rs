@@ -44,9 +44,6 @@ pub enum Variant {
     /// A broadcast whose root scatters the message over the other ranks, each of which forwards its chunk to
     /// the rest.
     ScatterAllGather,
-    /// Two binary trees, each of which carries half of the message by packets: partial results go up in f32,
-    /// the result comes down. Any operands. The order of the reduction is that of the trees, not of ranks.
-    Tree,
     /// Any operands of any size: pieces are pushed to a symmetric bounce buffer and copied from there, in an
     /// all-reduce by the same launch, else while the next one is sent. The kernels, and so the bits of a
     /// reduction, are those of [`Variant::TwoShotPush`] (an all-reduce), [`Variant::ScatterAllGather`] (a
@@ -118,7 +115,6 @@ impl Variant {
                 TwoShot,
                 TwoShotPush,
                 TwoShotTma,
-                Tree,
                 PushCopyEngine,
                 Staged,
                 Multimem,
@@ -128,7 +124,7 @@ impl Variant {
     }
 
     /// All of them.
-    pub const ALL: [Variant; 18] = [
+    pub const ALL: [Variant; 17] = [
         Variant::Packets,
         Variant::Sentinel,
         Variant::Push,
@@ -143,7 +139,6 @@ impl Variant {
         Variant::TwoShotPush,
         Variant::TwoShotTma,
         Variant::ScatterAllGather,
-        Variant::Tree,
         Variant::Staged,
         Variant::Multimem,
         Variant::MulticastCopy,
@@ -155,7 +150,7 @@ impl Variant {
         // The result of a reduce-scatter stays where it is reduced.
         let spreads = !matches!(operation, Operation::ReduceScatter);
         match self {
-            Packets | Sentinel | Tree | Staged => [false, false],
+            Packets | Sentinel | Staged => [false, false],
             Pull | PullTma | PullCopyEngine | OneShot => [true, false],
             Push | PushTma | PushCopyEngine | PushBatched | MulticastCopy => [false, spreads],
             TwoShotPush | ScatterAllGather => [false, true],
@@ -167,7 +162,7 @@ impl Variant {
     /// Whether it reduces in the order of ranks, so that its results have the same bits as those of other
     /// such variants.
     pub const fn reduces_in_rank_order(self) -> bool {
-        !matches!(self, Variant::Tree | Variant::Multimem)
+        !matches!(self, Variant::Multimem)
     }
 
     /// Whether it gives the same results in every run. For the switch this is not documented.
@@ -207,7 +202,6 @@ impl Variant {
             Variant::TwoShotPush => "two-shot-push",
             Variant::TwoShotTma => "two-shot-tma",
             Variant::ScatterAllGather => "scatter-all-gather",
-            Variant::Tree => "tree",
             Variant::Staged => "staged",
             Variant::Multimem => "multimem",
             Variant::MulticastCopy => "multicast-copy",

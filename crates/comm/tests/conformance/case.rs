@@ -114,7 +114,7 @@ impl Case {
         let has_places = match self.variant {
             Variant::Packets => bytes <= packet_bytes,
             Variant::Sentinel => chunk <= sentinel_bytes / world,
-            Variant::Tree | Variant::Staged => true,
+            Variant::Staged => true,
             Variant::Push | Variant::PushCopyEngine
                 if self.operation == Operation::ReduceScatter =>
             {

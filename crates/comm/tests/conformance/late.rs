@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use warpweave_comm::CollectiveKernels;
-use warpweave_comm::collective::{Operation, Variant};
+use warpweave_comm::collective::Operation;
 use warpweave_symm_mem::{DType, Error, FaultCause, SignalFault};
 
 use crate::case::{Case, Reach};
@@ -82,7 +82,7 @@ fn one_call<B: CollectiveKernels>(
     match &fault {
         None if must_fail => return Err(format!("rank {} noticed nothing", rank.rank())),
         None => {}
-        Some(Error::SignalFault(fault)) => is_named(rank, case, stray, is_stray, fault)?,
+        Some(Error::SignalFault(fault)) => is_named(rank, stray, is_stray, fault)?,
         Some(other) => return Err(format!("rank {}: {other}", rank.rank())),
     }
     barrier("late.over")?;
@@ -124,16 +124,12 @@ fn sound_calls<B: CollectiveKernels>(
 /// The error names the rank that deviated.
 fn is_named<B: CollectiveKernels>(
     rank: &Rank<B>,
-    case: &Case,
     stray: Stray,
     is_stray: bool,
     fault: &SignalFault,
 ) -> Played {
     let last = rank.world() - 1;
-    // In a tree a rank waits only for its neighbours, who may be waiting themselves.
-    let by_way = case.variant == Variant::Tree && rank.world() > 2;
     let named = match (&fault.cause, stray) {
-        _ if by_way => true,
         // It may have waited for ranks that had given up on it, or not know whom they waited for.
         (FaultCause::PeerGaveUp { reporter }, _) => fault.peer == last || *reporter == last,
         (FaultCause::Deadline { missing }, Stray::Repeats) if is_stray => !missing.is_empty(),

@@ -305,7 +305,7 @@ pub fn bad_calls_are_refused<B: CollectiveKernels>(rank: &Rank<B>) -> Played {
     for (operation, variant) in [
         (Operation::AllGather, Variant::OneShot),
         (Operation::ReduceScatter, Variant::OneShot),
-        (Operation::Broadcast, Variant::Tree),
+        (Operation::Broadcast, Variant::Sentinel),
     ] {
         let call = warpweave_comm::collective::Call {
             operation,

@@ -2,9 +2,7 @@
 
 use std::ops::Range;
 
-use warpweave_comm::collective::launch::PAYLOAD;
-use warpweave_comm::collective::tree::{NOBODY, Neighbours};
-use warpweave_comm::collective::{Operation, Variant};
+use warpweave_comm::collective::Operation;
 use warpweave_symm_mem::DType;
 use warpweave_symm_mem::host::{decode, encode};
 
@@ -38,10 +36,6 @@ pub fn result(case: &Case, limits: &Limits, seed: u64, rank: usize) -> Vec<f32> 
         Operation::AllToAll => (0..world).flat_map(|s| of(s, chunk.clone())).collect(),
         Operation::Broadcast => of(case.root, 0..count),
         Operation::ReduceScatter => summed((0..world).map(|s| of(s, chunk.clone())), count),
-        _ if case.variant == Variant::Tree && world > 1 => {
-            let inputs: Vec<_> = (0..world).map(|source| of(source, 0..count)).collect();
-            along_trees(case, limits, &inputs)
-        }
         _ => summed((0..world).map(|source| of(source, 0..count)), count),
     }
 }
@@ -51,36 +45,6 @@ fn summed(inputs: impl Iterator<Item = Vec<f32>>, count: usize) -> Vec<f32> {
     let mut sums = vec![-0.0f32; count];
     for input in inputs {
         for (sum, value) in sums.iter_mut().zip(&input) {
-            *sum += value;
-        }
-    }
-    sums
-}
-
-/// Reductions in the order of the two trees, which carry runs of 32 units of 12 bytes in alternation.
-fn along_trees(case: &Case, limits: &Limits, inputs: &[Vec<f32>]) -> Vec<f32> {
-    let world = inputs.len();
-    let roots = [0, 1].map(|tree| {
-        let is_root = |&rank: &usize| Neighbours::of(tree, rank, world).parent == NOBODY;
-        let root = (0..world).find(is_root).expect("a tree has a root");
-        climbed(tree, root, inputs)
-    });
-    let size = case.dtype.size();
-    let launch = limits.packet_bytes / PAYLOAD / (4 / size) * PAYLOAD / 192 * 192;
-    (0..case.count)
-        .map(|index| {
-            let unit = index * size % launch / PAYLOAD;
-            roots[unit / 32 % 2][index]
-        })
-        .collect()
-}
-
-fn climbed(tree: usize, rank: usize, inputs: &[Vec<f32>]) -> Vec<f32> {
-    let mut sums = inputs[rank].clone();
-    let children = Neighbours::of(tree, rank, inputs.len()).children;
-    for child in children.into_iter().filter(|&child| child != NOBODY) {
-        let below = climbed(tree, child as usize, inputs);
-        for (sum, value) in sums.iter_mut().zip(below) {
             *sum += value;
         }
     }

@@ -32,7 +32,7 @@ const WORLD: usize = 4;
 const ELEMENTS: usize = 100;
 
 /// Kinds of work, each with its own waits.
-const WORKS: [&str; 15] = [
+const WORKS: [&str; 14] = [
     "packets",
     "sentinel",
     "push",
@@ -40,7 +40,6 @@ const WORKS: [&str; 15] = [
     "two-shot",
     "copy engine",
     "scatter",
-    "tree",
     "replays",
     "library",
     "get",
@@ -100,7 +99,6 @@ fn work_of(work: &str, comm: &Communicator, deadline: Duration) -> Turn {
         "two-shot" => (Operation::AllReduce, Variant::TwoShotTma),
         "copy engine" => (Operation::AllReduce, Variant::PushCopyEngine),
         "scatter" => (Operation::Broadcast, Variant::ScatterAllGather),
-        "tree" => (Operation::AllReduce, Variant::Tree),
         "replays" => return replays(backend, exchange),
         "library" => return library(backend, exchange),
         "get" => return transfers(backend, exchange, TransferMethod::Sm),

@@ -17,4 +17,3 @@ mod recovery;
 mod select;
 #[path = "../transfers/mod.rs"]
 mod transfers;
-mod tree;

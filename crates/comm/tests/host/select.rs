@@ -100,7 +100,6 @@ fn large_local_operands_are_staged_on_gpus() {
     ranks_with(CollectiveOptions::default(), |_, collectives| {
         collectives.set_costs(Costs::built_in::<Cuda>());
         let local = Operand::local(DevicePtr(4096));
-        // Packets along trees could serve it, at seven times the time.
         let large = call(Operation::AllReduce, 16 << 20, local, local);
         assert_eq!(collectives.select(&large).unwrap(), Variant::Staged);
         let small = call(Operation::AllReduce, 16 << 10, local, local);

@@ -241,8 +241,8 @@ pub fn select(problem: &GemmProblem, sms: u32) -> Option<Tiling> {
     select_tile(problem, sms)
 }
 
-/// The same of [`CONFIGS`]. One row of tiles has no clusters: those that share A took up to 1.09 times as long
-/// at twelve shapes of 64 and 128 rows in e4m3 by block, one H200, and nowhere less.
+/// The same of [`CONFIGS`]. One row of tiles has no clusters: those that share A took up to 1.09 times as
+/// long at twelve shapes of 64 and 128 rows in e4m3 by block, one H200, and nowhere less.
 pub(super) fn select_tile(problem: &GemmProblem, sms: u32) -> Option<Tiling> {
     let seconds = |shape: &Config| seconds(shape, problem, sms);
     let most_blocks = if problem.m <= TILE_ROWS { 1 } else { sms };

@@ -8,7 +8,6 @@ mod packet;
 mod packets;
 mod push_reduce;
 mod sentinel;
-mod tree;
 
 #[cfg(all(test, loom))]
 mod models;
@@ -94,9 +93,6 @@ impl CollectiveKernels for Host {
             }
             Kernel::PushReduce(dtype, &launch) => {
                 run!("push_reduce", dtype, T => push_reduce::push_reduce::<T>(&launch))
-            }
-            Kernel::Tree(dtype, &launch) => {
-                run!("tree_all_reduce", dtype, T => tree::all_reduce::<T>(&launch))
             }
             Kernel::SentinelNorm(dtype, &launch) => {
                 run!("sentinel_norm", dtype, T => norm::sentinel_norm::<T>(&launch))

@@ -26,8 +26,8 @@ pub enum ReductionOrder {
     /// The order of ranks: all variants give the same bits, in every run.
     #[default]
     Rank,
-    /// Any order, which may differ between runs: adds [`Variant::Tree`], and [`Variant::Multimem`] where the
-    /// operands have multicast addresses.
+    /// Any order, which may differ between runs: adds [`Variant::Multimem`] where the operands have multicast
+    /// addresses.
     Any,
 }
 

@@ -1,16 +1,12 @@
-//! Packets: calls back to back, of every kernel and along trees.
+//! Packets: calls back to back, of every kernel.
 
 use half::f16;
-use warpweave_symm_mem::pad::StopFlags;
-use warpweave_symm_mem::{DevicePtr, PadView};
 
 use super::{Memory, Rank, explore};
 use crate::collective::host::group::Member;
 use crate::collective::host::packet::{Areas, Payload, Sections, packets_of};
 use crate::collective::host::packets::{Operands, collective};
-use crate::collective::host::tree;
-use crate::collective::launch::{Addresses, Group, PAYLOAD, PacketKernel, Packets, Tree};
-use crate::collective::tree::Neighbours;
+use crate::collective::launch::{PAYLOAD, PacketKernel};
 
 /// Calls of `kernel` back to back with nothing between them, each with other values; the results are
 /// compared.
@@ -89,72 +85,6 @@ fn loom_flags_of_packets_wrap_around() {
             move |place| back_to_back(PacketKernel::AllReduce, 2, place, first, 3),
         );
     }
-}
-
-/// Calls of the tree back to back: a rank that forwards results waits only for its neighbours, and so for
-/// all.
-fn trees_back_to_back(place: &Rank, first: u32, calls: u32) {
-    let (rank, world) = (place.rank(), place.world());
-    let nothing = Addresses::default();
-    for call in 1..=calls {
-        let epoch = first.wrapping_add(call);
-        let of = |rank: usize| (rank as u32 + 10 * call) as f32;
-        let (input, mut output) = (of(rank), 0.0f32);
-        let trees = [0, 1].map(|tree| Neighbours::of(tree, rank, world));
-        let launch = Tree {
-            packets: Packets {
-                group: Group {
-                    pad: PadView {
-                        peers: DevicePtr::NULL,
-                        sent: DevicePtr::NULL,
-                        expected: DevicePtr::NULL,
-                        tickets: DevicePtr::NULL,
-                        fault: DevicePtr::NULL,
-                        stop: StopFlags {
-                            device: DevicePtr::NULL,
-                            host: DevicePtr::NULL,
-                        },
-                        timeout_ns: 0,
-                        rank: rank as u32,
-                        world: world as u32,
-                        slots: 0,
-                        reserved: 0,
-                    },
-                    flags: nothing,
-                    epochs: DevicePtr::NULL,
-                    signature: 0,
-                    reserved: 0,
-                },
-                areas: nothing,
-                input: DevicePtr(&raw const input as u64),
-                output: DevicePtr(&raw mut output as u64),
-                bytes: 4,
-                total: 4,
-                capacity: place.capacity() as u32,
-                root: 0,
-                aligned: 1,
-                admits: 0,
-            },
-            parent: trees.map(|tree| tree.parent),
-            children: trees.map(|tree| tree.children),
-        };
-        let call = tree::Call {
-            sections: &Sections::new(place, epoch),
-            trees: &launch,
-        };
-        // SAFETY: input and output are one element each.
-        unsafe { call.all_reduce::<f32>() };
-        assert_eq!(output, (0..world).map(of).sum(), "packets of another call");
-    }
-}
-
-#[test]
-fn loom_trees_of_calls_back_to_back_stay_apart() {
-    explore(
-        2,
-        || Memory::new(2, 1, 2, 0),
-        |place| trees_back_to_back(place, 0, 4),
-    );
 }
 
 #[test]
