@@ -116,9 +116,13 @@ impl Report {
         if let Some(folder) = &self.summaries {
             for (name, report) in reports {
                 let path = folder.join(name);
-                let mut table = Vec::new();
-                summary(report, &mut table)?;
                 file::write(&path, format!("{}\n", compact::pack(report)))?;
+                // Of what was written, which has fewer digits.
+                let Document::Report(written) = Document::read(&path)? else {
+                    unreachable!("a report was written")
+                };
+                let mut table = Vec::new();
+                summary(&written, &mut table)?;
                 file::write(&path.with_extension("md"), table)?;
                 writeln!(out, "{}: without samples, and as a table", path.display())?;
             }

@@ -197,6 +197,41 @@ fn recorded_collectives_have_a_drawing() {
     }
 }
 
+/// The table has the numbers of the file beside it, which have fewer digits than those that were measured.
+#[test]
+fn a_summary_is_that_of_the_file_beside_it() {
+    fn with_more_digits(value: &mut Value) {
+        match value {
+            Value::Number(number) if number.is_f64() => {
+                *value = (number.as_f64().unwrap() * 1.000_037).into();
+            }
+            Value::Array(values) => values.iter_mut().for_each(with_more_digits),
+            Value::Object(fields) => fields.values_mut().for_each(with_more_digits),
+            _ => {}
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let summaries = folder.path().join("summaries");
+    std::fs::create_dir(&summaries).unwrap();
+    for recorded in recorded() {
+        let mut measured = read(&recorded);
+        with_more_digits(&mut measured);
+        let name = Path::new(recorded.file_name().unwrap());
+        std::fs::write(folder.path().join(name), measured.to_string()).unwrap();
+        let options = ["--summaries", "summaries"].map(Path::new);
+        let (code, _, err) = report(folder.path(), &[&[name], &options[..]].concat());
+        assert_eq!(code, Some(0), "{err}");
+        let written = summaries.join(name);
+        let Document::Report(report) = Document::read(&written).unwrap() else {
+            panic!("{written:?} is no report")
+        };
+        let mut table = Vec::new();
+        summary(&report, &mut table).unwrap();
+        let beside = std::fs::read(written.with_extension("md")).unwrap();
+        assert!(table == beside, "{name:?}");
+    }
+}
+
 /// The files of `docs/results` are what `report --summaries` writes: JSON without samples, and its table.
 #[test]
 fn recorded_results_are_summaries() {
