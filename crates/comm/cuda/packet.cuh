@@ -123,12 +123,9 @@ __device__ __forceinline__ void store_payload(uint64_t to, const uint32_t (&data
 // The slot that faults of packets name. It has no flags.
 constexpr uint32_t kPacketSlot = kSliceSlot + kMaxSlices * kMaxBlocks;
 
-// The rank so many steps after `rank`, and back.
+// The rank so many steps after `rank`.
 __device__ __forceinline__ uint32_t peer_of(uint32_t rank, uint32_t world, int step) {
   return rank + step < world ? rank + step : rank + step - world;
-}
-__device__ __forceinline__ uint32_t step_to(uint32_t rank, uint32_t world, uint32_t peer) {
-  return peer < rank ? peer + world - rank : peer - rank;
 }
 
 // Receives those of `N` items that are `missing`, by polling. `load(i)` loads item i, which comes from

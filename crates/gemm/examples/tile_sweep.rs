@@ -11,13 +11,14 @@ use std::time::Duration;
 
 use float8::F8E4M3;
 use half::bf16;
-use warpweave_gemm::cuda::Choice;
+use warpweave_gemm::cuda::{Choice, CudaGemm};
 use warpweave_gemm::sm90::{FEW_ROWS_TILING, serves_few_rows, tilings};
 use warpweave_gemm::{GemmBackend, GemmOperands, GemmProblem, Layout, Scaling};
 use warpweave_symm_mem::{Backend, Cuda, DType, DevicePtr, Memory, Priority};
 
 type Result<T, E = Box<dyn Error>> = std::result::Result<T, E>;
 type Device = <Cuda as Backend>::Memory;
+type Stream = <Cuda as Backend>::Stream;
 
 const SHAPES: [&str; 4] = [
     "4096x7168x16384:block",
@@ -46,8 +47,11 @@ fn main() -> Result<()> {
         true => SHAPES.map(String::from).to_vec(),
         false => given,
     };
+    let cuda = Cuda::new(0)?;
     let sweep = Sweep {
-        cuda: Cuda::new(0)?,
+        gemm: cuda.gemm_handle()?,
+        stream: cuda.stream(Priority::Normal)?,
+        cuda,
         zeros,
     };
     println!("{}", sweep.cuda.device().name);
@@ -75,6 +79,8 @@ fn problem(word: &str) -> Result<GemmProblem> {
 
 struct Sweep {
     cuda: Cuda,
+    gemm: CudaGemm,
+    stream: Stream,
     zeros: bool,
 }
 
@@ -117,25 +123,24 @@ impl Sweep {
         choice: Choice,
         operands: impl Fn(usize) -> GemmOperands,
     ) -> Result<f64> {
-        let cuda = &self.cuda;
-        let stream = cuda.stream(Priority::Normal)?;
-        let prepared = cuda.gemm_handle()?.prepare(cuda, problem, choice)?;
+        let (cuda, stream) = (&self.cuda, &self.stream);
+        let prepared = self.gemm.prepare(cuda, problem, choice)?;
         // SAFETY: the operands have the problem's sizes, outlive the stream's work, and nothing else uses
         // them; hand-written kernels take no workspace.
         let launch =
-            |turn| unsafe { cuda.gemm(&stream, &prepared, operands(turn), DevicePtr::NULL) };
+            |turn| unsafe { cuda.gemm(stream, &prepared, operands(turn), DevicePtr::NULL) };
         launch(0)?;
-        cuda.synchronize(&stream)?;
-        let graph = cuda.capture(&stream, || (0..LAUNCHES).try_for_each(launch))?;
+        cuda.synchronize(stream)?;
+        let graph = cuda.capture(stream, || (0..LAUNCHES).try_for_each(launch))?;
         let (start, end) = (cuda.event()?, cuda.event()?);
         let mut times = Vec::new();
         for round in 0..=ROUNDS {
             sleep(REST);
-            cuda.record(&start, &stream)?;
+            cuda.record(&start, stream)?;
             // SAFETY: as above.
-            unsafe { cuda.launch_graph(&graph, &stream)? };
-            cuda.record(&end, &stream)?;
-            cuda.synchronize(&stream)?;
+            unsafe { cuda.launch_graph(&graph, stream)? };
+            cuda.record(&end, stream)?;
+            cuda.synchronize(stream)?;
             // The first only wakes the GPU up.
             if round > 0 {
                 times.push(cuda.elapsed(&start, &end)?.as_secs_f64() * 1e6 / LAUNCHES as f64);
@@ -167,10 +172,9 @@ impl Sweep {
 
     fn uploaded(&self, bytes: Vec<u8>) -> Result<Device> {
         let memory = self.cuda.allocate(bytes.len().max(1))?;
-        let stream = self.cuda.stream(Priority::Normal)?;
         // SAFETY: the memory is as long, and nothing else uses it.
-        unsafe { self.cuda.upload(&stream, memory.address(), &bytes)? };
-        self.cuda.synchronize(&stream)?;
+        unsafe { self.cuda.upload(&self.stream, memory.address(), &bytes)? };
+        self.cuda.synchronize(&self.stream)?;
         Ok(memory)
     }
 }

@@ -370,9 +370,9 @@ mod tests {
         // types, halves of two); by sentinels (vectors and elements of three types); moves of three widths;
         // reductions in two widths of three types, and the same for what was pushed; reductions of three
         // types by bulk copies; broadcasts of three widths. Then the barrier, moves by bulk copies,
-        // reductions of three types through multicast addresses, and stores to these. RMSNorm
-        // after packets (words of three types, halves of two), after sentinels, and alone (vectors,
-        // elements, and vectors of many rows).
+        // reductions of three types through multicast addresses, and stores to these. RMSNorm after packets
+        // (words of three types, halves of two), after sentinels, and alone (vectors, elements, and vectors
+        // of many rows).
         let by_world = 3 * 2 + 2 * 5 + 2 * 3 + 3 + 3 * 2 + 3 * 2 + 3 + 3 + 5 + 3 + 2;
         assert_eq!(names.len(), 4 * by_world + 2 + 3 + 1 + 3 * 3, "{names:?}");
         #[cfg(feature = "nvcc")]

@@ -160,13 +160,8 @@ impl Variant {
     }
 
     /// Whether it reduces in the order of ranks, so that its results have the same bits as those of other
-    /// such variants.
+    /// such variants, in every run. For the switch not even the latter is documented.
     pub const fn reduces_in_rank_order(self) -> bool {
-        !matches!(self, Variant::Multimem)
-    }
-
-    /// Whether it gives the same results in every run. For the switch this is not documented.
-    pub const fn is_deterministic(self) -> bool {
         !matches!(self, Variant::Multimem)
     }
 

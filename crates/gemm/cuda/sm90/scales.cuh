@@ -112,8 +112,8 @@ using EpilogueScales =
 // Those of the next steps are being loaded meanwhile.
 //
 // Lanes share the loads: four of them have sums of the same rows, and all of the same columns. So a load of
-// each lane brings four steps of A, and one load `kAhead` steps of B. Loads step by step share a scoreboard,
-// so that each wait was for the loads that had just begun, and took longer than a step.
+// each lane brings four steps of A, and one load `kAhead` steps of B. Loads for each step would share a
+// scoreboard, and each wait would be for those that have just begun, which takes longer than a step.
 template <class Tile, uint32_t kAhead_ = 4>
 class BlockScales {
   static constexpr bool kStraddles = Tile::kN < kScaleBlock && kScaleBlock % Tile::kN != 0;
@@ -143,8 +143,8 @@ class BlockScales {
     load();
   }
 
-  // All lanes: those of the step whose number modulo `kAhead` is `place`. Steps are asked for in turn, so the
-  // first of `kAhead` begins the loads for the next.
+  // All lanes: those of the step whose number modulo `kAhead` is `place`. Steps are asked for in order, so
+  // the first of `kAhead` begins the loads for the next.
   __device__ __forceinline__ OfStep at(uint32_t place) {
     if (place == 0) {
 #pragma unroll
