@@ -43,6 +43,14 @@ static_assert(sizeof(FewRowsParams) == 512, "as in Rust");
 constexpr uint32_t kWarps = kWarpgroup / 32;
 constexpr uint32_t kRows = 64;
 
+// Waits until all but the last `pending` groups of instructions have ended. There are three at most.
+__device__ __forceinline__ void wgmma_wait_for_all_but(uint32_t pending) {
+  if (pending == 0) wgmma_wait<0>();
+  if (pending == 1) wgmma_wait<1>();
+  if (pending == 2) wgmma_wait<2>();
+  if (pending == 3) wgmma_wait<3>();
+}
+
 // What `BlockScales` asks of a tile.
 template <uint32_t kColumns>
 struct Narrow {
@@ -162,41 +170,51 @@ __device__ __forceinline__ void few_rows(const FewRowsParams& p) {
     wgmma_wait<0>();
     fence_accumulators(sums);
   } else {
-    // Steps whose scales are loaded ahead. Loading takes longer than a step.
-    constexpr uint32_t kSteps = kScaling == Scaling::kBlock ? 4 : 1;
-    using BoxScales = std::conditional_t<kScaling == Scaling::kBlock,
-                                         BlockScales<Narrow<kColumns>, kSteps * kBoxes>, NoScales<kBoxes>>;
+    // The sums of a box are added while the tensor cores are busy with the boxes after it. These are of one
+    // group of stages, at whose end all sums have been added.
+    constexpr bool kByBlock = kScaling == Scaling::kBlock;
+    constexpr uint32_t kStages = kByBlock ? 2 : 1, kGroup = kStages * kBoxes;
+    // Boxes of which sums are in registers, beside the scales.
+    constexpr uint32_t kSets = kByBlock && kColumns > 32 ? 2 : 4;
+    using BoxScales =
+        std::conditional_t<kByBlock, BlockScales<Narrow<kColumns>, kGroup>, NoScales<kGroup>>;
     BoxScales box_scales{p.scales, TileCoord{first_row, first_column}, 0, p.boxes};
 #pragma unroll
     for (float& sum : sums) sum = 0;
-    const auto multiply = [&](uint32_t step, uint32_t place) {
-      float of_boxes[kBoxes][kColumns / 2];
-      typename BoxScales::OfStep of_box_scales[kBoxes];
-      wait_phase(&full[stage], parity);
+    // Multiplies `count` boxes, the first of which is `first`.
+    const auto multiply = [&](uint32_t first, auto count) {
+      constexpr uint32_t kCount = decltype(count)::value;
+      float of_boxes[kSets][kColumns / 2];
+      uint32_t read = stage;
+      const auto begin = [&](uint32_t box) {
+        if (box % kBoxes == 0) wait_phase(&full[stage], parity);
+        float(&of_box)[kColumns / 2] = of_boxes[box % kSets];
+        fence_accumulators(of_box);
+        wgmma_fence();
+        operands.issue(of_box, stage, box % kBoxes, false);
+        wgmma_commit();
+        if (box % kBoxes == kBoxes - 1) advance();
+      };
 #pragma unroll
-      for (auto& of_box : of_boxes) fence_accumulators(of_box);
-      wgmma_fence();
+      for (uint32_t box = 0; box < min(kSets - 1, kCount); ++box) begin(box);
 #pragma unroll
-      for (uint32_t box = 0; box < kBoxes; ++box) operands.issue(of_boxes[box], stage, box, false);
-      wgmma_commit();
-#pragma unroll
-      for (uint32_t box = 0; box < kBoxes; ++box) of_box_scales[box] = box_scales.at(place + box);
-      wgmma_wait<0>();
-#pragma unroll
-      for (auto& of_box : of_boxes) fence_accumulators(of_box);
-      release(stage);
-#pragma unroll
-      for (uint32_t box = 0; box < kBoxes; ++box) {
-        if (step * kBoxes + box < p.boxes) box_scales.add(sums, of_boxes[box], of_box_scales[box], 0);
+      for (uint32_t box = 0; box < kCount; ++box) {
+        if (box + kSets - 1 < kCount) begin(box + kSets - 1);
+        const typename BoxScales::OfStep of_box = box_scales.at(box);
+        wgmma_wait_for_all_but(min(kSets - 1, kCount - 1 - box));
+        fence_accumulators(of_boxes[box % kSets]);
+        if (box % kBoxes == kBoxes - 1) {
+          release(read);
+          if (++read == p.stages) read = 0;
+        }
+        if (first + box < p.boxes) box_scales.add(sums, of_boxes[box % kSets], of_box, 0);
       }
-      advance();
     };
-    for (uint32_t step = 0; step < p.steps; step += kSteps) {
-#pragma unroll
-      for (uint32_t i = 0; i < kSteps; ++i) {
-        if (step + i < p.steps) multiply(step + i, i * kBoxes);
-      }
+    uint32_t step = 0;
+    for (; step + kStages <= p.steps; step += kStages) {
+      multiply(step * kBoxes, std::integral_constant<uint32_t, kGroup>{});
     }
+    if (step < p.steps) multiply(step * kBoxes, std::integral_constant<uint32_t, kBoxes>{});
   }
 
   // Of the two rows, eight apart, that this thread has sums of. Those beyond A are not stored.
@@ -258,7 +276,7 @@ __device__ __forceinline__ void few_rows(const FewRowsParams& p) {
   WARPWEAVE_FEW_ROWS(__VA_ARGS__, 32, 4)  \
   WARPWEAVE_FEW_ROWS(__VA_ARGS__, 40, 4)  \
   WARPWEAVE_FEW_ROWS(__VA_ARGS__, 48, 4)  \
-  WARPWEAVE_FEW_ROWS(__VA_ARGS__, 56, 2)  \
+  WARPWEAVE_FEW_ROWS(__VA_ARGS__, 56, 4)  \
   WARPWEAVE_FEW_ROWS(__VA_ARGS__, 64, 2)
 WARPWEAVE_WIDTHS(f16, __half, __half, Scaling::kNone)
 WARPWEAVE_WIDTHS(bf16, __nv_bfloat16, __nv_bfloat16, Scaling::kNone)

@@ -181,10 +181,9 @@ pub fn serves_few_rows(problem: &GemmProblem) -> bool {
 /// Whether it is expected to be the fastest, by measurements on an H200: up to 64 rows of 16-bit elements,
 /// and where its blocks are so narrow that each has an SM.
 pub(super) fn favours_few_rows(problem: &GemmProblem, sms: u32) -> bool {
-    let fills_tile = (FEW_ROWS_TILE / 2 + 1..=FEW_ROWS_TILE).contains(&problem.m);
     let widest = match (problem.dtype, problem.scaling) {
-        (DType::E4m3, Scaling::Block) if !fills_tile => 32,
-        (DType::E4m3, _) => 48,
+        (DType::E4m3, Scaling::Tensor | Scaling::Row) => 48,
+        (DType::E4m3, _) => 64,
         _ if problem.m <= FEW_ROWS_TILE => usize::MAX,
         _ => 64,
     };
