@@ -79,9 +79,14 @@ struct Operands {
   }
 };
 
-// `kColumns` of C a block; a stage has `kBoxes` boxes of each operand.
-template <typename T, typename C, Scaling kScaling, uint32_t kColumns, uint32_t kBoxes>
+// Boxes of each operand in a stage. `boxes` in `sm90/few_rows.rs` is the same.
+template <typename T, uint32_t kColumns>
+constexpr uint32_t kBoxesOfStage = kColumns == 64 || (kColumns == 56 && sizeof(T) != 1) ? 2 : 4;
+
+// `kColumns` of C a block.
+template <typename T, typename C, Scaling kScaling, uint32_t kColumns>
 __device__ __forceinline__ void few_rows(const FewRowsParams& p) {
+  constexpr uint32_t kBoxes = kBoxesOfStage<T, kColumns>;
   extern __shared__ char shared[];
   const uint32_t beyond = shared_address(shared) % kSwizzleAlignment;
   char* const ring = shared + (kSwizzleAlignment - beyond) % kSwizzleAlignment;
@@ -264,20 +269,20 @@ __device__ __forceinline__ void few_rows(const FewRowsParams& p) {
   }
 }
 
-#define WARPWEAVE_FEW_ROWS(name, T, C, scaling, columns, boxes)              \
+#define WARPWEAVE_FEW_ROWS(name, T, C, scaling, columns)                     \
   extern "C" __global__ void __launch_bounds__(32 * (kWarps + 1), 1)         \
       few_rows_##name##_##columns(const __grid_constant__ FewRowsParams p) { \
-    few_rows<T, C, scaling, columns, boxes>(p);                              \
+    few_rows<T, C, scaling, columns>(p);                                     \
   }
 // `WIDTHS` in `sm90/few_rows.rs` are the same.
-#define WARPWEAVE_WIDTHS(...)             \
-  WARPWEAVE_FEW_ROWS(__VA_ARGS__, 16, 4)  \
-  WARPWEAVE_FEW_ROWS(__VA_ARGS__, 24, 4)  \
-  WARPWEAVE_FEW_ROWS(__VA_ARGS__, 32, 4)  \
-  WARPWEAVE_FEW_ROWS(__VA_ARGS__, 40, 4)  \
-  WARPWEAVE_FEW_ROWS(__VA_ARGS__, 48, 4)  \
-  WARPWEAVE_FEW_ROWS(__VA_ARGS__, 56, 4)  \
-  WARPWEAVE_FEW_ROWS(__VA_ARGS__, 64, 2)
+#define WARPWEAVE_WIDTHS(...)         \
+  WARPWEAVE_FEW_ROWS(__VA_ARGS__, 16) \
+  WARPWEAVE_FEW_ROWS(__VA_ARGS__, 24) \
+  WARPWEAVE_FEW_ROWS(__VA_ARGS__, 32) \
+  WARPWEAVE_FEW_ROWS(__VA_ARGS__, 40) \
+  WARPWEAVE_FEW_ROWS(__VA_ARGS__, 48) \
+  WARPWEAVE_FEW_ROWS(__VA_ARGS__, 56) \
+  WARPWEAVE_FEW_ROWS(__VA_ARGS__, 64)
 WARPWEAVE_WIDTHS(f16, __half, __half, Scaling::kNone)
 WARPWEAVE_WIDTHS(bf16, __nv_bfloat16, __nv_bfloat16, Scaling::kNone)
 WARPWEAVE_WIDTHS(e4m3_f16_outer, __nv_fp8_e4m3, __half, Scaling::kOuter)

@@ -14,16 +14,8 @@ use crate::{Error, GemmOperands, GemmProblem, Provider, Scaling};
 
 static FEW_ROWS: Image = warpweave_symm_mem::device_image!("few_rows", sm_90a);
 
-/// Columns of a block and boxes of a stage, as compiled: `WARPWEAVE_WIDTHS`.
-const WIDTHS: [(usize, usize); 7] = [
-    (16, 4),
-    (24, 4),
-    (32, 4),
-    (40, 4),
-    (48, 4),
-    (56, 4),
-    (64, 2),
-];
+/// Columns of a block, as compiled: `WARPWEAVE_WIDTHS`.
+const WIDTHS: [usize; 7] = [16, 24, 32, 40, 48, 56, 64];
 /// Threads of a block: a warpgroup that multiplies and a warp that loads.
 const THREADS: u32 = 5 * 32;
 /// Shared memory of an SM that its blocks can use, and what each takes in addition to its own.
@@ -32,8 +24,8 @@ const BLOCK_BYTES: usize = 1024;
 /// What is left of it to kernels that communicate: their blocks find room while others wait for them.
 const LEFT_BYTES: usize = 8 * 1024;
 
-/// Bytes of e4m3 that a block has in flight: with more it takes longer, up to 1.3 times
-/// (`docs/fused-kernel.md`).
+/// Bytes of e4m3 that a block has in flight, if these are four stages or more: with more it takes longer, up
+/// to 1.3 times (`docs/fused-kernel.md`).
 const E4M3_BYTES: usize = 80 * 1024;
 
 /// The parameter of the kernel: `FewRowsParams` in `cuda/sm90/few_rows.cu`.
@@ -88,8 +80,9 @@ impl Division {
         let widest = WIDTHS[WIDTHS.len() - 1];
         let group = problem.activation.group();
         let fits = |width: usize| blocks(width) <= sms && width.is_multiple_of(group);
-        let fitting = WIDTHS.into_iter().find(|&(width, _)| fits(width));
-        let (width, boxes) = fitting.unwrap_or(widest);
+        let fitting = WIDTHS.into_iter().find(|&width| fits(width));
+        let width = fitting.unwrap_or(widest);
+        let boxes = boxes(width, problem.dtype);
         let steps = config::steps(problem).div_ceil(boxes as u32);
         let box_a = problem.m.min(FEW_ROWS_TILE).next_multiple_of(8) * SWIZZLED_ROW;
         let stage = boxes * (width * SWIZZLED_ROW + box_a);
@@ -97,11 +90,9 @@ impl Division {
         // two barriers.
         let fixed = 1024 + FEW_ROWS_TILE * SWIZZLED_ROW - box_a;
         let room = (SM_BYTES - LEFT_BYTES) / if fitting.is_some() { 1 } else { 2 } - BLOCK_BYTES;
-        // By block two stages are multiplied while two are loaded.
-        let most = match problem.scaling {
-            Scaling::None => usize::MAX,
-            Scaling::Block => (E4M3_BYTES / stage).max(4),
-            Scaling::Tensor | Scaling::Row => (E4M3_BYTES / stage).max(3),
+        let most = match problem.dtype {
+            DType::E4m3 => (E4M3_BYTES / stage).max(4),
+            _ => usize::MAX,
         };
         let stages = ((room - fixed) / (stage + 16))
             .min(most)
@@ -222,6 +213,15 @@ impl PreparedFewRows {
             boxes: config::steps(problem),
             scales: Scales::new(problem, scales),
         })
+    }
+}
+
+/// Boxes of each operand in a stage, as compiled: `boxes_of_stage` in `cuda/sm90/few_rows.cu`.
+fn boxes(width: usize, dtype: DType) -> usize {
+    match (width, dtype) {
+        (56, DType::E4m3) => 4,
+        (56 | 64, _) => 2,
+        _ => 4,
     }
 }
 
