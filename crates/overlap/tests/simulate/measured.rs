@@ -23,7 +23,7 @@ const fn file(text: &'static str) -> File {
 }
 
 /// Runs of our own on two and four GPUs, and of GEMMs alone.
-const MEASURED: [File; 17] = [
+const MEASURED: [File; 18] = [
     // Its GEMMs keep 767 to 805 TFLOP/s for 1 to 5 ms, where those of all later runs fall to 675 to 740: as
     // if the GPUs had rested for some milliseconds between calls (docs/results). Fitted to those GEMMs.
     File {
@@ -46,6 +46,7 @@ const MEASURED: [File; 17] = [
     file(include_str!("measured/suites-88d917f.tsv")),
     file(include_str!("measured/gathers-2xh200.tsv")),
     file(include_str!("measured/gathers-4xh200.tsv")),
+    file(include_str!("measured/suites-dabef297.tsv")),
 ];
 
 /// Shapes to which no figure of the machine was fitted: every fourth by size, and the GEMMs alone of those.
@@ -168,8 +169,8 @@ fn the_errors_are_as_the_docs_have_them() {
     // GEMMs alone must not hide what communicates.
     let communicates = all().filter(|case| !is_gemm(&case.plan));
     let held = [
-        hold("all", all(), [2.3, 7.9, 14.9]),
-        hold("fitted", fitted, [2.3, 7.9, 14.9]),
+        hold("all", all(), [2.4, 8.0, 14.9]),
+        hold("fitted", fitted, [2.4, 8.1, 14.9]),
         hold("held out", all().filter(held_out), [2.3, 7.6, 14.7]),
         hold("overlapped", files[4..7].iter().flatten(), [2.2, 7.5, 14.7]),
         hold("small", files[7..9].iter().flatten(), [2.6, 7.7, 11.3]),
@@ -181,7 +182,8 @@ fn the_errors_are_as_the_docs_have_them() {
         hold("last", &files[14], [2.8, 10.4, 14.9]),
         hold("gathers", &files[15], [2.2, 8.6, 9.9]),
         hold("gathers of four", &files[16], [2.4, 7.9, 9.5]),
-        hold("without GEMMs", communicates, [2.3, 7.9, 14.9]),
+        hold("two again", &files[17], [3.9, 8.4, 13.0]),
+        hold("without GEMMs", communicates, [2.4, 7.9, 14.9]),
     ];
     let [found, said] = [0, 1].map(|at| held.map(|pair| pair[at]));
     assert_eq!(
