@@ -29,8 +29,10 @@ extern "C" __global__ void __launch_bounds__(kCopyThreads)
   if (threadIdx.x == 0) end_transfer(p, grant);
 }
 
-// Signals `peer` in `slot`, unless a wait on this pad has failed: the copy may not have happened then.
+// Signals `peer` in `slot`, unless a wait has failed: the copy may not have happened then.
 extern "C" __global__ void transfer_signal(const __grid_constant__ warpweave::PadView pad, uint32_t slot,
                                            uint32_t peer) {
-  if (!warpweave::faulted(pad)) warpweave::signal_peer(pad, slot, peer);
+  if (!warpweave::noticed(pad) && !warpweave::signal_peer(pad, slot, peer)) {
+    warpweave::withhold_signal(pad, slot, peer);
+  }
 }

@@ -44,7 +44,9 @@ __device__ __forceinline__ Grant begin_transfer(const Transfer& p) {
   grant.expected = load_counter(pad.expected + counter_index(pad, p.wait, p.peer)) + 1;
   grant.sent = load_counter(pad.sent + counter_index(pad, p.signal, p.peer)) + 1;
   const bool broken = faulted(pad);
-  grant.granted = wait_flag(pad, p.awaited, p.wait, p.peer, grant.expected) && !broken;
+  const bool arrived = wait_flag(pad, p.awaited, p.wait, p.peer, grant.expected);
+  grant.granted = arrived && !broken;
+  if (arrived && broken) withhold_signal(pad, p.signal, p.peer);
   return grant;
 }
 

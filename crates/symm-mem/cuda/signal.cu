@@ -14,11 +14,13 @@ __device__ uint32_t nth_peer(uint64_t mask, uint32_t index) {
 
 }  // namespace
 
-// Signals each peer of `peers` (bit p: rank p) in `slot`, unless a wait of this device has failed.
+// Signals each peer of `peers` (bit p: rank p) in `slot`. If a wait of this device has failed, that is a fault
+// of this pad, too.
 extern "C" __global__ void warpweave_signal(const __grid_constant__ warpweave::PadView pad, uint32_t slot,
                                             uint64_t peers) {
   if (threadIdx.x >= __popcll(peers)) return;
-  warpweave::signal_peer(pad, slot, nth_peer(peers, threadIdx.x));
+  const uint32_t peer = nth_peer(peers, threadIdx.x);
+  if (!warpweave::signal_peer(pad, slot, peer)) warpweave::withhold_signal(pad, slot, peer);
 }
 
 // Waits for each peer of `peers` in `slot`, less `lag`.

@@ -323,7 +323,8 @@ pub trait Backend: Clone + Debug + Send + Sync + Sized + 'static {
     /// Signals each of `peers` after all earlier work on `stream`: increments the sent epoch of (`slot`,
     /// peer) and stores it, with release at system scope, to the flag (`slot`, own rank) of the peer's pad.
     ///
-    /// Does nothing after a failed wait of this device, because the data to be signalled may not be there.
+    /// After a failed wait of this device it signals nothing, because the data may not be there, and records
+    /// that as a fault of the pad.
     ///
     /// # Safety
     /// - The pad of the view `pad` lives until the work has ended; `slot` and `peers` are in range.

@@ -221,7 +221,8 @@ pub enum FaultCause {
     /// The peer signalled in time, for another call than this rank's: it skipped or repeated one, or calls
     /// with another operation, size, element type, root or variant.
     OtherCall,
-    /// A wait of this rank on another pad failed, or the host stopped this rank.
+    /// A wait of this rank on another pad failed, or the host stopped this rank: a wait on this pad ended, or a
+    /// signal was withheld.
     Stopped,
 }
 
@@ -308,9 +309,8 @@ impl SignalFault {
                 format!("stopped at slot {slot} of `{pad}`: lost {why}")
             }
             FaultCause::Stopped => format!(
-                "stopped waiting for rank {peer} at slot {slot} of `{pad}`, since another wait of rank \
-                {rank} had \
-                 failed; `recover` the pad of that one first"
+                "stopped at slot {slot} of `{pad}`, for rank {peer}, since another wait of rank {rank} had \
+                failed; `recover` the pad of that one first, then this one"
             ),
         }
     }

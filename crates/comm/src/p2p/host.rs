@@ -1,7 +1,9 @@
 //! The host backend's transfers: the protocol as work on a stream.
 
 use cudarc::driver::sys::CUstream;
-use warpweave_symm_mem::host::{HostStream, expect_signal, is_faulted, send_signal};
+use warpweave_symm_mem::host::{
+    HostStream, expect_signal, is_faulted, send_signal, withhold_signal,
+};
 use warpweave_symm_mem::{Host, PadView};
 
 use super::backend::{FusedTransfer, TransferBackend};
@@ -32,7 +34,16 @@ impl PadLink {
 impl Link for PadLink {
     fn signal(&self, signal: Signal) {
         // SAFETY: as `new` was promised.
-        unsafe { send_signal(&self.pad, signal.slot(self.lane), self.peer) }
+        unsafe {
+            if !send_signal(&self.pad, signal.slot(self.lane), self.peer) {
+                withhold_signal(&self.pad, signal.slot(self.lane), self.peer);
+            }
+        }
+    }
+
+    fn withhold(&self, signal: Signal) {
+        // SAFETY: as `new` was promised.
+        unsafe { withhold_signal(&self.pad, signal.slot(self.lane), self.peer) }
     }
 
     fn expect(&self, signal: Signal) -> bool {

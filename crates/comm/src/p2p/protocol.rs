@@ -9,8 +9,8 @@
 //! writer               put: free ─► write the range ─► arrived ─┘
 //! ```
 //!
-//! Nothing is signalled after a wait that failed: what the signal would say has not happened. The peer runs
-//! into its own deadline.
+//! Nothing is signalled after a wait that failed: what the signal would say has not happened. That is a fault
+//! of the pad, of which all ranks have notice: a peer must not take the next signal for one that was withheld.
 
 use super::role::{Role, Signal};
 
@@ -18,6 +18,9 @@ use super::role::{Role, Signal};
 pub(crate) trait Link {
     /// Signals the peer: a release after everything that this thread did.
     fn signal(&self, signal: Signal);
+
+    /// Records that the signal is not sent.
+    fn withhold(&self, signal: Signal);
 
     /// Waits for the peer's next signal of this kind: an acquire. Returns false if it did not arrive in time.
     fn expect(&self, signal: Signal) -> bool;
@@ -29,15 +32,20 @@ pub(crate) trait Link {
 /// Signals outside of a copy kernel: the offer of a rank that exposes or accepts, or the end of a copy by
 /// other means.
 pub(crate) fn signal(link: &impl Link, signal: Signal) {
-    if !link.is_broken() {
-        link.signal(signal);
+    match link.is_broken() {
+        false => link.signal(signal),
+        true => link.withhold(signal),
     }
 }
 
 /// The active end, which gets or puts: `copy` runs once the peer has granted it, and the peer is signalled
 /// when it has ended. Returns false if it did not run.
 pub(crate) fn transfer(link: &impl Link, role: Role, copy: impl FnOnce()) -> bool {
-    if !link.expect(role.awaited()) || link.is_broken() {
+    if !link.expect(role.awaited()) {
+        return false;
+    }
+    if link.is_broken() {
+        link.withhold(role.signalled());
         return false;
     }
     copy();
@@ -64,11 +72,16 @@ mod tests {
     struct Peer {
         granted: Cell<usize>,
         heard: RefCell<Vec<Signal>>,
+        withheld: RefCell<Vec<Signal>>,
     }
 
     impl Link for Peer {
         fn signal(&self, signal: Signal) {
             self.heard.borrow_mut().push(signal);
+        }
+
+        fn withhold(&self, signal: Signal) {
+            self.withheld.borrow_mut().push(signal);
         }
 
         fn expect(&self, _signal: Signal) -> bool {
@@ -87,6 +100,7 @@ mod tests {
         let peer = Peer {
             granted: Cell::new(2),
             heard: RefCell::default(),
+            withheld: RefCell::default(),
         };
         let copied = Cell::new(0);
         let get = || transfer(&peer, Role::Get, || copied.set(copied.get() + 1));
@@ -96,5 +110,6 @@ mod tests {
             (copied.get(), peer.heard.borrow().as_slice()),
             (1, &[Signal::Done][..])
         );
+        assert_eq!(*peer.withheld.borrow(), [Signal::Done, Signal::Free]);
     }
 }

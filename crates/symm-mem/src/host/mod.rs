@@ -35,6 +35,7 @@ pub use multicast::HostMulticast;
 pub use segment::HostSegment;
 pub use signal::{
     expect_signal, is_faulted, is_noticed, is_stopped, next_epoch, record_fault, send_signal,
+    withhold_signal,
 };
 pub use stream::HostStream;
 
@@ -349,10 +350,14 @@ impl Backend for Host {
     ) -> Result<()> {
         let (pad, peers) = (*pad, peers.to_vec());
         self.launch(stream, "signal", move || {
-            // SAFETY: the caller of `signal` vouches for the pad until the stream has run this.
-            peers
-                .iter()
-                .for_each(|&peer| unsafe { send_signal(&pad, slot, peer) });
+            for &peer in &peers {
+                // SAFETY: the caller of `signal` vouches for the pad until the stream has run this.
+                unsafe {
+                    if !send_signal(&pad, slot, peer) {
+                        withhold_signal(&pad, slot, peer);
+                    }
+                }
+            }
             Ok(())
         })
     }

@@ -44,25 +44,40 @@ unsafe fn fault_of(pad: &PadView, owner: usize) -> DevicePtr {
     flags.add(PadView::fault_offset(world, slots))
 }
 
-/// Increments the sent epoch of (`slot`, `peer`) and publishes it in the peer's pad. Does nothing if a failed
-/// wait stopped this device, because the data to be signalled may not be there.
+/// Increments the sent epoch of (`slot`, `peer`) and publishes it in the peer's pad. Does nothing and returns
+/// false if a failed wait stopped this device, because the data to be signalled may not be there.
 ///
 /// # Safety
 /// - `pad` is a view of a live pad of the host backend; `slot` and `peer` are in range.
 /// - No other thread signals on (`slot`, `peer`) of this rank at the same time.
-pub unsafe fn send_signal(pad: &PadView, slot: usize, peer: usize) {
+pub unsafe fn send_signal(pad: &PadView, slot: usize, peer: usize) -> bool {
     let pair = 4 * (slot * pad.world as usize + peer);
     // SAFETY: the counters have `slots * world` entries; `flag_at` and `is_stopped` have the caller's
     // obligations.
     unsafe {
         if is_stopped(pad) {
-            return;
+            return false;
         }
         record::note(record::Access::Signal { slot, peer });
         let epoch = atomic(pad.sent, pair)
             .fetch_add(1, Ordering::Relaxed)
             .wrapping_add(1);
         flag_at(pad, peer, slot, pad.rank as usize).publish(epoch);
+    }
+    true
+}
+
+/// Makes a signal that is not sent, since a wait of this device has failed, a fault of `pad`, unless it has
+/// one: a rank that waits for the signal must not take the next one for it.
+///
+/// # Safety
+/// `pad` is a view of a live pad of the host backend.
+pub unsafe fn withhold_signal(pad: &PadView, slot: usize, peer: usize) {
+    // SAFETY: the caller's obligation.
+    unsafe {
+        if !is_noticed(pad) {
+            record_fault(pad, slot, peer, 0, 0, Duration::ZERO);
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::descriptors;
 use warpweave_symm_mem::host::HostStream;
 use warpweave_symm_mem::{
-    Backend, Error, Exchange, Host, SignalPad, SymmetricBuffer, ThreadExchange,
+    Backend, Error, Exchange, FaultCause, Host, SignalPad, SymmetricBuffer, ThreadExchange,
 };
 
 /// Runs `body` on every rank of a group of threads and returns the results by rank.
@@ -264,6 +264,42 @@ fn recovery_of_one_pad_sends_no_signal_that_follows_a_skipped_copy_on_another() 
             "rank 1 takes old data for new"
         );
         exchange.barrier("seen").unwrap();
+    });
+}
+
+/// Of two pads one recovers. A rank that had not come to the step of the other yet must not take the signal of
+/// the next step for that of the first, whose data were never copied.
+#[test]
+fn a_pad_whose_signal_was_withheld_is_refused_until_it_recovers() {
+    ranks(2, |exchange| {
+        let device = Host::with_timeout(Duration::from_millis(100));
+        let stream = device.stream(Default::default()).unwrap();
+        let pad = SignalPad::new(&device, &exchange, "failing", 1).unwrap();
+        let bystander = SignalPad::new(&device, &exchange, "bystander", 1).unwrap();
+        let sends = exchange.rank() == 0;
+        if sends {
+            pad.wait(&stream, 0, &[1], 0).unwrap();
+            bystander.signal(&stream, 0, &[1]).unwrap();
+        }
+        pad.recover(&stream, exchange.as_ref()).unwrap();
+        let step = || {
+            match sends {
+                true => bystander.signal(&stream, 0, &[1]).unwrap(),
+                false => bystander.wait(&stream, 0, &[0], 0).unwrap(),
+            }
+            device.synchronize(&stream).unwrap();
+            bystander.check(&stream)
+        };
+        let Err(Error::SignalFault(fault)) = step() else {
+            panic!("a signal that was withheld is forgotten")
+        };
+        match sends {
+            true => assert_eq!((fault.peer, fault.cause), (1, FaultCause::Stopped)),
+            false => assert_eq!(fault.cause, FaultCause::PeerGaveUp { reporter: 0 }),
+        }
+        bystander.recover(&stream, exchange.as_ref()).unwrap();
+        step().unwrap();
+        exchange.barrier("ended").unwrap();
     });
 }
 

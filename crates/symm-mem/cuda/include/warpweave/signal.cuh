@@ -326,17 +326,24 @@ __device__ __forceinline__ bool has_call(const PadView& pad, uint32_t slot, uint
   return reached_call(load_acquire_sys(flag_at(pad, pad.rank, slot, peer)), wanted) && !failed;
 }
 
-// Signals `peer` in `slot` and advances the sent epoch, unless this device was stopped. One thread of the
-// grid.
-__device__ __forceinline__ void signal_peer(const PadView& pad, uint32_t slot, uint32_t peer) {
+// Signals `peer` in `slot` and advances the sent epoch, unless this device was stopped: then it returns false.
+// One thread of the grid.
+__device__ __forceinline__ bool signal_peer(const PadView& pad, uint32_t slot, uint32_t peer) {
   uint32_t* sent = pad.sent + counter_index(pad, slot, peer);
   // The two loads overlap.
   const bool silent = stopped(pad);
   const uint32_t epoch = load_counter(sent) + 1;
-  if (silent) return;
+  if (silent) return false;
   // In this order: a release waits for earlier stores.
   store_release_sys(flag_at(pad, peer, slot, pad.rank), epoch);
   *sent = epoch;
+  return true;
+}
+
+// Makes a signal that is not sent, since a wait of this device has failed, a fault of this pad, unless it has
+// one: a rank that waits for the signal must not take the next one for it.
+__device__ __forceinline__ void withhold_signal(const PadView& pad, uint32_t slot, uint32_t peer) {
+  if (!noticed(pad)) record_fault(pad, slot, peer, 0, 0, 0);
 }
 
 // The epoch that this launch waits for on (`slot`, `peer`).
