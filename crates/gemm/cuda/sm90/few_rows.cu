@@ -175,11 +175,11 @@ __device__ __forceinline__ void few_rows(const FewRowsParams& p) {
     wgmma_wait<0>();
     fence_accumulators(sums);
   } else {
-    // The sums of a box are added while the tensor cores are busy with the boxes after it. These are of one
-    // group of stages, at whose end all sums have been added.
+    // The sums of a box are added while the tensor cores are busy with the boxes after it. At the end of a
+    // group of stages all have been added: ptxas serialises instructions that cross iterations.
     constexpr bool kByBlock = kScaling == Scaling::kBlock;
     constexpr uint32_t kStages = kByBlock ? 2 : 1, kGroup = kStages * kBoxes;
-    // Boxes of which sums are in registers, beside the scales.
+    // Boxes whose sums are in registers at a time, as was fastest.
     constexpr uint32_t kSets = kByBlock && kColumns > 32 ? 2 : 4;
     using BoxScales =
         std::conditional_t<kByBlock, BlockScales<Narrow<kColumns>, kGroup>, NoScales<kGroup>>;

@@ -284,6 +284,11 @@ mod tests {
                         // While one stage is multiplied the next is loaded. By block two belong together, and
                         // the first is released when the second has come.
                         assert!(stages == steps || stages >= 2, "{division:?}");
+                        if problem.dtype == DType::E4m3 {
+                            let rows = width + m.min(FEW_ROWS_TILE).next_multiple_of(8);
+                            let stage = boxes(width, problem.dtype) * rows * SWIZZLED_ROW;
+                            assert!(stages <= 4 || stages as usize * stage <= E4M3_BYTES);
+                        }
                         assert!(name(&problem, width).ends_with(&width.to_string()));
                     }
                 }
