@@ -216,7 +216,7 @@ impl PreparedFewRows {
     }
 }
 
-/// Boxes of each operand in a stage, as compiled: `boxes_of_stage` in `cuda/sm90/few_rows.cu`.
+/// Boxes of each operand in a stage, as compiled: `kBoxesOfStage` in `cuda/sm90/few_rows.cu`.
 fn boxes(width: usize, dtype: DType) -> usize {
     match (width, dtype) {
         (56, DType::E4m3) => 4,
