@@ -14,8 +14,8 @@ __device__ uint32_t nth_peer(uint64_t mask, uint32_t index) {
 
 }  // namespace
 
-// Signals each peer of `peers` (bit p: rank p) in `slot`. If a wait of this device has failed, that is a fault
-// of this pad, too.
+// Signals each peer of `peers` (bit p: rank p) in `slot`. If a wait of this device has failed, it does not:
+// a fault of this pad.
 extern "C" __global__ void warpweave_signal(const __grid_constant__ warpweave::PadView pad, uint32_t slot,
                                             uint64_t peers) {
   if (threadIdx.x >= __popcll(peers)) return;

@@ -221,8 +221,8 @@ pub enum FaultCause {
     /// The peer signalled in time, for another call than this rank's: it skipped or repeated one, or calls
     /// with another operation, size, element type, root or variant.
     OtherCall,
-    /// A wait of this rank on another pad failed, or the host stopped this rank: a wait on this pad ended, or a
-    /// signal was withheld.
+    /// A wait of this rank on another pad failed, or the host stopped this rank: a wait on this pad ended, or
+    /// a signal was withheld.
     Stopped,
 }
 

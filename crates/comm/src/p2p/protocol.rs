@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Nothing is signalled after a wait that failed: what the signal would say has not happened. That is a fault
-//! of the pad, of which all ranks have notice: a peer must not take the next signal for one that was withheld.
+//! of the pad, of which all ranks have notice: a peer must not take the next signal for a withheld one.
 
 use super::role::{Role, Signal};
 

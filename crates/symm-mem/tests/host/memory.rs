@@ -267,8 +267,8 @@ fn recovery_of_one_pad_sends_no_signal_that_follows_a_skipped_copy_on_another() 
     });
 }
 
-/// Of two pads one recovers. A rank that had not come to the step of the other yet must not take the signal of
-/// the next step for that of the first, whose data were never copied.
+/// Of two pads one recovers. A rank that had not come to the step of the other yet must not take the signal
+/// of the next step for that of the first, whose data were never copied.
 #[test]
 fn a_pad_whose_signal_was_withheld_is_refused_until_it_recovers() {
     ranks(2, |exchange| {

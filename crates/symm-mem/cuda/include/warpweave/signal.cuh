@@ -326,8 +326,8 @@ __device__ __forceinline__ bool has_call(const PadView& pad, uint32_t slot, uint
   return reached_call(load_acquire_sys(flag_at(pad, pad.rank, slot, peer)), wanted) && !failed;
 }
 
-// Signals `peer` in `slot` and advances the sent epoch, unless this device was stopped: then it returns false.
-// One thread of the grid.
+// Signals `peer` in `slot` and advances the sent epoch. Returns false and does neither if this device was
+// stopped. One thread of the grid.
 __device__ __forceinline__ bool signal_peer(const PadView& pad, uint32_t slot, uint32_t peer) {
   uint32_t* sent = pad.sent + counter_index(pad, slot, peer);
   // The two loads overlap.
