@@ -34,10 +34,9 @@ impl PadLink {
 impl Link for PadLink {
     fn signal(&self, signal: Signal) {
         // SAFETY: as `new` was promised.
-        unsafe {
-            if !send_signal(&self.pad, signal.slot(self.lane), self.peer) {
-                withhold_signal(&self.pad, signal.slot(self.lane), self.peer);
-            }
+        let is_sent = unsafe { send_signal(&self.pad, signal.slot(self.lane), self.peer) };
+        if !is_sent {
+            self.withhold(signal);
         }
     }
 
