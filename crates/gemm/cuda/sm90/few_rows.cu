@@ -1,6 +1,6 @@
 // The GEMM of few rows, as decode steps have: C[M, N] = A[M, K] · Bᵀ + bias, or its SwiGLU, where B is stored
-// N×K. All it does is read B once, from DRAM. Tiles are 64 rows high, and as narrow as it takes to give every
-// SM one.
+// N×K. All it does is read B once, from DRAM. Tiles are 64 rows high, and so narrow that all SMs have as
+// many: one each, or several, which up to three blocks on an SM take in turns.
 //
 //   warps 0 to 3   multiply: `wgmma` of 64 rows, of which those beyond A are not stored
 //   warp 4         one thread loads boxes of B and A by TMA into a ring of stages
@@ -80,150 +80,16 @@ struct Operands {
 };
 
 // Boxes of each operand in a stage. `boxes` in `sm90/few_rows.rs` is the same.
-template <typename T, uint32_t kColumns>
-constexpr uint32_t kBoxesOfStage = kColumns == 64 || (kColumns == 56 && sizeof(T) != 1) ? 2 : 4;
+template <typename T, uint32_t kColumns, bool kSeveral>
+constexpr uint32_t kBoxesOfStage = !kSeveral && kColumns <= (sizeof(T) == 1 ? 56 : 40) ? 4 : 2;
 
-// `kColumns` of C a block.
-template <typename T, typename C, Scaling kScaling, uint32_t kColumns>
-__device__ __forceinline__ void few_rows(const FewRowsParams& p) {
-  constexpr uint32_t kBoxes = kBoxesOfStage<T, kColumns>;
-  extern __shared__ char shared[];
-  const uint32_t beyond = shared_address(shared) % kSwizzleAlignment;
-  char* const ring = shared + (kSwizzleAlignment - beyond) % kSwizzleAlignment;
-  const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  // Tiles side by side are of the same columns.
-  const uint32_t tiles = (p.rows + kRows - 1) / kRows;
-  const uint32_t first_row = blockIdx.x % tiles * kRows, first_column = blockIdx.x / tiles * kColumns;
-  const uint32_t rows = min(p.rows - first_row, kRows);
-  // Boxes of A have its rows alone. What an instruction reads below them belongs to others, and gives rows of
-  // C that are not stored.
-  const uint32_t box_a = (min(p.rows, kRows) + 7) / 8 * kSwizzleGroup;
-  constexpr uint32_t kBoxB = kColumns * kSwizzledRow;
-  const uint32_t stage_bytes = kBoxes * (kBoxB + box_a);
-  uint64_t* const full =
-      reinterpret_cast<uint64_t*>(ring + p.stages * stage_bytes + kRows * kSwizzledRow - box_a);
-  uint64_t* const empty = full + p.stages;
-  if (threadIdx.x == 0) {
-    prefetch_map(&p.a), prefetch_map(&p.b);
-    for (uint32_t stage = 0; stage < p.stages; ++stage) {
-      init_barrier(&full[stage], 1);
-      init_barrier(&empty[stage], kWarps);
-    }
-    publish_barriers();
-  }
-  __syncthreads();
-
-  uint32_t stage = 0, parity = 0;
-  const auto advance = [&] {
-    if (++stage == p.stages) stage = 0, parity ^= 1;
-  };
-  if (warp == kWarps) {
-    if (!elected()) return;
-    constexpr uint32_t kElements = kSwizzledRow / sizeof(T);
-    const uint32_t bytes = kBoxes * (kBoxB + rows * kSwizzledRow);
-    const TensorMap* const map_a = rows == kRows || tiles == 1 ? &p.a : &p.last_a;
-    const auto load_b = [&](uint32_t step) {
-      arrive_expecting(&full[stage], bytes);
-#pragma unroll
-      for (uint32_t box = 0; box < kBoxes; ++box) {
-        load_box(ring + stage * stage_bytes + box * kBoxB, &p.b, (step * kBoxes + box) * kElements,
-                 first_column, &full[stage]);
-      }
-    };
-    uint32_t loaded = 0;
-    if (p.constant_b) {
-      for (; loaded < min(p.stages, p.steps); ++loaded, advance()) load_b(loaded);
-      stage = 0, parity = 0;
-    }
-    wait_for_prerequisites();
-    for (uint32_t step = 0; step < p.steps; ++step, advance()) {
-      if (step >= loaded) {
-        wait_phase(&empty[stage], parity ^ 1);
-        load_b(step);
-      }
-#pragma unroll
-      for (uint32_t box = 0; box < kBoxes; ++box) {
-        load_box(ring + stage * stage_bytes + kBoxes * kBoxB + box * box_a, map_a,
-                 (step * kBoxes + box) * kElements, first_row, &full[stage]);
-      }
-    }
-    admit_dependents();
-    return;
-  }
-
-  wait_for_prerequisites();
-  const Operands<T, kColumns, kBoxes> operands{shared_address(ring), stage_bytes, box_a};
-  const auto release = [&](uint32_t stage) {
-    if (lane == 0) arrive(&empty[stage]);
-  };
-  float sums[kColumns / 2];
-  if constexpr (kScaling == Scaling::kNone) {
-    uint32_t previous = 0;
-    for (uint32_t step = 0; step < p.steps; ++step, advance()) {
-      wait_phase(&full[stage], parity);
-      fence_accumulators(sums);
-      wgmma_fence();
-#pragma unroll
-      for (uint32_t box = 0; box < kBoxes; ++box) operands.issue(sums, stage, box, step != 0 || box != 0);
-      wgmma_commit();
-      fence_accumulators(sums);
-      // The tensor cores are busy with this stage while the previous one is released.
-      wgmma_wait<1>();
-      if (step != 0) release(previous);
-      previous = stage;
-    }
-    wgmma_wait<0>();
-    fence_accumulators(sums);
-  } else {
-    // The sums of a box are added while the tensor cores are busy with the boxes after it. At the end of a
-    // group of stages all have been added: ptxas serialises instructions that cross iterations.
-    constexpr bool kByBlock = kScaling == Scaling::kBlock;
-    constexpr uint32_t kStages = kByBlock ? 2 : 1, kGroup = kStages * kBoxes;
-    // Boxes whose sums are in registers at a time, as was fastest.
-    constexpr uint32_t kSets = kByBlock && kColumns > 32 ? 2 : 4;
-    using BoxScales =
-        std::conditional_t<kByBlock, BlockScales<Narrow<kColumns>, kGroup>, NoScales<kGroup>>;
-    BoxScales box_scales{p.scales, TileCoord{first_row, first_column}, 0, p.boxes};
-#pragma unroll
-    for (float& sum : sums) sum = 0;
-    // Multiplies `count` boxes, the first of which is `first`.
-    const auto multiply = [&](uint32_t first, auto count) {
-      constexpr uint32_t kCount = decltype(count)::value;
-      float of_boxes[kSets][kColumns / 2];
-      uint32_t read = stage;
-      const auto begin = [&](uint32_t box) {
-        if (box % kBoxes == 0) wait_phase(&full[stage], parity);
-        float(&of_box)[kColumns / 2] = of_boxes[box % kSets];
-        fence_accumulators(of_box);
-        wgmma_fence();
-        operands.issue(of_box, stage, box % kBoxes, false);
-        wgmma_commit();
-        if (box % kBoxes == kBoxes - 1) advance();
-      };
-#pragma unroll
-      for (uint32_t box = 0; box < min(kSets - 1, kCount); ++box) begin(box);
-#pragma unroll
-      for (uint32_t box = 0; box < kCount; ++box) {
-        if (box + kSets - 1 < kCount) begin(box + kSets - 1);
-        const typename BoxScales::OfStep of_box = box_scales.at(box);
-        wgmma_wait_for_all_but(min(kSets - 1, kCount - 1 - box));
-        fence_accumulators(of_boxes[box % kSets]);
-        if (box % kBoxes == kBoxes - 1) {
-          release(read);
-          if (++read == p.stages) read = 0;
-        }
-        if (first + box < p.boxes) box_scales.add(sums, of_boxes[box % kSets], of_box, 0);
-      }
-    };
-    uint32_t step = 0;
-    for (; step + kStages <= p.steps; step += kStages) {
-      multiply(step * kBoxes, std::integral_constant<uint32_t, kGroup>{});
-    }
-    if (step < p.steps) multiply(step * kBoxes, std::integral_constant<uint32_t, kBoxes>{});
-  }
-
+// A thread that multiplies: finishes its sums of a tile, and stores them.
+template <typename C, Scaling kScaling, uint32_t kColumns>
+__device__ __forceinline__ void store_sums(const FewRowsParams& p, TileCoord tile,
+                                           float (&sums)[kColumns / 2]) {
   // Of the two rows, eight apart, that this thread has sums of. Those beyond A are not stored.
-  const uint32_t first = first_row + warp * 16 + lane / 4;
+  const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const uint32_t first = tile.row + warp * 16 + lane / 4;
   float of_rows[2];
   if constexpr (kScaling == Scaling::kOuter) {
 #pragma unroll
@@ -243,7 +109,7 @@ __device__ __forceinline__ void few_rows(const FewRowsParams& p) {
   };
 #pragma unroll
   for (uint32_t i = 0; i < kColumns / 8; ++i) {
-    const uint32_t column = first_column + i * 8 + lane % 4 * 2;
+    const uint32_t column = tile.column + i * 8 + lane % 4 * 2;
     if (column >= p.columns) continue;
     float* of_columns = &sums[4 * i];
     if constexpr (kScaling == Scaling::kOuter) {
@@ -269,20 +135,176 @@ __device__ __forceinline__ void few_rows(const FewRowsParams& p) {
   }
 }
 
-#define WARPWEAVE_FEW_ROWS(name, T, C, scaling, columns)                     \
-  extern "C" __global__ void __launch_bounds__(32 * (kWarps + 1), 1)         \
-      few_rows_##name##_##columns(const __grid_constant__ FewRowsParams p) { \
-    few_rows<T, C, scaling, columns>(p);                                     \
+// Tiles of `kColumns` of C: one for an SM, or several.
+template <typename T, typename C, Scaling kScaling, uint32_t kColumns, bool kSeveral>
+__device__ __forceinline__ void few_rows(const FewRowsParams& p) {
+  constexpr uint32_t kBoxes = kBoxesOfStage<T, kColumns, kSeveral>;
+  extern __shared__ char shared[];
+  const uint32_t beyond = shared_address(shared) % kSwizzleAlignment;
+  char* const ring = shared + (kSwizzleAlignment - beyond) % kSwizzleAlignment;
+  const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  // Tiles side by side are of the same columns.
+  const uint32_t bands = (p.rows + kRows - 1) / kRows;
+  const uint32_t tiles = bands * ((p.columns + kColumns - 1) / kColumns);
+  const auto tile_at = [&](uint32_t index) {
+    return TileCoord{index % bands * kRows, index / bands * kColumns};
+  };
+  const TileCoord first = tile_at(blockIdx.x);
+  // Without a loop the compiler knows that all threads are at the same stage.
+  const auto for_each_tile = [&](auto&& visit) {
+    if constexpr (!kSeveral) return visit(first);
+    for (uint32_t index = blockIdx.x; index < tiles; index += gridDim.x) visit(tile_at(index));
+  };
+  // Boxes of A have its rows alone. What an instruction reads below them belongs to others, and gives rows of
+  // C that are not stored.
+  const uint32_t box_a = (min(p.rows, kRows) + 7) / 8 * kSwizzleGroup;
+  constexpr uint32_t kBoxB = kColumns * kSwizzledRow;
+  const uint32_t stage_bytes = kBoxes * (kBoxB + box_a);
+  uint64_t* const full =
+      reinterpret_cast<uint64_t*>(ring + p.stages * stage_bytes + kRows * kSwizzledRow - box_a);
+  uint64_t* const empty = full + p.stages;
+  if (threadIdx.x == 0) {
+    prefetch_map(&p.a), prefetch_map(&p.b);
+    for (uint32_t stage = 0; stage < p.stages; ++stage) {
+      init_barrier(&full[stage], 1);
+      init_barrier(&empty[stage], kWarps);
+    }
+    publish_barriers();
   }
-// `WIDTHS` in `sm90/few_rows.rs` are the same.
-#define WARPWEAVE_WIDTHS(...)         \
-  WARPWEAVE_FEW_ROWS(__VA_ARGS__, 16) \
-  WARPWEAVE_FEW_ROWS(__VA_ARGS__, 24) \
-  WARPWEAVE_FEW_ROWS(__VA_ARGS__, 32) \
-  WARPWEAVE_FEW_ROWS(__VA_ARGS__, 40) \
-  WARPWEAVE_FEW_ROWS(__VA_ARGS__, 48) \
-  WARPWEAVE_FEW_ROWS(__VA_ARGS__, 56) \
-  WARPWEAVE_FEW_ROWS(__VA_ARGS__, 64)
+  __syncthreads();
+
+  uint32_t stage = 0, parity = 0;
+  const auto advance = [&] {
+    if (++stage == p.stages) stage = 0, parity ^= 1;
+  };
+  if (warp == kWarps) {
+    if (!elected()) return;
+    constexpr uint32_t kElements = kSwizzledRow / sizeof(T);
+    const auto load_b = [&](TileCoord tile, uint32_t step) {
+      const uint32_t rows = min(p.rows - tile.row, kRows);
+      arrive_expecting(&full[stage], kBoxes * (kBoxB + rows * kSwizzledRow));
+#pragma unroll
+      for (uint32_t box = 0; box < kBoxes; ++box) {
+        load_box(ring + stage * stage_bytes + box * kBoxB, &p.b, (step * kBoxes + box) * kElements,
+                 tile.column, &full[stage]);
+      }
+    };
+    // Steps of the first tile of which B has been loaded.
+    uint32_t loaded = 0;
+    if (p.constant_b) {
+      for (; loaded < min(p.stages, p.steps); ++loaded, advance()) load_b(first, loaded);
+      stage = 0, parity = 0;
+    }
+    wait_for_prerequisites();
+    for_each_tile([&](TileCoord tile) {
+      const TensorMap* const map_a = bands == 1 || p.rows - tile.row >= kRows ? &p.a : &p.last_a;
+      for (uint32_t step = 0; step < p.steps; ++step, advance()) {
+        if (step >= loaded) {
+          wait_phase(&empty[stage], parity ^ 1);
+          load_b(tile, step);
+        }
+#pragma unroll
+        for (uint32_t box = 0; box < kBoxes; ++box) {
+          load_box(ring + stage * stage_bytes + kBoxes * kBoxB + box * box_a, map_a,
+                   (step * kBoxes + box) * kElements, tile.row, &full[stage]);
+        }
+      }
+      loaded = 0;
+    });
+    admit_dependents();
+    return;
+  }
+
+  wait_for_prerequisites();
+  const Operands<T, kColumns, kBoxes> operands{shared_address(ring), stage_bytes, box_a};
+  const auto release = [&](uint32_t stage) {
+    if (lane == 0) arrive(&empty[stage]);
+  };
+  for_each_tile([&](TileCoord tile) {
+    float sums[kColumns / 2];
+    if constexpr (kScaling == Scaling::kNone) {
+      uint32_t previous = 0;
+      for (uint32_t step = 0; step < p.steps; ++step, advance()) {
+        wait_phase(&full[stage], parity);
+        fence_accumulators(sums);
+        wgmma_fence();
+#pragma unroll
+        for (uint32_t box = 0; box < kBoxes; ++box) {
+          operands.issue(sums, stage, box, step != 0 || box != 0);
+        }
+        wgmma_commit();
+        fence_accumulators(sums);
+        // The tensor cores are busy with this stage while the previous one is released.
+        wgmma_wait<1>();
+        if (step != 0) release(previous);
+        previous = stage;
+      }
+      wgmma_wait<0>();
+      fence_accumulators(sums);
+      release(previous);
+    } else {
+      // Of eight boxes: they take longer than loading the scales of the next.
+      using BoxScales = std::conditional_t<kScaling == Scaling::kBlock, BlockScales<Narrow<kColumns>, 8>,
+                                           NoScales<kBoxes>>;
+      BoxScales box_scales{p.scales, tile, 0, p.boxes};
+#pragma unroll
+      for (float& sum : sums) sum = 0;
+      // The sums of a box are added while the tensor cores are busy with the boxes after it in its stage.
+      // At its end all have been added: ptxas serialises instructions that cross iterations.
+      const auto multiply = [&](uint32_t step, uint32_t place) {
+        float of_boxes[kBoxes][kColumns / 2];
+        wait_phase(&full[stage], parity);
+        // The same in all lanes; the shuffle tells the compiler.
+        const uint32_t at = __shfl_sync(0xffffffff, stage, 0);
+#pragma unroll
+        for (uint32_t box = 0; box < kBoxes; ++box) {
+          fence_accumulators(of_boxes[box]);
+          wgmma_fence();
+          operands.issue(of_boxes[box], at, box, false);
+          wgmma_commit();
+        }
+#pragma unroll
+        for (uint32_t box = 0; box < kBoxes; ++box) {
+          const typename BoxScales::OfStep of_box = box_scales.at(place + box);
+          wgmma_wait_for_all_but(kBoxes - 1 - box);
+          fence_accumulators(of_boxes[box]);
+          if (box == kBoxes - 1) release(stage);
+          if (step * kBoxes + box < p.boxes) box_scales.add(sums, of_boxes[box], of_box, 0);
+        }
+        advance();
+      };
+      for (uint32_t step = 0; step < p.steps; step += BoxScales::kAhead / kBoxes) {
+#pragma unroll
+        for (uint32_t i = 0; i < BoxScales::kAhead / kBoxes; ++i) {
+          if (step + i < p.steps) multiply(step + i, i * kBoxes);
+        }
+      }
+    }
+    store_sums<C, kScaling, kColumns>(p, tile, sums);
+  });
+}
+
+// Blocks of several tiles that an SM has room for: `MOST_BLOCKS` in `sm90/few_rows.rs`.
+constexpr uint32_t kMostBlocks = 3;
+
+#define WARPWEAVE_FEW_ROWS(name, T, C, scaling, columns, several)                            \
+  extern "C" __global__ void __launch_bounds__(32 * (kWarps + 1), several ? kMostBlocks : 1) \
+      name##_##columns(const __grid_constant__ FewRowsParams p) {                            \
+    few_rows<T, C, scaling, columns, several>(p);                                            \
+  }
+// `WIDTHS` and `WIDE` in `sm90/few_rows.rs` are the same.
+#define WARPWEAVE_WIDTHS(name, ...)                                    \
+  WARPWEAVE_FEW_ROWS(few_rows_##name, __VA_ARGS__, 16, false)          \
+  WARPWEAVE_FEW_ROWS(few_rows_##name, __VA_ARGS__, 24, false)          \
+  WARPWEAVE_FEW_ROWS(few_rows_##name, __VA_ARGS__, 32, false)          \
+  WARPWEAVE_FEW_ROWS(few_rows_##name, __VA_ARGS__, 40, false)          \
+  WARPWEAVE_FEW_ROWS(few_rows_##name, __VA_ARGS__, 48, false)          \
+  WARPWEAVE_FEW_ROWS(few_rows_##name, __VA_ARGS__, 56, false)          \
+  WARPWEAVE_FEW_ROWS(few_rows_##name, __VA_ARGS__, 64, false)          \
+  WARPWEAVE_FEW_ROWS(few_rows_##name##_several, __VA_ARGS__, 40, true) \
+  WARPWEAVE_FEW_ROWS(few_rows_##name##_several, __VA_ARGS__, 48, true) \
+  WARPWEAVE_FEW_ROWS(few_rows_##name##_several, __VA_ARGS__, 56, true) \
+  WARPWEAVE_FEW_ROWS(few_rows_##name##_several, __VA_ARGS__, 64, true)
 WARPWEAVE_WIDTHS(f16, __half, __half, Scaling::kNone)
 WARPWEAVE_WIDTHS(bf16, __nv_bfloat16, __nv_bfloat16, Scaling::kNone)
 WARPWEAVE_WIDTHS(e4m3_f16_outer, __nv_fp8_e4m3, __half, Scaling::kOuter)

@@ -6,7 +6,7 @@ use std::ops::Range;
 use warpweave_symm_mem::DType;
 use warpweave_symm_mem::cuda::Image;
 
-use super::Raster;
+use super::{Raster, few_rows};
 use crate::cutlass::{self, Config, unsupported};
 use crate::matmul_reduce::ReduceOutput;
 use crate::{
@@ -131,9 +131,6 @@ pub const FEW_ROWS_TILING: Tiling = Tiling {
     swizzle: 1,
 };
 
-/// Rows of a block of the kernel of few rows: those of an instruction.
-pub(super) const FEW_ROWS_TILE: usize = 64;
-
 /// Those of [`CONFIGS`] whose blocks are no clusters, by index.
 pub(super) const UNCLUSTERED: [usize; 3] = [2, 5, 6];
 
@@ -166,29 +163,6 @@ fn name(config: usize) -> &'static str {
         None if config == FEW_ROWS_TILING.config => "few rows",
         None => "unknown",
     }
-}
-
-/// Whether the kernel of few rows is for it: B transposed, and at most 128 rows.
-pub fn serves_few_rows(problem: &GemmProblem) -> bool {
-    let is_served = match problem.dtype {
-        DType::E4m3 => problem.scaling != Scaling::None,
-        dtype => dtype == problem.out && problem.scaling == Scaling::None,
-    };
-    let is_half = matches!(problem.out, DType::F16 | DType::Bf16);
-    is_served && is_half && problem.b_layout == Layout::Transposed && problem.m <= 2 * FEW_ROWS_TILE
-}
-
-/// Whether it is expected to be the fastest, by measurements on an H200: up to 64 rows of 16-bit elements,
-/// and where its blocks are so narrow that each has an SM.
-pub(super) fn favours_few_rows(problem: &GemmProblem, sms: u32) -> bool {
-    let widest = match (problem.dtype, problem.scaling) {
-        (DType::E4m3, Scaling::Tensor | Scaling::Row) => 48,
-        (DType::E4m3, _) => 64,
-        _ if problem.m <= FEW_ROWS_TILE => usize::MAX,
-        _ => 64,
-    };
-    let blocks = problem.n.div_ceil(widest) * problem.m.div_ceil(FEW_ROWS_TILE);
-    serves_few_rows(problem) && blocks <= sms as usize
 }
 
 /// Whether tiles can be taken in halves of their columns: `kHasHalves` in `tile.cuh`.
@@ -234,7 +208,7 @@ fn computes(shape: &Config, problem: &GemmProblem) -> bool {
 /// The configuration that the model of tiles and waves expects to be fastest on a device of `sms` SMs, of
 /// those that these have room for. Few rows have their own.
 pub fn select(problem: &GemmProblem, sms: u32) -> Option<Tiling> {
-    if favours_few_rows(problem, sms) {
+    if few_rows::is_favoured(problem, sms) {
         return Some(FEW_ROWS_TILING);
     }
     select_tile(problem, sms)

@@ -4,18 +4,24 @@
 use warpweave_symm_mem::cuda::{CudaStream, Function, Image, LaunchConfig};
 use warpweave_symm_mem::{Backend, Cuda, DType, DeviceInfo, DevicePtr};
 
-use super::config::{FEW_ROWS_TILE, SWIZZLED_ROW, favours_few_rows, serves_few_rows};
+use super::config::SWIZZLED_ROW;
 use super::prepared::{Epilogue, Scales, check_compiled, refused, used_bias, used_scales};
 use super::tensor_map::{Matrix, TensorMap};
 use super::{check_device, check_problem, config};
 use crate::cutlass::{ADDRESS_ALIGNMENT, unsupported};
 use crate::launches::Launches;
-use crate::{Error, GemmOperands, GemmProblem, Provider, Scaling};
+use crate::{Error, GemmOperands, GemmProblem, Layout, Provider, Scaling};
 
 static FEW_ROWS: Image = warpweave_symm_mem::device_image!("few_rows", sm_90a);
 
-/// Columns of a block, as compiled: `WARPWEAVE_WIDTHS`.
+/// Rows of a tile: those of an instruction. There are two tiles of rows at most.
+const ROWS: usize = 64;
+/// Columns of a tile, as compiled: `WARPWEAVE_WIDTHS`.
 const WIDTHS: [usize; 7] = [16, 24, 32, 40, 48, 56, 64];
+/// Those of which an SM can have several.
+const WIDE: [usize; 4] = [40, 48, 56, 64];
+/// Blocks of these that fit on an SM: `kMostBlocks`.
+const MOST_BLOCKS: usize = 3;
 /// Threads of a block: a warpgroup that multiplies and a warp that loads.
 const THREADS: u32 = 5 * 32;
 /// Shared memory of an SM that its blocks can use, and what each takes in addition to its own.
@@ -24,8 +30,8 @@ const BLOCK_BYTES: usize = 1024;
 /// What is left of it to kernels that communicate: their blocks find room while others wait for them.
 const LEFT_BYTES: usize = 8 * 1024;
 
-/// Bytes of e4m3 that a block has in flight, if these are four stages or more: with more it takes longer, up
-/// to 1.3 times (`docs/fused-kernel.md`).
+/// Bytes of e4m3 that a block alone on its SM has in flight, if these are four stages or more: with more it
+/// takes longer, up to 1.3 times (`docs/fused-kernel.md`).
 const E4M3_BYTES: usize = 80 * 1024;
 
 /// The parameter of the kernel: `FewRowsParams` in `cuda/sm90/few_rows.cu`.
@@ -50,20 +56,53 @@ const _: () = assert!(
     size_of::<FewRowsParams>() == 512 && std::mem::offset_of!(FewRowsParams, scales) == 440
 );
 
+/// Whether the kernel is for it: B transposed, and at most 128 rows.
+pub fn serves(problem: &GemmProblem) -> bool {
+    let is_served = match problem.dtype {
+        DType::E4m3 => problem.scaling != Scaling::None,
+        dtype => dtype == problem.out && problem.scaling == Scaling::None,
+    };
+    let is_half = matches!(problem.out, DType::F16 | DType::Bf16);
+    is_served && is_half && problem.b_layout == Layout::Transposed && problem.m <= 2 * ROWS
+}
+
 /// Whether the kernel is there for it on `device`, and favoured. It is then about as fast as cuBLASLt's best
 /// algorithm, or faster (`docs/fused-kernel.md`).
 pub fn runs(device: &DeviceInfo, problem: &GemmProblem) -> bool {
     let checked = check_compiled(&FEW_ROWS)
         .and_then(|()| check_device(device))
         .and_then(|()| check_problem(problem));
-    favours_few_rows(problem, device.sms) && checked.is_ok()
+    is_favoured(problem, device.sms) && checked.is_ok()
+}
+
+/// Whether it is expected to be the fastest on `sms` SMs, by measurements on an H200: where an SM has fewer
+/// columns, or a part of them that depends on the elements, than in tiles of 64.
+pub(super) fn is_favoured(problem: &GemmProblem, sms: u32) -> bool {
+    if !serves(problem) || sms == 0 {
+        return false;
+    }
+    let division = Division::new(problem, sms);
+    let of_tiles = problem.n.div_ceil(64 * sms as usize) * 64;
+    let percent = match (problem.dtype, problem.scaling) {
+        (DType::E4m3, Scaling::Block) => 100,
+        (DType::E4m3, _) => 84,
+        // Of a constant B it loads some before the kernel before it ends.
+        _ if !division.several || problem.constant_b => 100,
+        _ => 90,
+    };
+    100 * division.columns <= percent * of_tiles
 }
 
 /// How a problem is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Division {
-    /// Columns of a block.
+    /// Columns of a tile.
     width: usize,
+    /// Columns that an SM has, at most, and whether in several tiles.
+    columns: usize,
+    several: bool,
+    /// Blocks that an SM has at a time, at most, and all blocks.
+    on_an_sm: usize,
     blocks: u32,
     /// Steps of K, of the boxes of a stage each.
     steps: u32,
@@ -73,36 +112,68 @@ struct Division {
 }
 
 impl Division {
-    /// The narrowest blocks of which each of `sms` SMs has one at most; if there are more of the widest, two
-    /// on an SM. With SwiGLU a block has whole groups of gate and up.
+    /// One tile for each of `sms` SMs, as narrow as it can be; or those of which an SM has the fewest
+    /// columns. With SwiGLU a tile has whole groups of gate and up.
     fn new(problem: &GemmProblem, sms: u32) -> Self {
-        let blocks = |width| (problem.n.div_ceil(width) * problem.m.div_ceil(FEW_ROWS_TILE)) as u32;
-        let widest = WIDTHS[WIDTHS.len() - 1];
+        let sms = sms as usize;
+        let tiles = |width| problem.n.div_ceil(width) * problem.m.div_ceil(ROWS);
         let group = problem.activation.group();
-        let fits = |width: usize| blocks(width) <= sms && width.is_multiple_of(group);
-        let fitting = WIDTHS.into_iter().find(|&width| fits(width));
-        let width = fitting.unwrap_or(widest);
-        let boxes = boxes(width, problem.dtype);
+        let is_whole = |width: &usize| width.is_multiple_of(group);
+        let of_one = WIDTHS
+            .into_iter()
+            .filter(is_whole)
+            .find(|&width| tiles(width) <= sms);
+        // As was fastest: of 16 bits three blocks on an SM take longer than two, or than one.
+        let on_an_sm = match problem.dtype {
+            DType::E4m3 => 2..=MOST_BLOCKS,
+            _ => 1..=2,
+        };
+        let rounds = |width, blocks| tiles(width).div_ceil(blocks * sms);
+        let of_several = || {
+            let widths = WIDE.into_iter().filter(is_whole);
+            widths
+                .flat_map(|width| on_an_sm.clone().map(move |blocks| (width, blocks)))
+                .min_by_key(|&(width, blocks)| {
+                    let rounds = rounds(width, blocks);
+                    (width * blocks * rounds, rounds)
+                })
+        };
+        let (width, on_an_sm) = of_one
+            .map(|width| (width, 1))
+            .or_else(of_several)
+            .expect("a width of whole groups");
+        let (several, rounds) = (of_one.is_none(), rounds(width, on_an_sm));
+        let boxes = boxes(width, several, problem.dtype);
         let steps = config::steps(problem).div_ceil(boxes as u32);
-        let box_a = problem.m.min(FEW_ROWS_TILE).next_multiple_of(8) * SWIZZLED_ROW;
+        let box_a = problem.m.min(ROWS).next_multiple_of(8) * SWIZZLED_ROW;
         let stage = boxes * (width * SWIZZLED_ROW + box_a);
         // The ring starts at a multiple of 1024, and the last box of A is read as one of 64 rows; a stage has
         // two barriers.
-        let fixed = 1024 + FEW_ROWS_TILE * SWIZZLED_ROW - box_a;
-        let room = (SM_BYTES - LEFT_BYTES) / if fitting.is_some() { 1 } else { 2 } - BLOCK_BYTES;
+        let fixed = 1024 + ROWS * SWIZZLED_ROW - box_a;
+        let room = (SM_BYTES - LEFT_BYTES) / on_an_sm - BLOCK_BYTES;
+        // With less, an SM could have more blocks, and another none.
+        let least = match on_an_sm {
+            1 => 0,
+            _ => SM_BYTES / (on_an_sm + 1) - BLOCK_BYTES + 1,
+        };
         let most = match problem.dtype {
-            DType::E4m3 => (E4M3_BYTES / stage).max(4),
+            DType::E4m3 if on_an_sm == 1 => (E4M3_BYTES / stage).max(4),
+            DType::E4m3 => (least - fixed).div_ceil(stage + 16),
             _ => usize::MAX,
         };
         let stages = ((room - fixed) / (stage + 16))
             .min(most)
-            .min(steps as usize);
+            .min(steps as usize * rounds);
         Self {
             width,
-            blocks: blocks(width),
+            columns: width * on_an_sm * rounds,
+            several,
+            on_an_sm,
+            // Each has as many tiles, or one fewer.
+            blocks: tiles(width).div_ceil(rounds) as u32,
             steps,
             stages: stages as u32,
-            shared_bytes: (fixed + stages * (stage + 16)) as u32,
+            shared_bytes: (fixed + stages * (stage + 16)).max(least) as u32,
         }
     }
 }
@@ -126,7 +197,7 @@ impl PreparedFewRows {
         check_compiled(&FEW_ROWS)?;
         check_device(cuda.device())?;
         check_problem(problem)?;
-        if !serves_few_rows(problem) {
+        if !serves(problem) {
             let why = "the kernel of few rows takes up to 128, and B transposed";
             return unsupported(problem, Provider::Sm90, why.into());
         }
@@ -134,7 +205,7 @@ impl PreparedFewRows {
         Ok(Self {
             problem: *problem,
             division,
-            function: cuda.function(&FEW_ROWS, name(problem, division.width))?,
+            function: cuda.function(&FEW_ROWS, name(problem, division))?,
             launches: Launches::default(),
         })
     }
@@ -196,8 +267,8 @@ impl PreparedFewRows {
         } = self.division;
         Ok(FewRowsParams {
             // Rows that a box fills with zeros take TMA longer than rows that are there.
-            a: map("A", a, (m, problem.lda), m.min(FEW_ROWS_TILE))?,
-            last_a: match m % FEW_ROWS_TILE {
+            a: map("A", a, (m, problem.lda), m.min(ROWS))?,
+            last_a: match m % ROWS {
                 0 => TensorMap::UNUSED,
                 rows => map("A", a, (m, problem.lda), rows)?,
             },
@@ -217,26 +288,31 @@ impl PreparedFewRows {
 }
 
 /// Boxes of each operand in a stage, as compiled: `kBoxesOfStage` in `cuda/sm90/few_rows.cu`.
-fn boxes(width: usize, dtype: DType) -> usize {
-    match (width, dtype) {
-        (56, DType::E4m3) => 4,
-        (56 | 64, _) => 2,
-        _ => 4,
+fn boxes(width: usize, several: bool, dtype: DType) -> usize {
+    let widest_of_four = if dtype == DType::E4m3 { 56 } else { 40 };
+    if !several && width <= widest_of_four {
+        4
+    } else {
+        2
     }
 }
 
-/// The kernel of a width.
-fn name(problem: &GemmProblem, width: usize) -> &'static str {
+/// The kernel of a division.
+fn name(problem: &GemmProblem, division: Division) -> &'static str {
     macro_rules! widths {
         ($($part:literal),+) => {
-            match width {
-                16 => concat!("few_rows", $($part),+, "_16"),
-                24 => concat!("few_rows", $($part),+, "_24"),
-                32 => concat!("few_rows", $($part),+, "_32"),
-                40 => concat!("few_rows", $($part),+, "_40"),
-                48 => concat!("few_rows", $($part),+, "_48"),
-                56 => concat!("few_rows", $($part),+, "_56"),
-                _ => concat!("few_rows", $($part),+, "_64"),
+            match (division.several, division.width) {
+                (false, 16) => concat!("few_rows", $($part),+, "_16"),
+                (false, 24) => concat!("few_rows", $($part),+, "_24"),
+                (false, 32) => concat!("few_rows", $($part),+, "_32"),
+                (false, 40) => concat!("few_rows", $($part),+, "_40"),
+                (false, 48) => concat!("few_rows", $($part),+, "_48"),
+                (false, 56) => concat!("few_rows", $($part),+, "_56"),
+                (false, _) => concat!("few_rows", $($part),+, "_64"),
+                (true, 40) => concat!("few_rows", $($part),+, "_several_40"),
+                (true, 48) => concat!("few_rows", $($part),+, "_several_48"),
+                (true, 56) => concat!("few_rows", $($part),+, "_several_56"),
+                (true, _) => concat!("few_rows", $($part),+, "_several_64"),
             }
         };
     }
@@ -271,46 +347,70 @@ mod tests {
                     let [row, block] = [Scaling::Row, Scaling::Block].map(|s| e4m3(m, n, k, s));
                     for problem in [plain, row, block] {
                         let division = Division::new(&problem, SMS);
-                        let Division {
-                            width,
-                            stages,
-                            steps,
-                            shared_bytes,
-                            ..
-                        } = division;
-                        let on_an_sm = if division.blocks > SMS { 2 } else { 1 };
-                        let bytes = on_an_sm * (shared_bytes as usize + BLOCK_BYTES);
-                        assert!(bytes <= SM_BYTES - LEFT_BYTES, "{division:?}");
-                        // While one stage is multiplied the next is loaded. By block two belong together, and
-                        // the first is released when the second has come.
-                        assert!(stages == steps || stages >= 2, "{division:?}");
-                        if problem.dtype == DType::E4m3 {
-                            let rows = width + m.min(FEW_ROWS_TILE).next_multiple_of(8);
-                            let stage = boxes(width, problem.dtype) * rows * SWIZZLED_ROW;
+                        let on_an_sm = division.on_an_sm;
+                        let bytes =
+                            |blocks| blocks * (division.shared_bytes as usize + BLOCK_BYTES);
+                        assert!(bytes(on_an_sm) <= SM_BYTES - LEFT_BYTES, "{division:?}");
+                        if on_an_sm > 1 {
+                            assert!(bytes(on_an_sm + 1) > SM_BYTES, "{division:?}");
+                        }
+                        // While one stage is multiplied the next is loaded.
+                        let stages = division.stages;
+                        assert!(stages == division.steps || stages >= 2, "{division:?}");
+                        if problem.dtype == DType::E4m3 && !division.several {
+                            let rows = division.width + m.min(ROWS).next_multiple_of(8);
+                            let boxes = boxes(division.width, false, problem.dtype);
+                            let stage = boxes * rows * SWIZZLED_ROW;
                             assert!(stages <= 4 || stages as usize * stage <= E4M3_BYTES);
                         }
-                        assert!(name(&problem, width).ends_with(&width.to_string()));
+                        let width = division.width.to_string();
+                        assert!(name(&problem, division).ends_with(&width));
                     }
                 }
             }
         }
     }
 
-    /// Blocks are as narrow as the SMs allow, and cover all columns.
+    /// Tiles are as narrow as the SMs allow, and blocks take all of them.
     #[test]
-    fn every_sm_has_a_block() {
-        let width = |n| {
-            let division = Division::new(&GemmProblem::new(8, n, 4096, DType::F16), SMS);
-            assert!(division.blocks as usize * division.width >= n);
-            division.width
+    fn every_sm_has_as_many_columns() {
+        let division = |n, dtype| {
+            let problem = match dtype {
+                DType::E4m3 => e4m3(8, n, 4096, Scaling::Block),
+                dtype => GemmProblem::new(8, n, 4096, dtype),
+            };
+            let division = Division::new(&problem, SMS);
+            let tiles = n.div_ceil(division.width);
+            let rounds = tiles.div_ceil(division.blocks as usize);
+            let on_an_sm = division.on_an_sm;
+            assert!(division.blocks as usize <= on_an_sm * SMS as usize);
+            assert_eq!(division.columns, division.width * on_an_sm * rounds);
+            (division.width, on_an_sm, rounds)
         };
-        // Twice 64 rows are twice as many blocks.
+        // Twice 64 rows are twice as many tiles.
         let two = Division::new(&e4m3(65, 2112, 4096, Scaling::Block), SMS);
         assert_eq!((two.width, two.blocks), (32, 132));
-        let columns = [8, 1536, 2120, 3072, 4096, 6144, 7168, 32064];
-        assert_eq!(columns.map(width), [16, 16, 24, 24, 32, 48, 56, 64]);
-        let gated = GemmProblem::new(8, 3072, 4096, DType::F16).with_activation(Activation::SwiGlu);
-        assert_eq!(Division::new(&gated, SMS).width, 32);
+        let columns = [8, 1536, 2120, 3072, 4096, 6144, 7168, 8448];
+        let widths = [16, 16, 24, 24, 32, 48, 56, 64];
+        for (n, width) in columns.into_iter().zip(widths) {
+            assert_eq!(division(n, DType::F16), (width, 1, 1));
+            assert_eq!(division(n, DType::E4m3), (width, 1, 1));
+        }
+        for (n, of_16_bits, of_e4m3) in [
+            (10240, (40, 2, 1), (40, 2, 1)),
+            (18432, (48, 1, 3), (48, 3, 1)),
+            (24576, (48, 2, 2), (64, 3, 1)),
+            (28672, (56, 2, 2), (56, 2, 2)),
+            (37888, (48, 2, 3), (48, 3, 2)),
+        ] {
+            assert_eq!(division(n, DType::Bf16), of_16_bits, "{n} columns");
+            assert_eq!(division(n, DType::E4m3), of_e4m3, "{n} columns");
+        }
+        for (n, width) in [(3072, 32), (10240, 48)] {
+            let gated =
+                GemmProblem::new(8, n, 4096, DType::F16).with_activation(Activation::SwiGlu);
+            assert_eq!(Division::new(&gated, SMS).width, width);
+        }
     }
 
     #[test]
@@ -332,29 +432,32 @@ mod tests {
     fn few_rows_of_a_transposed_b_are_served() {
         let problem = GemmProblem::new(64, 64, 64, DType::Bf16);
         let transposed = problem.with_layouts(Layout::RowMajor, Layout::Transposed);
-        assert!(serves_few_rows(&transposed) && !serves_few_rows(&problem));
+        assert!(serves(&transposed) && !serves(&problem));
         for (m, is_served) in [(128, true), (129, false)] {
-            assert_eq!(serves_few_rows(&GemmProblem { m, ..transposed }), is_served);
+            assert_eq!(serves(&GemmProblem { m, ..transposed }), is_served);
         }
         for scaling in [Scaling::Tensor, Scaling::Row, Scaling::Block] {
-            assert!(serves_few_rows(&e4m3(64, 64, 64, scaling)));
+            assert!(serves(&e4m3(64, 64, 64, scaling)));
         }
     }
 
     /// As measured.
     #[test]
-    fn few_rows_are_favoured_where_their_blocks_are_narrow() {
-        let favours = |problem: GemmProblem| favours_few_rows(&problem, SMS);
+    fn few_rows_are_favoured_where_an_sm_has_fewer_columns() {
+        let favours = |problem: GemmProblem| is_favoured(&problem, SMS);
         let bf16 = |m, n| {
             GemmProblem::new(m, n, 4096, DType::Bf16)
                 .with_layouts(Layout::RowMajor, Layout::Transposed)
         };
-        assert!(favours(bf16(64, 14336)) && favours(bf16(128, 4096)));
-        assert!(!favours(bf16(65, 5120)));
-        let by = |scaling| move |m, n| favours_few_rows(&e4m3(m, n, 4096, scaling), SMS);
+        assert!(favours(bf16(64, 14336)) && favours(bf16(128, 4096)) && favours(bf16(1, 8192)));
+        assert!(!favours(bf16(65, 5120)) && !favours(bf16(64, 24576)) && !favours(bf16(8, 128256)));
+        assert!(favours(bf16(8, 128256).with_constant_b()));
+        let by = |scaling| move |m, n| favours(e4m3(m, n, 4096, scaling));
         let (row, block) = (by(Scaling::Row), by(Scaling::Block));
         assert!(row(64, 5120) && row(128, 3072) && !row(128, 4096) && !row(1, 7168));
-        assert!(block(1, 7168) && block(64, 8448) && !block(64, 8456));
+        assert!(row(64, 18432) && !row(64, 14336) && !row(64, 24576));
+        assert!(block(1, 7168) && block(64, 24576) && block(64, 57344));
         assert!(block(128, 4096) && !block(128, 7168));
+        assert!(!is_favoured(&e4m3(8, 8, 8, Scaling::Block), 0));
     }
 }
