@@ -152,8 +152,11 @@ __device__ __forceinline__ void few_rows(const FewRowsParams& p) {
   const TileCoord first = tile_at(blockIdx.x);
   // Without a loop the compiler knows that all threads are at the same stage.
   const auto for_each_tile = [&](auto&& visit) {
-    if constexpr (!kSeveral) return visit(first);
-    for (uint32_t index = blockIdx.x; index < tiles; index += gridDim.x) visit(tile_at(index));
+    if constexpr (kSeveral) {
+      for (uint32_t index = blockIdx.x; index < tiles; index += gridDim.x) visit(tile_at(index));
+    } else {
+      visit(first);
+    }
   };
   // Boxes of A have its rows alone. What an instruction reads below them belongs to others, and gives rows of
   // C that are not stored.
