@@ -72,13 +72,13 @@ pub fn runs(device: &DeviceInfo, problem: &GemmProblem) -> bool {
     let checked = check_compiled(&FEW_ROWS)
         .and_then(|()| check_device(device))
         .and_then(|()| check_problem(problem));
-    is_favoured(problem, device.sms) && checked.is_ok()
+    checked.is_ok() && is_favoured(problem, device.sms)
 }
 
 /// Whether it is expected to be the fastest on `sms` SMs, by measurements on an H200: where an SM has fewer
 /// columns, or a part of them that depends on the elements, than in tiles of 64.
 pub(super) fn is_favoured(problem: &GemmProblem, sms: u32) -> bool {
-    if !serves(problem) || sms == 0 {
+    if !serves(problem) || [sms as usize, problem.m, problem.n].contains(&0) {
         return false;
     }
     let division = Division::new(problem, sms);
@@ -459,5 +459,8 @@ mod tests {
         assert!(block(1, 7168) && block(64, 24576) && block(64, 57344));
         assert!(block(128, 4096) && !block(128, 7168));
         assert!(!is_favoured(&e4m3(8, 8, 8, Scaling::Block), 0));
+        for (m, n) in [(0, 64), (8, 0)] {
+            assert!(!favours(bf16(m, n)) && config::select(&bf16(m, n), SMS).is_some());
+        }
     }
 }

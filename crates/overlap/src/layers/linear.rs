@@ -10,7 +10,7 @@ use crate::schedule::Schedule;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use warpweave_gemm::Scaling;
-use warpweave_symm_mem::require_same;
+use warpweave_symm_mem::{agree, require_same};
 
 /// What computes a layer at some values of M.
 #[derive(Clone, Debug, PartialEq)]
@@ -261,6 +261,12 @@ impl<B: ExecuteBackend> Linear<B> {
                 Reproducible::No => schedule.with_fastest_gemms(),
             })
         });
+        // Of a rank that computes alone, too, others hear.
+        let exchange = self.layers.executor().exchange().as_ref();
+        let prepared = match self.alone {
+            true => agree(exchange, "preparation of a layer", prepared),
+            false => prepared,
+        };
         match prepared {
             Ok(prepared) => Ok(Ok(prepared)),
             // Both are the same on all ranks.

@@ -14,7 +14,7 @@ use warpweave_overlap::layers::{
 };
 use warpweave_overlap::plan::{Activation, Problem, shard};
 use warpweave_overlap::{Machine, Operation};
-use warpweave_symm_mem::{Backend, DType, Error, Host, Memory};
+use warpweave_symm_mem::{Backend, DType, Error, Host, Memory, agree, require_same};
 
 type HostMemory = <Host as Backend>::Memory;
 
@@ -366,6 +366,34 @@ fn scales_are_where_the_shape_has_them() {
         let error = layer.err().unwrap();
         assert!(matches!(error, LayerError::NothingRuns { .. }), "{error}");
         rank.exchange.barrier("end").unwrap();
+    });
+}
+
+/// Of a layer that does not communicate, too, an error on one rank is one on all.
+#[test]
+fn a_rank_that_cannot_prepare_a_layer_is_heard() {
+    on_ranks(2, host, |rank| {
+        let layers = Layers::new(&rank.executor).unwrap();
+        let shape = Problem::new(8, 32, 64, DType::F32);
+        let options = Options::default().with_bias();
+        if rank.place().0 == 0 {
+            let layer = ColumnParallelLinear::new(&layers, &shape, Input::Replicated, &options);
+            let error = layer.map(|_| ()).unwrap_err().to_string();
+            assert!(
+                error.contains("rank 1") && error.contains("no memory is left"),
+                "{error}"
+            );
+            return;
+        }
+        // What a rank says that goes as far as its GEMM.
+        let name = "column-parallel linear 32x64 f32 up to M = 8";
+        let exchange = rank.exchange.as_ref();
+        require_same(exchange, "the layer", &format!("{name}, {options:?}")).unwrap();
+        let mine = Err::<(), _>(Error::InvalidArgument {
+            what: "a GEMM",
+            why: "no memory is left".into(),
+        });
+        agree(exchange, "preparation of a layer", mine).unwrap_err();
     });
 }
 
