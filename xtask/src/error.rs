@@ -60,7 +60,8 @@ impl Error {
         move |source| Error::Failed(format!("cannot run {program}: {source}"))
     }
 
-    /// The exit code of the process: a rank's own, 128 and the signal where one ended it, else 1.
+    /// The exit code of the process: a rank's own, 128 and the signal where one ended it, 124 where its time
+    /// was over, else 1.
     pub fn exit_code(&self) -> u8 {
         let end = match *self {
             Error::RankFailed { end, .. } => end,
@@ -72,6 +73,7 @@ impl Error {
         let code = match end {
             End::Code(code) => code.max(1),
             End::Signal(signal) => 128 + signal,
+            End::Overdue(_) => 124,
         };
         u8::try_from(code).unwrap_or(1)
     }
@@ -82,6 +84,8 @@ impl Error {
 pub enum End {
     Code(i32),
     Signal(i32),
+    /// By the launcher, since it outlived the grace.
+    Overdue(Duration),
 }
 
 impl From<ExitStatus> for End {
@@ -99,6 +103,7 @@ impl fmt::Display for End {
         match self {
             End::Code(code) => write!(f, "exited with status {code}"),
             End::Signal(signal) => write!(f, "was killed by {}", SignalName(*signal)),
+            End::Overdue(grace) => write!(f, "did not end within {grace:?} (--grace)"),
         }
     }
 }

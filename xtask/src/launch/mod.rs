@@ -8,7 +8,8 @@
 //!   `WARPWEAVE_JOB_TOKEN`. It inherits all other variables. Nothing here clears a guard of NVLink multicast
 //!   (`NCCL_NVLS_ENABLE`, `TORCH_SYMM_MEM_DISABLE_MULTICAST`, `NVSHMEM_DISABLE_NVLS`).
 //! - A rank that did its work exits with 0. A rank that gives up because a peer is gone exits with
-//!   [`PEER_LOST`], so that the launcher names the peer, not the rank that noticed.
+//!   [`PEER_LOST`], so that the launcher names the peer, not the rank that noticed. If all that ended say so,
+//!   it names a rank that outlived the grace.
 //! - A rank dies with the launcher, whatever ends the launcher. What a rank started dies with the rank.
 //! - One failing rank ends the job. The others have [`JobOptions::grace`] to end with an error of their own,
 //!   then get SIGTERM, and three seconds later SIGKILL.

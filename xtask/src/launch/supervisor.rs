@@ -47,7 +47,8 @@ pub(super) struct Supervisor {
     /// For the whole job.
     limit: Option<Duration>,
     ranks: Vec<Rank>,
-    /// Ranks that failed before they got a signal, in the order in which they did.
+    /// Ranks that failed before they got a signal, in the order in which they did, then those that outlived
+    /// the grace.
     failures: Vec<(usize, End)>,
     /// Why the job is being ended before its time, unless a rank has failed first.
     reason: Option<Error>,
@@ -91,8 +92,8 @@ impl Supervisor {
         self.ranks.push(rank);
     }
 
-    /// Runs the job to its end. Returns the ranks that failed before they got a signal; the one to name comes
-    /// first.
+    /// Runs the job to its end. Returns the ranks that failed before they got a signal, or outlived the
+    /// grace; the one to name comes first.
     pub fn run(&mut self) -> Result<Vec<(usize, End)>> {
         while self.ranks.iter().any(|rank| rank.end.is_none()) {
             match self.next() {
@@ -171,7 +172,11 @@ impl Supervisor {
                     logs: self.logs.clone(),
                 });
             }
-            None => eprintln!("ranks {running:?} are still running: SIGTERM"),
+            None => {
+                eprintln!("ranks {running:?} are still running: SIGTERM");
+                let overdue = running.iter().map(|&rank| (rank, End::Overdue(self.grace)));
+                self.failures.extend(overdue);
+            }
         }
         self.enter(State::Terminating, Some(Signal::TERM));
     }
@@ -196,7 +201,8 @@ impl Supervisor {
 }
 
 /// The rank to name, then the others by number. A rank that lost its peer is seldom the cause, although it
-/// may be the first to end, because a process that holds a GPU takes longer to die than its peers to notice.
+/// may be the first to end, because a process that holds a GPU takes longer to die than its peers to notice,
+/// and one that is stopped does not end at all.
 fn cause_first(mut failures: Vec<(usize, End)>) -> Vec<(usize, End)> {
     let is_cause = |(_, end): &(usize, End)| *end != End::Code(PEER_LOST);
     let cause = failures.iter().position(is_cause).unwrap_or(0);
@@ -215,6 +221,7 @@ mod tests {
     fn the_culprit_is_not_the_rank_that_lost_its_peer() {
         let (lost, also_lost) = ((0, End::Code(PEER_LOST)), (3, End::Code(PEER_LOST)));
         let (killed, failed) = ((2, End::Signal(9)), (1, End::Code(1)));
+        let [stopped, late] = [4, 5].map(|rank| (rank, End::Overdue(Duration::ZERO)));
         for (failures, expected) in [
             (
                 vec![also_lost, lost, killed, failed],
@@ -222,6 +229,15 @@ mod tests {
             ),
             (vec![failed, killed], vec![failed, killed]),
             (vec![also_lost, lost], vec![also_lost, lost]),
+            // Of ranks that all outlived the grace, the first.
+            (
+                vec![also_lost, lost, stopped, late],
+                vec![stopped, lost, also_lost, late],
+            ),
+            (
+                vec![also_lost, failed, stopped],
+                vec![failed, also_lost, stopped],
+            ),
             (vec![], vec![]),
         ] {
             assert_eq!(cause_first(failures), expected);

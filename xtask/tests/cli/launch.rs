@@ -270,6 +270,20 @@ fn one_failing_rank_ends_the_job() {
         ),
         (
             1,
+            3,
+            "",
+            124,
+            // Nor is it where the lost one is stopped and ends by SIGKILL only.
+            vec![
+                "[1] are still running: SIGKILL",
+                "is 1",
+                "rank 1 of 3 did not end within 500ms (--grace); its log is",
+                "rank-1.log",
+            ],
+            "[ $R = 1 ] || exit 76; echo is $R; echo $$ >$D/1.pid; kill -STOP $$",
+        ),
+        (
+            1,
             2,
             "--timeout 0.5",
             124,
