@@ -149,7 +149,8 @@ fn all(options: &Options, place: &Place, folder: &Path) -> Result<()> {
         match measure(options, prepared) {
             Ok(()) => {}
             Err(error @ (Error::Interrupted(_) | Error::Usage(_))) => return Err(error),
-            Err(error) if suite == FIRST => {
+            // The results are in the files, where they cannot be printed.
+            Err(error) if suite == FIRST && !matches!(error, Error::Output { .. }) => {
                 return Err(Error::Failed(format!(
                     "{error}\nsuite {FIRST}, which checks every kernel on small data, failed: nothing was \
                      timed. {} says which row is wrong",

@@ -41,6 +41,9 @@ pub enum Error {
         logs: PathBuf,
     },
 
+    #[error("cannot write to standard output: {cause}; the log of rank 0 is {}", .log.display())]
+    Output { cause: String, log: PathBuf },
+
     #[error("interrupted by {}", SignalName(*.0))]
     Interrupted(i32),
 

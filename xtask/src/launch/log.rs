@@ -2,6 +2,7 @@
 
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fs_err::{self as fs, File};
@@ -56,10 +57,37 @@ impl LogFolder {
     }
 }
 
+/// The first error of a [`Copied`].
+pub(super) type FirstError = Arc<OnceLock<io::Error>>;
+
+/// Where a rank's output is copied to. An error does not end the copy. A closed pipe is no error: its reader
+/// wants no more.
+pub(super) struct Copied<W> {
+    to: W,
+    error: FirstError,
+}
+
+impl<W: Write> Copied<W> {
+    pub fn new(to: W, error: &FirstError) -> Self {
+        let error = error.clone();
+        Self { to, error }
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        match self.to.write_all(bytes).and_then(|()| self.to.flush()) {
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+                // Of several, the first one says enough.
+                let _ = self.error.set(error);
+            }
+            _ => {}
+        }
+    }
+}
+
 /// Copies what a rank writes both to its log and to ours, until the rank's end is closed.
 ///
 /// Neither a full disk nor a closed terminal stops the copy: the rank must not block on its output.
-pub(super) fn tee(mut from: impl Read, mut log: impl Write, mut to: impl Write) {
+pub(super) fn tee(mut from: impl Read, mut log: Copied<impl Write>, mut to: Copied<impl Write>) {
     let mut chunk = [0u8; 8192];
     loop {
         let length = match from.read(&mut chunk) {
@@ -67,8 +95,8 @@ pub(super) fn tee(mut from: impl Read, mut log: impl Write, mut to: impl Write) 
             Ok(0) | Err(_) => return,
             Ok(length) => length,
         };
-        let _ = to.write_all(&chunk[..length]).and_then(|()| to.flush());
-        let _ = log.write_all(&chunk[..length]);
+        to.write(&chunk[..length]);
+        log.write(&chunk[..length]);
     }
 }
 

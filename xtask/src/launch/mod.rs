@@ -140,8 +140,12 @@ impl Launch {
             supervisor.watch(Rank::start(self, index, &identity, &logs)?);
         }
         let failures = supervisor.run();
-        let stuck = supervisor.finish();
-        self.judge(&failures?, &stuck, &logs)
+        let (stuck, written) = supervisor.finish();
+        let verdict = failures.and_then(|failures| self.judge(&failures, &stuck, &logs));
+        if let (Err(_), Err(error)) = (&verdict, &written) {
+            eprintln!("{error}");
+        }
+        verdict.and(written)
     }
 
     /// The folder for the job's folder of logs.

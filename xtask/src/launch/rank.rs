@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
@@ -11,7 +12,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 
 use super::job::Identity;
-use super::log::{LogFolder, tee};
+use super::log::{Copied, FirstError, LogFolder, tee};
 use super::{Error, Launch, Result, remote};
 use crate::error::End;
 
@@ -22,6 +23,10 @@ pub(super) struct Rank {
     pub end: Option<End>,
     /// Disconnected when everything that the rank wrote has been passed on.
     passed_on: Receiver<()>,
+    log: PathBuf,
+    log_error: FirstError,
+    /// Of standard output.
+    output_error: FirstError,
     /// Open for as long as a rank on another host may run.
     _lifeline: Option<ChildStdin>,
 }
@@ -69,17 +74,24 @@ impl Rank {
             let _ = writeln!(stdin, "{}", identity.token);
         }
         let (open, passed_on) = channel::<()>();
+        let (log_error, output_error) = (FirstError::default(), FirstError::default());
         if let Some(pipe) = child.stdout.take() {
-            pass_on(pipe, log()?, io::stdout(), open.clone());
+            let to = Copied::new(io::stdout(), &output_error);
+            pass_on(pipe, Copied::new(log()?, &log_error), to, open.clone());
         }
         if let Some(pipe) = child.stderr.take() {
-            pass_on(pipe, log()?, io::stderr(), open);
+            // An error here could not be reported: that would be written to standard error, too.
+            let to = Copied::new(io::stderr(), &FirstError::default());
+            pass_on(pipe, Copied::new(log()?, &log_error), to, open);
         }
         Ok(Self {
             index,
             child,
             end: None,
             passed_on,
+            log: logs.rank(index),
+            log_error,
+            output_error,
             _lifeline: lifeline,
         })
     }
@@ -114,9 +126,20 @@ impl Rank {
     }
 
     /// Waits until what the rank wrote has been passed on: at once after its end, unless a process that left
-    /// the rank's group keeps the pipe open.
-    pub fn drain(&self, limit: Duration) {
+    /// the rank's group keeps the pipe open. An error means that our own output lacks some of it.
+    pub fn drain(&self, limit: Duration) -> Result<()> {
         let _ = self.passed_on.recv_timeout(limit);
+        let log = self.log.clone();
+        if let Some(error) = self.log_error.get() {
+            eprintln!("warning: {} is incomplete: {error}", log.display());
+        }
+        match self.output_error.get() {
+            Some(error) => Err(Error::Output {
+                cause: error.to_string(),
+                log,
+            }),
+            None => Ok(()),
+        }
     }
 }
 
@@ -131,8 +154,8 @@ impl Drop for Rank {
 /// Copies a pipe of a rank to our own output and to its log, and keeps `open` until its end.
 fn pass_on(
     pipe: impl Read + Send + 'static,
-    log: File,
-    to: impl Write + Send + 'static,
+    log: Copied<File>,
+    to: Copied<impl Write + Send + 'static>,
     open: Sender<()>,
 ) {
     thread::spawn(move || {

@@ -107,12 +107,11 @@ impl Supervisor {
         self.reason.take().map_or(Ok(cause_first(failures)), Err)
     }
 
-    /// Passes on the last output and says which ranks are still there.
-    pub fn finish(self) -> Vec<usize> {
-        for rank in self.ranks.iter().filter(|rank| rank.end.is_some()) {
-            rank.drain(LAST_OUTPUT);
-        }
-        self.running()
+    /// Passes on the last output. Says which ranks are still there, and whether all output was written.
+    pub fn finish(self) -> (Vec<usize>, Result<()>) {
+        let ended = self.ranks.iter().filter(|rank| rank.end.is_some());
+        let drained = ended.map(|rank| rank.drain(LAST_OUTPUT));
+        (self.running(), drained.fold(Ok(()), Result::and))
     }
 
     /// The next event; `None` when the state's deadline passes first.

@@ -381,6 +381,44 @@ fn what_a_rank_leaves_dies_with_it() {
 }
 
 #[test]
+fn output_that_cannot_be_written_is_an_error_and_a_log_a_warning() {
+    let full = || fs::File::options().write(true).open("/dev/full").unwrap();
+    let run = |script: &str| {
+        let job = Job::new(1, "");
+        let mut command = job.command(script);
+        command.stdout(full());
+        let ended: Ended = command.spawn().unwrap().wait_with_output().unwrap().into();
+        (job, ended)
+    };
+    // The rank is not blocked, and its log is whole.
+    let (job, ended) = run("yes | head -c 200000; echo the end >&2");
+    let cause = "cannot write to standard output: No space left on device";
+    ended.failed(1, &["the end", cause]);
+    assert_eq!(job.log(0).matches("y\n").count(), 100_000);
+    let (_, ended) = run("echo table; exit 3");
+    ended.failed(3, &[cause, "rank 0 of 1 exited with status 3"]);
+
+    // Who closes our output wants no more of it.
+    let job = Job::new(1, "");
+    let mut closed = job.command("yes | head -c 200000");
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    closed.stdout(writer);
+    let ended: Ended = closed.spawn().unwrap().wait_with_output().unwrap().into();
+    ended.printed("");
+
+    let command = job.command("yes | head -c 20000");
+    let mut limited = Command::new("/bin/sh");
+    limited
+        .args(["-c", "trap '' XFSZ; ulimit -f 1; exec \"$0\" \"$@\""])
+        .arg(command.get_program())
+        .args(command.get_args());
+    let ended = Ended::of(limited);
+    ended.failed(0, &["rank-0.log is incomplete: File too large"]);
+    assert_eq!(ended.out.len(), 20_000);
+}
+
+#[test]
 fn what_cannot_start_says_why() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
