@@ -1,7 +1,7 @@
 //! The commands that touch no device, as `warpweave-report` and `warpweave` have them.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 
@@ -56,7 +56,8 @@ pub struct Report {
     /// Also draw the collectives' times over sizes to this file as SVG, as `bench --plot` does.
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,
-    /// Also write each report without samples, as JSON and as one Markdown table, into this folder.
+    /// Also write each report without samples, as JSON and as one Markdown table, into this folder. None of
+    /// FILE is written over but one without samples, by its own.
     #[arg(long, value_name = "DIR")]
     pub summaries: Option<PathBuf>,
 }
@@ -93,29 +94,32 @@ impl Compare {
 impl Report {
     /// Writes the page of all files, the drawing of the first that has one, and their summaries.
     fn run(&self, out: &mut dyn Write) -> Result<()> {
-        check_place("--out", &self.out)?;
-        if let Some(path) = &self.plot {
-            check_place("--plot", path)?;
-        }
-        let sources = self.files.iter().map(|path| Source::read(path));
+        let names = file::told_apart(&self.files);
+        let sources = self.files.iter().zip(names).map(|(path, name)| {
+            let document = Document::read(path)?;
+            Ok(Source { name, document })
+        });
         let sources = sources.collect::<Result<Vec<_>>>()?;
-        file::write(&self.out, page(&sources))?;
-        writeln!(out, "{}: open it in a browser", self.out.display())?;
-        let reports = sources.iter().filter_map(|source| match &source.document {
-            Document::Report(report) => Some((&source.name, report)),
+        self.check_places(&sources)?;
+        let reports = self.files.iter().zip(&sources);
+        let reports = reports.filter_map(|(path, source)| match &source.document {
+            Document::Report(report) => Some((path, report)),
             Document::Timelines(_) => None,
         });
-        if let Some(path) = &self.plot {
-            let Some(drawing) = reports.clone().find_map(|(_, report)| report.plot()) else {
-                let why = "--plot: none of the files is of the suite collectives".into();
-                return Err(ReportError::Usage(why));
-            };
+        let drawing = reports.clone().find_map(|(_, report)| report.plot());
+        if self.plot.is_some() && drawing.is_none() {
+            let why = "--plot: none of the files is of the suite collectives".into();
+            return Err(ReportError::Usage(why));
+        }
+        file::write(&self.out, page(&sources))?;
+        writeln!(out, "{}: open it in a browser", self.out.display())?;
+        if let (Some(path), Some(drawing)) = (&self.plot, drawing) {
             file::write(path, drawing)?;
             writeln!(out, "{}: times over sizes", path.display())?;
         }
         if let Some(folder) = &self.summaries {
-            for (name, report) in reports {
-                let path = folder.join(name);
+            for (path, report) in reports {
+                let [path, beside] = summaries(folder, path);
                 file::write(&path, format!("{}\n", compact::pack(report)))?;
                 // Of what was written, which has fewer digits.
                 let Document::Report(written) = Document::read(&path)? else {
@@ -123,10 +127,57 @@ impl Report {
                 };
                 let mut table = Vec::new();
                 summary(&written, &mut table)?;
-                file::write(&path.with_extension("md"), table)?;
+                file::write(&beside, table)?;
                 writeln!(out, "{}: without samples, and as a table", path.display())?;
             }
         }
         Ok(())
     }
+
+    /// Fails before anything is written where a file cannot be, would be written twice, or is one of those
+    /// that are read; a summary without samples may be written anew.
+    fn check_places(&self, sources: &[Source]) -> Result<()> {
+        let mut places = vec![("--out", self.out.clone(), None)];
+        places.extend(self.plot.iter().map(|path| ("--plot", path.clone(), None)));
+        if let Some(folder) = &self.summaries {
+            for (read, source) in self.files.iter().zip(sources) {
+                if let Document::Report(report) = &source.document {
+                    let own = (!report.has_samples()).then(|| file::place(read)).flatten();
+                    let [json, table] = summaries(folder, read);
+                    places.push(("--summaries", json, own));
+                    places.push(("--summaries", table, None));
+                }
+            }
+        }
+        let read: Vec<_> = self
+            .files
+            .iter()
+            .filter_map(|path| file::place(path))
+            .collect();
+        let mut written = Vec::new();
+        for (option, path, own) in places {
+            check_place(option, &path)?;
+            let Some(place) = file::place(&path) else {
+                continue;
+            };
+            let why = if written.contains(&place) {
+                "two files would be written there: give them other names"
+            } else if read.contains(&place) && own.as_ref() != Some(&place) {
+                "it is one of the files, and would be lost: name another place"
+            } else {
+                written.push(place);
+                continue;
+            };
+            let path = path.display();
+            return Err(ReportError::Usage(format!("{option} {path}: {why}")));
+        }
+        Ok(())
+    }
+}
+
+/// Where the short form of a report and its table are written.
+fn summaries(folder: &Path, report: &Path) -> [PathBuf; 2] {
+    let json = folder.join(file::name(report));
+    let table = json.with_extension("md");
+    [json, table]
 }

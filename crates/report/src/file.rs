@@ -30,12 +30,27 @@ pub fn write(path: &Path, content: impl AsRef<[u8]>) -> Result<()> {
 /// Where this process makes what becomes the file of this path, and the place of that, which links may lead
 /// to. `None` for what is no file, as a device or a pipe: it is not to be replaced.
 fn unfinished(path: &Path) -> Option<(PathBuf, PathBuf)> {
+    let place = place(path)?;
+    let part = place.with_added_extension(format!("{}.part", std::process::id()));
+    Some((part, place))
+}
+
+/// The one name of the file of this path, which other paths and links may lead to. `None` for what is no
+/// file, as a device or a pipe.
+pub fn place(path: &Path) -> Option<PathBuf> {
     if path.exists() && !path.is_file() {
         return None;
     }
-    let place = path.canonicalize().unwrap_or_else(|_| path.into());
-    let part = place.with_added_extension(format!("{}.part", std::process::id()));
-    Some((part, place))
+    let new = || Some(folder(path).canonicalize().ok()?.join(path.file_name()?));
+    let place = path.canonicalize().ok().or_else(new);
+    Some(place.unwrap_or_else(|| path.into()))
+}
+
+fn folder(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    }
 }
 
 /// The error of an operation on a file.
@@ -54,15 +69,30 @@ pub fn name(path: &Path) -> String {
         .into()
 }
 
+/// The names of files, each with as many of its folders as tell it from the others.
+pub fn told_apart(paths: &[PathBuf]) -> Vec<String> {
+    let name = |path: &PathBuf| {
+        let parts: Vec<_> = path.components().collect();
+        let ends = (0..parts.len())
+            .rev()
+            .map(|start| parts[start..].iter().collect());
+        let is_own = |end: &PathBuf| {
+            !paths
+                .iter()
+                .any(|other| other != path && other.ends_with(end))
+        };
+        let end = ends.into_iter().find(is_own);
+        end.as_ref().unwrap_or(path).display().to_string()
+    };
+    paths.iter().map(name).collect()
+}
+
 /// Fails before a run, not after it, where the file of an option cannot be written.
 ///
 /// # Errors
 /// [`ReportError::Usage`]: it is a folder, or there is no folder for it, or none that takes files.
 pub fn check_place(option: &str, path: &Path) -> Result<()> {
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
+    let folder = folder(path);
     let why = if path.is_dir() {
         "it is a folder".into()
     } else if !folder.is_dir() {
@@ -97,6 +127,21 @@ mod tests {
         assert_eq!((file.as_str(), old.as_str()), ("new", "old"));
         assert!(link.is_symlink());
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
+    }
+
+    #[test]
+    fn files_of_one_name_are_told_apart_by_their_folders() {
+        for (paths, names) in [
+            ("a/gemm.json b/quick.json", "gemm.json quick.json"),
+            ("a/b.json c/b.json d.json", "a/b.json c/b.json d.json"),
+            ("a/x/b.json c/x/b.json", "a/x/b.json c/x/b.json"),
+            ("/r/a/b.json /r/c/b.json", "a/b.json c/b.json"),
+            ("b.json a/b.json", "b.json a/b.json"),
+            ("a/b.json a/b.json", "b.json b.json"),
+        ] {
+            let paths: Vec<PathBuf> = paths.split(' ').map(PathBuf::from).collect();
+            assert_eq!(told_apart(&paths).join(" "), names);
+        }
     }
 
     #[test]

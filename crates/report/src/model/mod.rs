@@ -226,6 +226,16 @@ impl Report {
         self.rows().filter(|(_, row)| row.status == Status::Wrong)
     }
 
+    /// Whether it has times as they were taken: summaries have none.
+    pub fn has_samples(&self) -> bool {
+        let has = |row: &Row| {
+            Metric::ALL
+                .iter()
+                .any(|metric| !row.samples.of(*metric).is_empty())
+        };
+        self.rows().any(|(_, row)| has(row))
+    }
+
     /// All rows, with what they are of.
     pub fn rows(&self) -> impl Iterator<Item = (&Outcome, &Row)> {
         let results = self.results.iter();

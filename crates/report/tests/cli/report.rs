@@ -232,6 +232,92 @@ fn a_summary_is_that_of_the_file_beside_it() {
     }
 }
 
+/// The text of a report with samples.
+fn with_samples() -> String {
+    let mut report = read(&recorded()[0]);
+    report["results"][0]["rows"][0]["samples"] = serde_json::json!({"single_ms": [0.1, 0.2]});
+    report.to_string()
+}
+
+#[test]
+fn no_file_that_is_read_is_lost_and_none_is_written_twice() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name);
+    let text = with_samples();
+    for name in ["before/b.json", "after/b.json", "b.txt"] {
+        std::fs::create_dir_all(file(name).parent().unwrap()).unwrap();
+        std::fs::write(file(name), &text).unwrap();
+    }
+    std::fs::create_dir(file("short")).unwrap();
+    std::os::unix::fs::symlink(file("before"), file("link")).unwrap();
+    for (line, option, why) in [
+        (
+            "before/b.json --summaries before",
+            "--summaries before/b.json",
+            "one of the files",
+        ),
+        (
+            "before/b.json --summaries link",
+            "--summaries link/b.json",
+            "one of the files",
+        ),
+        (
+            "before/b.json --out after/../before/b.json",
+            "--out",
+            "one of the files",
+        ),
+        (
+            "before/b.json --out a.html --plot ./a.html",
+            "--plot ./a.html",
+            "two files",
+        ),
+        (
+            "before/b.json after/b.json --summaries short",
+            "--summaries short/b.json",
+            "two files",
+        ),
+        (
+            "before/b.json b.txt --summaries short",
+            "--summaries short/b.md",
+            "two files",
+        ),
+        (
+            "before/b.json --summaries none",
+            "--summaries none/b.json",
+            "there is no folder none",
+        ),
+    ] {
+        let words: Vec<_> = line.split(' ').collect();
+        let (code, out, err) = report(folder.path(), &words);
+        assert_eq!((code, out.as_str()), (Some(2), ""), "{line}: {err}");
+        assert!(err.contains(option) && err.contains(why), "{line}: {err}");
+        for name in ["report.html", "short/b.json", "a.html"] {
+            assert!(!file(name).exists(), "{line}: {name}");
+        }
+        for name in ["before/b.json", "after/b.json", "b.txt"] {
+            assert_eq!(
+                std::fs::read_to_string(file(name)).unwrap(),
+                text,
+                "{line}: {name}"
+            );
+        }
+    }
+    // One without samples is written anew, by its own summary alone.
+    let (code, _, err) = report(folder.path(), &["before/b.json", "--summaries", "short"]);
+    assert_eq!(code, Some(0), "{err}");
+    let short = std::fs::read(file("short/b.json")).unwrap();
+    let (code, _, err) = report(folder.path(), &["short/b.json", "--summaries", "short"]);
+    assert_eq!(code, Some(0), "{err}");
+    assert_eq!(std::fs::read(file("short/b.json")).unwrap(), short);
+    let words = ["before/b.json", "short/b.json", "--summaries", "short"];
+    let (code, _, err) = report(folder.path(), &words);
+    assert_eq!(code, Some(2), "{err}");
+    let (code, _, err) = report(folder.path(), &["before/b.json", "after/b.json"]);
+    assert_eq!(code, Some(0), "{err}");
+    let html = std::fs::read_to_string(file("report.html")).unwrap();
+    assert!(html.contains(">before/b.json<") && html.contains(">after/b.json<"));
+}
+
 /// The files of `docs/results` are what `report --summaries` writes: JSON without samples, and its table.
 #[test]
 fn recorded_results_are_summaries() {

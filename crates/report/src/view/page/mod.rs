@@ -12,15 +12,12 @@ mod problem;
 mod scaling;
 mod timelines;
 
-use std::path::Path;
-
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::sections::{self, View};
 use super::table::Grid;
 use super::{drawing as drawings, sentences, table};
 use crate::Document;
-use crate::error::Result;
 use crate::model::{Metric, Operands, Report};
 use crate::plot;
 use crate::statistics::distinct;
@@ -28,23 +25,10 @@ use crate::statistics::distinct;
 /// A document and the name of its file.
 #[derive(Clone, Debug)]
 pub struct Source {
-    /// Its name.
+    /// Its name, as the page tells it.
     pub name: String,
     /// What it holds.
     pub document: Document,
-}
-
-impl Source {
-    /// Reads a file.
-    ///
-    /// # Errors
-    /// Those of [`Document::read`].
-    pub fn read(path: &Path) -> Result<Self> {
-        Ok(Self {
-            name: crate::file::name(path),
-            document: Document::read(path)?,
-        })
-    }
 }
 
 /// A part of the page with a heading.
