@@ -4,6 +4,7 @@ use super::ratio::{Ratio, ratio};
 use super::saved::{Saved, Time};
 use crate::error::{ReportError, Result};
 use crate::provenance::{Fact, HOST};
+use crate::statistics::distinct;
 
 /// How a time changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,6 +85,51 @@ impl Comparison {
         let has = |line: &&Line| line.verdict == verdict;
         self.lines.iter().filter(has).count()
     }
+
+    /// Compares the times that two runs of a suite have in common.
+    fn add(&mut self, old: &Saved, new: &Saved) -> Result<()> {
+        let (suite, [first, second]) = (&old.suite, &self.names);
+        // Times of different machines say nothing about the program.
+        let differences = differing(old.provenance.machine(), new.provenance.machine());
+        if !differences.is_empty() {
+            return Err(ReportError::MachinesDiffer {
+                suite: suite.clone(),
+                names: self.names.clone(),
+                differences,
+            });
+        }
+        // It may be the cause of a difference though the machine is the same.
+        let changed = differing(old.provenance.software(), new.provenance.software());
+        for (what, a, b) in changed {
+            let note = format!("{suite}: {what} {a} in {first}, {b} in {second}");
+            if !self.notes.contains(&note) {
+                self.notes.push(note);
+            }
+        }
+        let mut few = 0;
+        for time in &old.times {
+            let Some(other) = new.times.iter().find(|other| other.is_same(time)) else {
+                continue;
+            };
+            match ratio(&time.samples, &other.samples) {
+                Some(ratio) if ratio.interval.is_some() => self.lines.push(Line {
+                    suite: suite.clone(),
+                    old: time.clone(),
+                    new: other.samples.clone(),
+                    ratio,
+                    verdict: Verdict::of(&ratio, self.threshold),
+                }),
+                _ => few += 1,
+            }
+        }
+        if few > 0 {
+            self.notes.push(format!(
+                "{suite}: {few} times of too few samples for an interval are left out; \
+                 --iterations takes more"
+            ));
+        }
+        Ok(())
+    }
 }
 
 /// The threshold where none is asked for, as a part of one. Two runs of the same program are 1 to 3% apart on
@@ -96,7 +142,8 @@ pub fn default_threshold(runs: &[Saved]) -> f64 {
     }
 }
 
-/// Compares the suites that both have, `new` with `old`; `names` are what they are called.
+/// Compares the suites that both have, `new` with `old`, in all of their files; `names` are what they are
+/// called.
 ///
 /// # Errors
 /// [`ReportError::MachinesDiffer`]; [`ReportError::Usage`] where they have no time in common.
@@ -121,48 +168,19 @@ pub fn compare(
         let alone = alone.map(|what| format!("{what} is in {name} alone"));
         found.notes.extend(alone);
     }
-    for old in old {
-        let Some(new) = new.iter().find(|new| new.suite == old.suite) else {
-            continue;
-        };
-        // Times of different machines say nothing about the program.
-        let differences = differing(old.provenance.machine(), new.provenance.machine());
-        if !differences.is_empty() {
-            return Err(ReportError::MachinesDiffer {
-                suite: old.suite.clone(),
-                names: names.map(str::to_owned),
-                differences,
-            });
+    for suite in distinct(old.iter().map(|run| &run.suite)) {
+        let of_suite = |run: &&Saved| run.suite == *suite;
+        let news: Vec<_> = new.iter().filter(of_suite).collect();
+        let olds = old.iter().filter(of_suite);
+        let mut pairs: Vec<_> = olds
+            .flat_map(|old| news.iter().map(move |new| (old, *new)))
+            .collect();
+        // Files of a suite may be of different machines. Where no two have a time in common, that may be why.
+        if pairs.iter().any(|(old, new)| old.shares_times(new)) {
+            pairs.retain(|(old, new)| old.shares_times(new));
         }
-        let suite = &old.suite;
-        // It may be the cause of a difference though the machine is the same.
-        let changed = differing(old.provenance.software(), new.provenance.software());
-        let [first, second] = names;
-        let changed = changed
-            .into_iter()
-            .map(|(what, a, b)| format!("{suite}: {what} {a} in {first}, {b} in {second}"));
-        found.notes.extend(changed);
-        let mut few = 0;
-        for time in &old.times {
-            let Some(other) = new.times.iter().find(|other| other.is_same(time)) else {
-                continue;
-            };
-            match ratio(&time.samples, &other.samples) {
-                Some(ratio) if ratio.interval.is_some() => found.lines.push(Line {
-                    suite: suite.clone(),
-                    old: time.clone(),
-                    new: other.samples.clone(),
-                    ratio,
-                    verdict: Verdict::of(&ratio, threshold),
-                }),
-                _ => few += 1,
-            }
-        }
-        if few > 0 {
-            found.notes.push(format!(
-                "{suite}: {few} times of too few samples for an interval are left out; \
-                 --iterations takes more"
-            ));
+        for (old, new) in pairs {
+            found.add(old, new)?;
         }
     }
     if found.lines.is_empty() {

@@ -93,7 +93,10 @@ impl Baselines {
                 known: self.names(),
             });
         }
-        files.iter().map(|file| Saved::read(file)).collect()
+        let runs = files.iter().map(|file| Saved::read(file));
+        let runs = runs.collect::<Result<Vec<_>>>()?;
+        Saved::check_distinct(&files, &runs)?;
+        Ok(runs)
     }
 }
 
@@ -130,6 +133,29 @@ mod tests {
         assert_eq!(saved[0].suite, "fused-matmul");
         let file = baselines.place("b", "fused-matmul").unwrap();
         assert_eq!(baselines.read(file.to_str().unwrap()).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn a_time_that_two_files_have_is_refused_by_both_names() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut report = Report::sample();
+        for name in ["a", "b"] {
+            let path = folder.path().join(name).with_extension("json");
+            std::fs::write(path, report.to_json().to_string()).unwrap();
+        }
+        let baselines = Baselines::new("none");
+        let path = folder.path().to_str().unwrap();
+        let error = baselines.read(path).unwrap_err();
+        assert_eq!(error.exit_status(), 2);
+        let told = error.to_string();
+        assert!(
+            told.contains("a.json has fused-matmul: all-gather-matmul"),
+            "{told}"
+        );
+        assert!(told.contains("b.json: "), "{told}");
+        report.results[0].dtype = "bf16".into();
+        std::fs::write(folder.path().join("b.json"), report.to_json().to_string()).unwrap();
+        assert_eq!(baselines.read(path).unwrap().len(), 2);
     }
 
     #[test]

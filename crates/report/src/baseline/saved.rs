@@ -1,6 +1,7 @@
 //! What a report says of times, read back from its JSON file.
 
-use std::path::Path;
+use std::fmt;
+use std::path::{Path, PathBuf};
 
 use crate::Document;
 use crate::error::{ReportError, Result};
@@ -39,6 +40,13 @@ impl Time {
         self.what == other.what
             && self.implementation == other.implementation
             && self.problem == other.problem
+    }
+}
+
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (problem, name, what) = (&self.problem, &self.implementation, self.what);
+        write!(f, "{problem}, {name}, {what}")
     }
 }
 
@@ -91,19 +99,52 @@ impl Saved {
         })
     }
 
+    /// Whether it has a time that `other` has too.
+    pub fn shares_times(&self, other: &Saved) -> bool {
+        self.times.iter().any(|time| other.has(time))
+    }
+
     /// What it has and none of `others` has: its whole suite, or some of its times.
     pub fn alone_among(&self, others: &[Saved]) -> Vec<String> {
         let suite = &self.suite;
-        let Some(other) = others.iter().find(|other| other.suite == *suite) else {
+        let others: Vec<_> = others
+            .iter()
+            .filter(|other| other.suite == *suite)
+            .collect();
+        if others.is_empty() {
             return vec![format!("suite {suite}")];
-        };
+        }
         let times = self.times.iter();
-        let alone = times.filter(|time| !other.times.iter().any(|other| other.is_same(time)));
-        let told = alone.map(|time| {
-            let (problem, name, what) = (&time.problem, &time.implementation, time.what);
-            format!("{suite}: {problem}, {name}, {what}")
-        });
-        told.collect()
+        let alone = times.filter(|time| !others.iter().any(|other| other.has(time)));
+        alone.map(|time| format!("{suite}: {time}")).collect()
+    }
+
+    /// Whether it has this time of another run.
+    fn has(&self, time: &Time) -> bool {
+        self.times.iter().any(|own| own.is_same(time))
+    }
+
+    /// Fails where two of these files have the same time: which of them counts cannot be known.
+    ///
+    /// # Errors
+    /// [`ReportError::Baseline`].
+    pub fn check_distinct(files: &[PathBuf], runs: &[Saved]) -> Result<()> {
+        let runs: Vec<_> = files.iter().zip(runs).collect();
+        for (i, (path, run)) in runs.iter().enumerate() {
+            let earlier = runs[..i]
+                .iter()
+                .filter(|(_, other)| other.suite == run.suite);
+            for (first, other) in earlier {
+                if let Some(time) = run.times.iter().find(|time| other.has(time)) {
+                    let (suite, first) = (&run.suite, first.display());
+                    return Err(ReportError::Baseline {
+                        path: path.to_path_buf(),
+                        why: format!("{first} has {suite}: {time}, too: name one of the files"),
+                    });
+                }
+            }
+        }
+        Ok(())
     }
 }
 

@@ -84,6 +84,37 @@ fn what_one_run_has_alone_is_noted_and_no_regression() {
 }
 
 #[test]
+fn a_time_is_found_in_every_file_of_its_suite() {
+    let old = [
+        run("gemm", vec![time("a", &TIMES)]),
+        run("gemm", vec![time("b", &TIMES), time("gone", &TIMES)]),
+    ];
+    let slower = TIMES.map(|time| time * 2.0);
+    // The files of the new run come in another order.
+    let mut new = [
+        run("gemm", vec![time("b", &slower)]),
+        run("gemm", vec![time("a", &TIMES), time("new", &TIMES)]),
+    ];
+    let found = compare((&old, &new), ["A", "B"], 0.05).unwrap();
+    assert_eq!((found.lines.len(), found.count(Verdict::Slower)), (2, 1));
+    let alone = found.notes.iter().filter(|note| note.ends_with("alone"));
+    assert_eq!(alone.count(), 2, "{:?}", found.notes);
+
+    // Machines matter where there are times in common, and where they may be why there are none.
+    let mut other = old.clone();
+    (other[1].provenance.ranks, new[0].provenance.ranks) = (2, 2);
+    let found = compare((&other, &new), ["A", "B"], 0.05).unwrap();
+    assert_eq!(found.count(Verdict::Slower), 1);
+    for old in [&old[..], &old[1..]] {
+        let error = compare((old, &new[..1]), ["A", "B"], 0.05).unwrap_err();
+        assert_eq!(error.exit_status(), 3, "{error}");
+    }
+    new[0].times = vec![time("other", &TIMES)];
+    let error = compare((&old, &new[..1]), ["A", "B"], 0.05).unwrap_err();
+    assert_eq!(error.exit_status(), 3, "{error}");
+}
+
+#[test]
 fn other_machines_are_refused_and_other_versions_are_noted() {
     let old = [run("gemm", vec![time("a", &TIMES)])];
     let with = |change: fn(&mut Provenance)| {
