@@ -35,8 +35,8 @@ pub struct Timeline {
     args: Vec<OsString>,
 }
 
-/// The options of `compare`. The status is 0 if nothing is slower, 1 if something is, 2 if there is nothing
-/// to compare, 3 if the machines differ.
+/// The options of `compare`. The status is 0 if nothing is slower, 1 if something is or a row is wrong, 2 if
+/// there is nothing to compare, 3 if the machines differ.
 #[derive(Debug, clap::Args)]
 pub struct Compare {
     /// The old baseline: a name, or the path of a file of `bench --json`

@@ -16,7 +16,8 @@ pub const BASELINES: &str = "baselines";
 /// What can be done with recorded results.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Compare two baselines; ends with status 1 if a time of the second is slower, 3 if the machines differ.
+    /// Compare two baselines; ends with status 1 if a time of the second is slower or a row of it wrong, 3 if
+    /// the machines differ.
     Compare(Compare),
     /// Put measured reports and timelines into one HTML page; no device is touched.
     Report(Report),
@@ -63,7 +64,8 @@ pub struct Report {
 }
 
 impl Command {
-    /// Runs the command, and writes to `out` what was found or written. False if some time is slower.
+    /// Runs the command, and writes to `out` what was found or written. False if some time is slower or
+    /// some row wrong.
     ///
     /// # Errors
     /// Files that cannot be read, written or compared.

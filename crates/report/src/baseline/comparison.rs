@@ -70,14 +70,16 @@ pub struct Comparison {
     pub runs: Vec<String>,
     /// What was compared, in the order of the old runs.
     pub lines: Vec<Line>,
+    /// The rows that were wrong in the new runs, with the reasons.
+    pub wrong: Vec<String>,
     /// Notes for the reader: times that only one of them has, and software that differs.
     pub notes: Vec<String>,
 }
 
 impl Comparison {
-    /// Whether no time is slower.
+    /// Whether no time is slower and no row of the new runs is wrong.
     pub fn holds(&self) -> bool {
-        self.count(Verdict::Slower) == 0
+        self.count(Verdict::Slower) == 0 && self.wrong.is_empty()
     }
 
     /// How many times have this verdict.
@@ -146,7 +148,8 @@ pub fn default_threshold(runs: &[Saved]) -> f64 {
 /// called.
 ///
 /// # Errors
-/// [`ReportError::MachinesDiffer`]; [`ReportError::Usage`] where they have no time in common.
+/// [`ReportError::MachinesDiffer`]; [`ReportError::Usage`] where they have no time in common and
+/// nothing is wrong.
 pub fn compare(
     (old, new): (&[Saved], &[Saved]),
     names: [&str; 2],
@@ -156,11 +159,16 @@ pub fn compare(
         let line = move |run: &Saved| format!("{name}: {}, {}", run.suite, run.provenance);
         runs.iter().map(line)
     });
+    let wrong = new.iter().flat_map(|run| {
+        let line = move |row: &String| format!("{}: {row}", run.suite);
+        run.wrong.iter().map(line)
+    });
     let mut found = Comparison {
         names: names.map(str::to_owned),
         threshold,
         runs: runs.collect(),
         lines: Vec::new(),
+        wrong: wrong.collect(),
         notes: Vec::new(),
     };
     for (have, others, name) in [(old, new, names[0]), (new, old, names[1])] {
@@ -183,7 +191,7 @@ pub fn compare(
             found.add(old, new)?;
         }
     }
-    if found.lines.is_empty() {
+    if found.lines.is_empty() && found.wrong.is_empty() {
         let notes = found.notes.iter().map(|note| format!("; {note}"));
         let (notes, [a, b]) = (notes.collect::<String>(), names);
         let why = format!("{a} and {b} have no time in common{notes}");

@@ -19,6 +19,8 @@ pub struct Saved {
     pub provenance: Provenance,
     /// The times of all rows that ran, in the order of the report. Those of peers are not ours to track.
     pub times: Vec<Time>,
+    /// The rows that were wrong, each with the reason.
+    pub wrong: Vec<String>,
 }
 
 /// The samples of one kind of time of one row.
@@ -92,10 +94,16 @@ impl Saved {
         if times.is_empty() && report.rows().any(|(_, row)| ran(row)) {
             return Err("it has no samples, as summaries and old reports: measure it again".into());
         }
+        let wrong = report.wrong().map(|(outcome, row)| {
+            let why = row.reason.as_deref().unwrap_or("no reason known");
+            format!("{}, {}: {why}", problem(outcome), row.implementation)
+        });
+        let wrong = wrong.collect();
         Ok(Self {
             suite: report.suite,
             provenance: report.provenance,
             times,
+            wrong,
         })
     }
 
@@ -198,6 +206,17 @@ mod tests {
         assert!(saved.times.iter().any(|time| time.what == "graph"));
         let torch = |time: &Time| time.implementation.starts_with("torch");
         assert!(!saved.times.iter().any(torch));
+    }
+
+    #[test]
+    fn wrong_rows_are_read_with_their_reasons() {
+        let mut report = Report::sample();
+        let row = &mut report.results[0].rows[0];
+        (row.status, row.reason) = (Status::Wrong, Some("3 of 8 elements".into()));
+        let saved = parsed(&report).unwrap();
+        assert!(saved.times.is_empty());
+        let row = "all-gather-matmul 64x32x16 f16, 4 ranks, baselineCudaAllgatherMatmul";
+        assert_eq!(saved.wrong, [format!("{row}: 3 of 8 elements")]);
     }
 
     #[test]

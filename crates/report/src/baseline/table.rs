@@ -33,6 +33,9 @@ impl Comparison {
         let grid = Grid::new(headings, self.lines.iter().map(cells));
         terminal::print_grid(&grid, terminal::width(), out)?;
         writeln!(out)?;
+        for row in &self.wrong {
+            writeln!(out, "WRONG in {new}: {row}")?;
+        }
         for note in &self.notes {
             writeln!(out, "{note}")?;
         }
@@ -49,7 +52,7 @@ impl Comparison {
             Verdict::Unclear,
         ];
         let counts = counts.map(|v| format!("{} {}", self.count(v), v.name().to_lowercase()));
-        writeln!(out, "{}", counts.join(", "))
+        writeln!(out, "{}, {} wrong", counts.join(", "), self.wrong.len())
     }
 }
 

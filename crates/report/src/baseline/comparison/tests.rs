@@ -15,6 +15,7 @@ fn run(suite: &str, times: Vec<Time>) -> Saved {
         suite: suite.into(),
         provenance: Provenance::sample(),
         times,
+        wrong: Vec::new(),
     }
 }
 
@@ -112,6 +113,28 @@ fn a_time_is_found_in_every_file_of_its_suite() {
     new[0].times = vec![time("other", &TIMES)];
     let error = compare((&old, &new[..1]), ["A", "B"], 0.05).unwrap_err();
     assert_eq!(error.exit_status(), 3, "{error}");
+}
+
+#[test]
+fn a_row_that_is_wrong_now_is_told_and_counts() {
+    let old = [run("gemm", vec![time("a", &TIMES), time("b", &TIMES)])];
+    let mut new = [run("gemm", vec![time("a", &TIMES)])];
+    new[0].wrong = vec!["64x64x64 f16, 4 ranks, b: 3 of 8 elements".into()];
+    let found = compare((&old, &new), ["A", "B"], 0.05).unwrap();
+    assert!(!found.holds());
+    let mut out = Vec::new();
+    found.print(&mut out).unwrap();
+    let out = String::from_utf8(out).unwrap();
+    let line = "WRONG in B: gemm: 64x64x64 f16, 4 ranks, b: 3 of 8 elements\n";
+    assert!(
+        out.contains(line) && out.contains("0 unclear, 1 wrong"),
+        "{out}"
+    );
+    // Where it was wrong and is right, nothing has become worse.
+    assert!(compare((&new, &old), ["B", "A"], 0.05).unwrap().holds());
+    // All that ran is wrong: there is no time, and still something to tell.
+    new[0].times.clear();
+    assert!(!compare((&old, &new), ["A", "B"], 0.05).unwrap().holds());
 }
 
 #[test]
