@@ -44,6 +44,14 @@ pub enum BenchError {
         /// What it did.
         what: &'static str,
     },
+    /// No row of the run that was to be a baseline could run.
+    #[error(
+        "baseline {name} is not saved: no row ran; the report says why, and `bench --list` what else there is"
+    )]
+    NothingToSave {
+        /// The name of the baseline.
+        name: String,
+    },
     /// More ranks than devices.
     #[error(
         "rank {rank} of this host has no GPU of its own: there are {devices}; start fewer ranks, or set \
@@ -120,7 +128,7 @@ impl BenchError {
     ///
     /// | status | meaning |
     /// |---|---|
-    /// | 1 | this rank failed, or a row was wrong |
+    /// | 1 | this rank failed, a row was wrong, or none ran that could be a baseline |
     /// | 2 | the command line asks for what does not exist, a baseline among others |
     /// | 3 | baselines of different machines cannot be compared |
     /// | 76 | [another rank is the cause](Self::blames_a_peer) |

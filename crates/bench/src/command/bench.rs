@@ -183,7 +183,10 @@ fn json(report: &Report) -> Result<Vec<u8>> {
     Ok(json)
 }
 
-/// Keeps the report as a baseline, where that is wanted and every row was right.
+/// Keeps the report as a baseline, where that is wanted and every row that ran was right.
+///
+/// # Errors
+/// [`BenchError::NothingToSave`]: none ran. A baseline of that name stays as it is.
 fn save(report: &Report, args: &BenchArgs) -> Result<()> {
     let Some(name) = &args.save_baseline else {
         return Ok(());
@@ -191,6 +194,9 @@ fn save(report: &Report, args: &BenchArgs) -> Result<()> {
     if !report.is_right() {
         eprintln!("baseline {name} is not saved: a row is wrong");
         return Ok(());
+    }
+    if !report.has_run() {
+        return Err(BenchError::NothingToSave { name: name.clone() });
     }
     let place = Baselines::new(&args.baselines).save(name, &report.suite, &json(report)?)?;
     eprintln!("saved as baseline {name}: {}", place.display());
@@ -202,6 +208,9 @@ fn save(report: &Report, args: &BenchArgs) -> Result<()> {
 fn tell(report: &Report, args: &BenchArgs) -> Result<()> {
     let mut out = std::io::stdout();
     let printed = print(report, width(), &mut out).and_then(|()| out.flush());
+    if !report.has_run() {
+        eprintln!("warning: nothing was measured: no row ran, and the report says why");
+    }
     let mut ends = vec![printed.map_err(Into::into), save(report, args)];
     let mut write = |path: &Path, content: Vec<u8>| {
         ends.push(file::write(path, content).map_err(Into::into));

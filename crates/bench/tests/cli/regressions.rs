@@ -38,10 +38,13 @@ impl Folder {
     /// Copies a baseline, with a change.
     fn copy(&self, (from, to): (&str, &str), suite: &str, change: impl Fn(&str) -> String) {
         let text = std::fs::read_to_string(self.file(from, suite)).unwrap();
-        let changed = change(&text);
-        let place = self.file(to, suite);
+        self.write(to, suite, &change(&text));
+    }
+
+    fn write(&self, name: &str, suite: &str, text: &str) {
+        let place = self.file(name, suite);
         std::fs::create_dir_all(place.parent().unwrap()).unwrap();
-        std::fs::write(place, changed).unwrap();
+        std::fs::write(place, text).unwrap();
     }
 
     fn compare(&self, words: &str) -> (Option<i32>, String, String) {
@@ -160,6 +163,14 @@ fn messages(folder: &Folder) {
         "{errors}"
     );
 
+    folder.copy(("before", "wrong"), "gemm", |text| {
+        text.replace(r#""status": "ok""#, r#""status": "wrong""#)
+    });
+    let (status, table, errors) = folder.compare("before wrong");
+    assert_eq!((status, errors.as_str()), (Some(1), ""), "{table}");
+    let line = "WRONG in wrong: gemm: 16x16x16 bf16, 2 ranks, cublasLt: ";
+    has(&table, &[line, "1 wrong"]);
+
     // A path does instead of a name.
     let file = folder.file("before", "gemm");
     let (status, table, errors) = folder.compare(&format!("{} before", file.display()));
@@ -176,6 +187,23 @@ fn a_run_with_a_wrong_row_is_not_saved() {
     let errors = outcome.ended(0, Some(1));
     has(&errors, &["wrong is not saved: a row is wrong"]);
     assert!(!Path::new(folder.path()).join("wrong").exists());
+}
+
+#[test]
+fn a_run_without_a_row_that_ran_is_not_saved() {
+    let folder = Folder::new();
+    folder.write("kept", "collectives", "the baseline of before");
+    let bench = "bench --device host --suite collectives --sizes 1K --op all-reduce --impl nccl";
+    let Said { code, err, .. } = job::say(bench);
+    assert_eq!(code, Some(0), "{err}");
+    has(&err, &["nothing was measured"]);
+    let save = format!("--save-baseline kept --baselines {}", folder.path());
+    let Said { code, out, err } = job::say(&format!("{bench} {save}"));
+    assert_eq!(code, Some(1), "{err}");
+    has(&out, &["nccl was not run"]);
+    has(&err, &["baseline kept is not saved: no row ran"]);
+    let text = std::fs::read_to_string(folder.file("kept", "collectives")).unwrap();
+    assert_eq!(text, "the baseline of before");
 }
 
 #[test]

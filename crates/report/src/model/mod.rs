@@ -221,6 +221,12 @@ impl Report {
         self.wrong().next().is_none()
     }
 
+    /// Whether any row ran, those of peers aside.
+    pub fn has_run(&self) -> bool {
+        let ran = |row: &Row| row.status != Status::NotRun && row.kind != Kind::Peer;
+        self.rows().any(|(_, row)| ran(row))
+    }
+
     /// The rows that ran and were wrong, with what they are of.
     pub fn wrong(&self) -> impl Iterator<Item = (&Outcome, &Row)> {
         self.rows().filter(|(_, row)| row.status == Status::Wrong)
