@@ -26,7 +26,8 @@ pub enum Command {
 /// Arguments of `compare`.
 #[derive(Debug, Args)]
 pub struct Compare {
-    /// The old baseline: a name, or the path of a JSON file or of a folder of them.
+    /// The old baseline: a name, or the path of a JSON file or of a folder of them, from here or from the
+    /// folder of the baselines.
     pub old: String,
     /// The new one.
     pub new: String,

@@ -26,12 +26,21 @@ pub enum ReportError {
         .root.display(), those(.known)
     )]
     NoBaseline {
-        /// The name, or the path.
+        /// The name.
         name: String,
         /// Where it was looked for.
         root: PathBuf,
         /// The names that there are.
         known: Vec<String>,
+    },
+    /// No report is at a path.
+    #[error(
+        "no report at {}: name a file of `bench --json`, or a folder of them",
+        either(.places)
+    )]
+    NoReports {
+        /// Where it was looked for.
+        places: Vec<PathBuf>,
     },
     /// A file is no report that can be compared.
     #[error("{}: {why}", .path.display())]
@@ -65,7 +74,10 @@ impl ReportError {
     /// exist, a baseline among others; 3 where baselines of different machines cannot be compared; else 1.
     pub fn exit_status(&self) -> u8 {
         match self {
-            Self::Usage(_) | Self::NoBaseline { .. } | Self::Baseline { .. } => 2,
+            Self::Usage(_)
+            | Self::NoBaseline { .. }
+            | Self::NoReports { .. }
+            | Self::Baseline { .. } => 2,
             Self::MachinesDiffer { .. } => 3,
             Self::File { .. } | Self::Output(_) => 1,
         }
@@ -82,6 +94,14 @@ fn those(names: &[String]) -> String {
         true => "there is none yet".into(),
         false => format!("there are {}", names.join(", ")),
     }
+}
+
+fn either(places: &[PathBuf]) -> String {
+    let each: Vec<_> = places
+        .iter()
+        .map(|place| place.display().to_string())
+        .collect();
+    each.join(" or ")
 }
 
 fn unlike(names: &[String; 2], found: &[(&str, String, String)]) -> String {

@@ -72,27 +72,33 @@ impl Baselines {
     }
 
     /// The reports of a baseline: those under a name, or, of what has a `/` or ends in `.json`, that file or
-    /// the files of that folder.
+    /// the files of that folder. Such a path starts in the current directory, or else in the folder of
+    /// baselines.
     ///
     /// # Errors
-    /// [`ReportError::NoBaseline`]; [`ReportError::File`]; [`ReportError::Baseline`].
+    /// [`ReportError::NoBaseline`]; [`ReportError::NoReports`]; [`ReportError::File`];
+    /// [`ReportError::Baseline`].
     pub fn read(&self, what: &str) -> Result<Vec<Saved>> {
         let is_path = what.contains('/') || what.ends_with(".json");
-        let path = match is_path {
-            true => PathBuf::from(what),
-            false => self.root.join(what),
-        };
-        let files = match path.is_file() {
-            true => vec![path],
-            false => reports(&path),
-        };
-        if files.is_empty() {
-            return Err(ReportError::NoBaseline {
-                name: what.into(),
-                root: self.root.clone(),
-                known: self.names(),
-            });
+        let mut places = vec![self.root.join(what)];
+        // An absolute path is one place.
+        if is_path && Path::new(what) != places[0] {
+            places.insert(0, what.into());
         }
+        let mut found = places.iter().map(|path| match path.is_file() {
+            true => vec![path.clone()],
+            false => reports(path),
+        });
+        let Some(files) = found.find(|files| !files.is_empty()) else {
+            return Err(match is_path {
+                true => ReportError::NoReports { places },
+                false => ReportError::NoBaseline {
+                    name: what.into(),
+                    root: self.root.clone(),
+                    known: self.names(),
+                },
+            });
+        };
         let runs = files.iter().map(|file| Saved::read(file));
         let runs = runs.collect::<Result<Vec<_>>>()?;
         Saved::check_distinct(&files, &runs)?;
@@ -175,6 +181,29 @@ mod tests {
         assert!(told.contains("--save-baseline main"), "{told}");
         let error = baselines.read("after").unwrap_err();
         assert!(matches!(error, ReportError::Baseline { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_path_is_found_in_the_folder_of_baselines_too() {
+        let folder = tempfile::tempdir().unwrap();
+        let baselines = Baselines::new(folder.path());
+        let json = Report::sample().to_json().to_string();
+        baselines
+            .save("before", "fused-matmul", json.as_bytes())
+            .unwrap();
+        for path in ["before/fused-matmul.json", "before/"] {
+            assert_eq!(baselines.read(path).unwrap().len(), 1, "{path}");
+        }
+        let error = baselines.read("before/gemm.json").unwrap_err();
+        assert_eq!(error.exit_status(), 2);
+        let root = folder.path().display();
+        let places = format!("no report at before/gemm.json or {root}/before/gemm.json");
+        assert!(error.to_string().starts_with(&places), "{error}");
+        let error = baselines.read("/none/gemm.json").unwrap_err().to_string();
+        assert!(
+            error.starts_with("no report at /none/gemm.json: "),
+            "{error}"
+        );
     }
 
     #[test]
