@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::num::NonZero;
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -37,7 +38,7 @@ pub struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
     /// Ranks, where there is no command
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value_t = 4, value_parser = positive)]
     ranks: usize,
 }
 
@@ -116,6 +117,12 @@ fn temperature(text: &str) -> Result<f64, String> {
 fn top_p(text: &str) -> Result<f64, String> {
     let is_valid = |value| value > 0.0 && value <= 1.0;
     number(text, is_valid, "it is more than 0 and at most 1")
+}
+
+/// A number of what there must be some of.
+pub fn positive(text: &str) -> Result<usize, String> {
+    let number: Result<NonZero<usize>, _> = text.parse();
+    number.map(usize::from).map_err(|why| why.to_string())
 }
 
 fn number(text: &str, is_valid: impl Fn(f64) -> bool, range: &str) -> Result<f64, String> {
@@ -223,8 +230,7 @@ fn demonstrate(ranks: usize) -> Result<()> {
     let interrupts = Interrupts::catch()?;
     let folder = tempfile::tempdir().map_err(Error::file(std::env::temp_dir()))?;
     random::write(folder.path(), &random::small_llama(), 1)?;
-    let tokens = folder.path().join("tokens.json");
-    let run = |temperature: f64| Run {
+    let run = |temperature: f64, json: Option<PathBuf>| Run {
         checkpoint: folder.path().to_owned(),
         ranks,
         prompts: [
@@ -243,16 +249,14 @@ fn demonstrate(ranks: usize) -> Result<()> {
         top_p: 0.9,
         eager: false,
         seed: 7,
-        json: Some(tokens.clone()),
+        json,
     };
-    for (how, run) in [("greedy", run(0.0)), ("sampled", run(0.8))] {
+    for (how, temperature) in [("greedy", 0.0), ("sampled", 0.8)] {
         println!("== {how}");
-        let alone = run.alone(&interrupts)?;
-        job::run(
-            ranks,
-            &rank_arguments("rank", Some(run.arguments())),
-            &interrupts,
-        )?;
+        let alone = run(temperature, None).alone(&interrupts)?;
+        let tokens = folder.path().join(how).with_extension("json");
+        let arguments = run(temperature, Some(tokens.clone())).arguments();
+        job::run(ranks, &rank_arguments("rank", Some(arguments)), &interrupts)?;
         let text = fs::read_to_string(&tokens).map_err(Error::file(&tokens))?;
         let parallel: Vec<Vec<u32>> = serde_json::from_str(&text).map_err(Error::file(&tokens))?;
         for (request, (one, several)) in alone.tokens.iter().zip(&parallel).enumerate() {
@@ -462,6 +466,24 @@ mod tests {
             assert!(valid.iter().all(|value| parsed(name, value)), "{name}");
             assert!(!invalid.iter().any(|value| parsed(name, value)), "{name}");
         }
+    }
+
+    #[test]
+    fn numbers_of_nothing_are_refused() {
+        let parsed = |arguments: &[&str]| Arguments::try_parse_from(arguments).is_ok();
+        assert!(parsed(&["", "--ranks", "1"]) && !parsed(&["", "--ranks", "0"]));
+        for name in ["ranks", "steps", "rounds", "prefill", "decode"] {
+            let option = |value: u32| format!("--{name}={value}");
+            assert!(parsed(&["", "bench", &option(1)]) && !parsed(&["", "bench", &option(0)]));
+        }
+        // One rank by candle alone.
+        assert!(parsed(&[
+            "",
+            "run",
+            "--checkpoint=x",
+            "--prompt=a",
+            "--ranks=0"
+        ]));
     }
 
     #[test]

@@ -53,7 +53,6 @@ pub struct Config {
     #[serde(default)]
     pub attention_bias: bool,
     /// Element type of the checkpoint.
-    #[serde(alias = "dtype")]
     pub torch_dtype: String,
     /// What ends a sequence.
     #[serde(default)]
@@ -154,6 +153,14 @@ fn flatten_rope(fields: &mut Map<String, Value>) {
     }
 }
 
+/// Gives the element type the name that [`Config`] has for it: transformers 5 writes `dtype`, at times next to
+/// the former.
+fn name_dtype(fields: &mut Map<String, Value>) {
+    if let Some(dtype) = fields.remove("dtype").filter(|dtype| !dtype.is_null()) {
+        fields.insert("torch_dtype".to_owned(), dtype);
+    }
+}
+
 /// Writes the window that transformers' `MistralConfig` has where config.json names none; a model without one
 /// says null.
 fn give_mistral_its_window(fields: &mut Map<String, Value>) {
@@ -176,10 +183,12 @@ impl Config {
         let text = std::fs::read_to_string(&path).map_err(Error::file(&path))?;
         let mut fields = serde_json::from_str(&text).map_err(Error::file(&path))?;
         flatten_rope(&mut fields);
+        name_dtype(&mut fields);
         give_mistral_its_window(&mut fields);
         let mut config: Config =
             serde_json::from_value(fields.into()).map_err(Error::file(&path))?;
         config.dtype()?;
+        config.check_sizes()?;
         let more = Generation::read(folder)?.eos_token_id;
         let ends = [config.eos_token_id.tokens(), more.tokens()].concat();
         config.eos_token_id = Ends::Several(ends);
@@ -198,6 +207,36 @@ impl Config {
                 "`{other}` is none of llama, mistral, qwen2, qwen3"
             ))),
         }
+    }
+
+    /// Nothing is of size 0, and each head of keys and values has as many of queries.
+    fn check_sizes(&self) -> Result<()> {
+        let wrong = |why: String| Err(Error::Config(why));
+        for (field, size) in [
+            ("hidden_size", self.hidden_size),
+            ("intermediate_size", self.intermediate_size),
+            ("num_hidden_layers", self.num_hidden_layers),
+            ("num_attention_heads", self.num_attention_heads),
+            ("num_key_value_heads", self.kv_heads()),
+            ("vocab_size", self.vocab_size),
+            ("max_position_embeddings", self.max_position_embeddings),
+        ] {
+            if size == 0 {
+                return wrong(format!("`{field}` is 0"));
+            }
+        }
+        let (heads, kv_heads, width) = (self.num_attention_heads, self.kv_heads(), self.head_dim());
+        if width == 0 || width % 2 != 0 {
+            return wrong(format!(
+                "`head_dim` is {width}: halves of heads are rotated"
+            ));
+        }
+        if heads % kv_heads != 0 {
+            return wrong(format!(
+                "`num_key_value_heads` is {kv_heads}, which does not divide `num_attention_heads`, {heads}"
+            ));
+        }
+        Ok(())
     }
 
     /// Heads of keys and values.
@@ -331,6 +370,42 @@ mod tests {
         let part = json!({"rope_type": "default", "partial_rotary_factor": 0.5});
         assert!(refused("rope_parameters", part).contains("`partial_rotary_factor` is 0.5"));
         assert!(refused("partial_rotary_factor", json!(0.5)).contains("is 0.5"));
+    }
+
+    #[test]
+    fn dtype_is_read_next_to_its_former_name() {
+        let with = |dtype: Value| {
+            let config = read(|fields| {
+                fields.insert("dtype".into(), dtype);
+            });
+            config.unwrap().torch_dtype
+        };
+        assert_eq!(with(json!("float16")), "float16");
+        assert_eq!(with(Value::Null), small_llama().torch_dtype);
+    }
+
+    #[test]
+    fn sizes_that_no_model_has_are_refused_by_name() {
+        let refused = |name: &str, value: usize| {
+            let config = read(|fields| {
+                fields.insert(name.into(), value.into());
+            });
+            config.unwrap_err().to_string()
+        };
+        for name in [
+            "hidden_size",
+            "num_hidden_layers",
+            "num_attention_heads",
+            "num_key_value_heads",
+            "head_dim",
+            "vocab_size",
+        ] {
+            let why = refused(name, 0);
+            assert!(why.contains(&format!("`{name}` is 0")), "{why}");
+        }
+        let heads = small_llama().num_attention_heads;
+        let why = refused("num_key_value_heads", heads - 1);
+        assert!(why.contains("`num_key_value_heads` is 7"), "{why}");
     }
 
     #[test]

@@ -89,17 +89,18 @@ pub fn generate(
     let (positions, field) = model.config().longest_sequence();
     for (request, Request { prompt, most, .. }) in requests.iter().enumerate() {
         let wrong = |why: String| Err(Error::Request { request, why });
-        let room = most_rows.saturating_sub(requests.len());
+        // The others may each have a row of the step.
+        let room = (most_rows + 1).saturating_sub(requests.len());
         if prompt.is_empty() || prompt.len() > room {
             return wrong(format!(
                 "a prompt has 1 to {room} tokens here, not {}",
                 prompt.len()
             ));
         }
-        if *most == 0 || prompt.len() + most > positions {
+        let tokens = prompt.len().saturating_add(*most);
+        if *most == 0 || tokens > positions {
             return wrong(format!(
-                "prompt and answer of {} tokens; the model takes {positions}, its `{field}`",
-                prompt.len() + most
+                "prompt and answer of {tokens} tokens; the model takes {positions}, its `{field}`"
             ));
         }
         if let Some(token) = prompt

@@ -22,7 +22,9 @@ pub fn shown(
         |template: &str| ProgressStyle::with_template(template).expect("the templates are right");
     let line = || ProgressBar::new_spinner().with_style(style("  {wide_msg}"));
     let lines: Vec<_> = requests.iter().map(|_| screen.add(line())).collect();
-    let most: usize = requests.iter().map(|request| request.most).sum();
+    let most = requests
+        .iter()
+        .fold(0, |sum: usize, request| sum.saturating_add(request.most));
     let total = screen.add(ProgressBar::new(most as u64));
     total.set_style(style("{prefix} {bar:30} {pos}/{len} tokens, {per_sec}"));
     total.set_prefix(title.to_owned());

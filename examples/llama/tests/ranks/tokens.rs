@@ -105,8 +105,27 @@ fn a_request_that_does_not_fit_is_named() {
     requests[3].prompt = vec![5; 50];
     assert_eq!(
         refused(&model, &requests, 50),
-        "request 3: a prompt has 1 to 43 tokens here, not 50"
+        "request 3: a prompt has 1 to 44 tokens here, not 50"
     );
+    let one = |prompt: usize, most: usize| Request {
+        prompt: vec![5; prompt],
+        most,
+        sampling: requests[0].sampling,
+    };
+    assert_eq!(
+        refused(&model, &[one(17, 2)], 16),
+        "request 0: a prompt has 1 to 16 tokens here, not 17"
+    );
+    let all = generate(
+        &model,
+        &[one(16, 2)],
+        16,
+        Decoding::ByRequest,
+        &mut |_, _| Ok(()),
+    );
+    assert_eq!(all.unwrap().tokens[0].len(), 2);
+    let why = refused(&model, &[one(3, usize::MAX)], 16);
+    assert!(why.contains("`max_position_embeddings`"), "{why}");
     requests[3].prompt = vec![320];
     assert_eq!(
         refused(&model, &requests, 50),
