@@ -4,7 +4,7 @@ use std::sync::{Arc, Weak};
 
 use crate::agreement::agree;
 use crate::backend::{Backend, DevicePtr, Mapping};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::exchange::Exchange;
 use crate::symmetric::SymmetricBuffer;
 
@@ -28,8 +28,8 @@ impl<B: Backend> MulticastBuffer<B> {
     /// the same step.
     ///
     /// # Errors
-    /// [`Error::Unavailable`](crate::Error::Unavailable) if the device or the guard refuses; errors of the
-    /// driver and the exchange.
+    /// [`Error::InvalidArgument`] if `exchange` is of another [group](Exchange::group_id) than `buffer`;
+    /// [`Error::Unavailable`] if the device or the guard refuses; errors of the driver and the exchange.
     pub fn new(
         backend: &B,
         exchange: &Arc<dyn Exchange>,
@@ -37,11 +37,17 @@ impl<B: Backend> MulticastBuffer<B> {
     ) -> Result<Self> {
         let exchange = exchange.as_ref();
         let (bytes, world) = (buffer.stride(), exchange.world());
-        agree(
-            exchange,
-            "multicast.support",
-            backend.device().multicast.require("multicast"),
-        )?;
+        let own_group = match buffer.group_id() == exchange.group_id() {
+            true => Ok(()),
+            false => Err(Error::InvalidArgument {
+                what: "exchange of a multicast object",
+                why: "the buffer's memory is that of other ranks: pass the exchange that the buffer was made \
+                      with"
+                    .into(),
+            }),
+        };
+        let supported = own_group.and_then(|()| backend.device().multicast.require("multicast"));
+        agree(exchange, "multicast.support", supported)?;
 
         let created = if exchange.rank() == 0 {
             backend

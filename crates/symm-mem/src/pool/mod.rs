@@ -11,6 +11,11 @@
 //! that creates a chunk also compares a digest of the history. A difference is an error that names the rank.
 //! [`SymmetricPool::check`] compares at any other time.
 //!
+//! # One group
+//!
+//! A pool has memory of one [group](Exchange::group_id) of ranks. Make a pool for each group: a block of one
+//! group has the addresses of other ranks than a block of another.
+//!
 //! # Stream order
 //!
 //! A block belongs to the stream that it was allocated for. Dropping a [`PoolBuffer`] does not wait: the work
@@ -124,11 +129,12 @@ impl<B: Backend> SymmetricPool<B> {
     /// its last user left.
     ///
     /// # Errors
-    /// [`Error::Disagreement`] if a chunk is needed and a rank's history differs; those of
-    /// [`SymmetricBuffer::new`]. These are errors on all ranks, and leave the pool unchanged. Where a free
-    /// block is reused, `stream` may fail to wait for its last user, on this rank alone: the block is free
-    /// again then, with its last user's stream. The other ranks drop the block that they got before the next
-    /// call.
+    /// [`Error::InvalidArgument`] if the pool has memory of another group than that of `exchange`, as for its
+    /// other collective calls; [`Error::Disagreement`] if a chunk is needed and a rank's history differs;
+    /// those of [`SymmetricBuffer::new`]. Those of a new chunk are errors on all ranks, and leave the pool
+    /// unchanged. Where a free block is reused, `stream` may fail to wait for its last user, on this rank
+    /// alone: the block is free again then, with its last user's stream. The other ranks drop the block that
+    /// they got before the next call.
     pub fn allocate(
         &self,
         exchange: &Arc<dyn Exchange>,
@@ -141,6 +147,7 @@ impl<B: Backend> SymmetricPool<B> {
                 what: "bytes of a block",
                 why: format!("{bytes} are beyond the address space"),
             })?;
+        self.require_own_group(exchange.as_ref())?;
         let taken = self.shared.state.lock().take(class);
         let (place, last) = match taken {
             Some(taken) => {
@@ -211,7 +218,24 @@ impl<B: Backend> SymmetricPool<B> {
         self.same_history(exchange, &calls, "check")
     }
 
+    /// Addresses of another group would be taken for those of ranks of this one.
+    fn require_own_group(&self, exchange: &dyn Exchange) -> Result<()> {
+        match self.shared.state.lock().chunks.values().next() {
+            Some(chunk) if chunk.buffer.group_id() != exchange.group_id() => {
+                Err(Error::InvalidArgument {
+                    what: "exchange of a pool",
+                    why: format!(
+                        "the memory of `{}` is that of other ranks: make a pool for each group",
+                        self.shared.name
+                    ),
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn same_history(&self, exchange: &dyn Exchange, calls: &Calls, call: &str) -> Result<()> {
+        self.require_own_group(exchange)?;
         let state = self.shared.state.lock();
         let arguments = format!(
             "`{}`, granularity {}, {} chunks, {} blocks given out, history {:016x}: {call}",
@@ -252,6 +276,7 @@ impl<B: Backend> SymmetricPool<B> {
     /// [`Error::InUse`] if a rank still holds a block; otherwise as [`SymmetricPool::trim`]. The pool is
     /// closed even so; held blocks stay usable.
     pub fn close(self, exchange: &dyn Exchange) -> Result<()> {
+        self.require_own_group(exchange)?;
         let live = self.stats().live;
         let idle = match live {
             0 => Ok(()),

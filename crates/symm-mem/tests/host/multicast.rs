@@ -1,9 +1,13 @@
 //! Multicast objects on the host backend, which emulates them: a step that fails on one rank, and the cache.
 
+use std::sync::Arc;
+
 use crate::faulty::{Faulty, Step, all_blame, ranks};
 use warpweave_symm_mem::ipc::CacheLimits;
 use warpweave_symm_mem::multicast::MulticastBuffer;
-use warpweave_symm_mem::{DevicePtr, Error, MulticastCache, Result, SymmetricBuffer};
+use warpweave_symm_mem::{
+    DevicePtr, Error, Exchange, MulticastCache, Result, SubExchange, SymmetricBuffer,
+};
 
 /// Creates a multicast object on three ranks, with `culprit` failing at `fails`; then, with the same
 /// exchanges, one that works.
@@ -51,6 +55,20 @@ fn a_failure_on_one_rank_is_an_error_on_all_and_nobody_is_left_waiting() {
 }
 
 #[test]
+fn an_exchange_of_another_group_than_the_buffer_is_refused_on_every_rank() {
+    ranks(4, |exchange| {
+        let device = Faulty::new();
+        let buffer = SymmetricBuffer::new(&device, &exchange, "b", 100).unwrap();
+        let first = exchange.rank() / 2 * 2;
+        let pair = SubExchange::new(exchange.clone(), [first, first + 1]).unwrap();
+        let pair: Arc<dyn Exchange> = Arc::new(pair);
+        let error = MulticastBuffer::new(&device, &pair, &buffer).unwrap_err();
+        assert!(matches!(error, Error::InvalidArgument { .. }), "{error}");
+        exchange.barrier("refused").unwrap();
+    });
+}
+
+#[test]
 fn a_buffer_has_one_object_until_it_is_gone() {
     ranks(3, |exchange| {
         let device = Faulty::new();
@@ -59,7 +77,7 @@ fn a_buffer_has_one_object_until_it_is_gone() {
         let (a, b) = (buffer("a"), buffer("b"));
         let first = cache.get(&exchange, &a).unwrap();
         let again = cache.get(&exchange, &a).unwrap();
-        assert!(std::sync::Arc::ptr_eq(&first, &again));
+        assert!(Arc::ptr_eq(&first, &again));
         let other = cache.get(&exchange, &b).unwrap();
         assert_ne!(first.buffer(), other.buffer());
         assert_eq!(cache.len(), 2);
@@ -97,7 +115,7 @@ fn objects_are_evicted_by_age_and_never_while_one_rank_holds_them() {
         assert_eq!(cache.len(), 2);
         let again = cache.get(&exchange, &buffers[0]).unwrap();
         if let Some(oldest) = &oldest {
-            assert!(std::sync::Arc::ptr_eq(oldest, &again));
+            assert!(Arc::ptr_eq(oldest, &again));
         }
         drop((oldest, again));
         // A held object keeps every rank from closing the cache.

@@ -7,7 +7,8 @@ use std::time::Duration;
 use crate::faulty::{Faulty, Step, all_blame, ranks};
 use warpweave_symm_mem::pool::SMALLEST_BLOCK;
 use warpweave_symm_mem::{
-    Backend, DevicePtr, Error, Exchange, ExchangeError, Host, SymmetricPool, ThreadExchange,
+    Backend, DevicePtr, Error, Exchange, ExchangeError, Host, SubExchange, SymmetricPool,
+    ThreadExchange,
 };
 
 fn read(device: &Faulty, at: DevicePtr, bytes: usize) -> Vec<u8> {
@@ -312,6 +313,44 @@ fn a_step_that_fails_on_one_rank_fails_on_all_and_leaves_the_pool_as_it_was() {
             all_blame(culprit, step, outcomes);
         }
     }
+}
+
+/// Pairs of neighbours and pairs across them, as of tensor and data parallelism.
+#[test]
+fn memory_of_one_group_is_not_handed_to_another() {
+    ranks(4, |exchange| {
+        let device = Faulty::new();
+        let stream = device.stream(Default::default()).unwrap();
+        let me = exchange.rank();
+        let group = |members: [usize; 2]| -> Arc<dyn Exchange> {
+            Arc::new(SubExchange::new(exchange.clone(), members).unwrap())
+        };
+        let (own, other) = (
+            group([me / 2 * 2, me / 2 * 2 + 1]),
+            group([me % 2, me % 2 + 2]),
+        );
+        let refused = |error| {
+            let Error::InvalidArgument { why, .. } = &error else {
+                panic!("{error}")
+            };
+            assert!(why.contains("make a pool for each group"), "{error}");
+        };
+        let pool = SymmetricPool::new(&device, "pool");
+        let block = pool.allocate(&own, &stream, 1000).unwrap();
+        assert_eq!(block.symmetric().group_id(), own.group_id());
+        // A block of the class is free, and none of the next class.
+        refused(pool.allocate(&other, &stream, 1000).unwrap_err());
+        refused(pool.allocate(&other, &stream, 5000).unwrap_err());
+        refused(pool.check(other.as_ref()).unwrap_err());
+        refused(pool.trim(other.as_ref()).unwrap_err());
+        pool.check(own.as_ref()).unwrap();
+        drop(block);
+        pool.close(own.as_ref()).unwrap();
+
+        let pool = SymmetricPool::new(&device, "pool");
+        drop(pool.allocate(&own, &stream, 1000).unwrap());
+        refused(pool.close(other.as_ref()).unwrap_err());
+    });
 }
 
 #[test]
