@@ -1,14 +1,18 @@
 //! Graphs: a recorded sequence of work, enqueued again at every launch.
 
+use super::event::HostEvent;
 use super::stream::{Capture, HostStream, Item, Registry};
 use crate::error::{Error, Result};
-use crate::sync::thread;
+use crate::sync::{Mutex, thread};
 
 /// Work captured from a stream and from those forked from it.
 #[derive(Debug)]
 pub struct HostGraph {
     origin: HostStream,
     items: Vec<(HostStream, Item)>,
+    /// The end of the last launch, for which the next one waits. Locked during a launch, so that launches of
+    /// two threads do not interleave.
+    last: Mutex<HostEvent>,
 }
 
 /// Ends the capture when dropped.
@@ -54,6 +58,7 @@ pub(super) fn capture<E: From<Error>>(
     Ok(HostGraph {
         origin: origin.clone(),
         items,
+        last: Mutex::default(),
     })
 }
 
@@ -61,10 +66,12 @@ impl HostGraph {
     /// # Safety
     /// As for [`Backend::launch_graph`](crate::Backend::launch_graph).
     pub(super) unsafe fn launch(&self, streams: &Registry, stream: &HostStream) -> Result<()> {
+        let last = self.last.lock();
+        streams.submit(stream, Item::Wait(last.clone()))?;
         for (on, item) in &self.items {
             let on = if on.is(&self.origin) { stream } else { on };
             streams.submit(on, item.clone())?;
         }
-        Ok(())
+        streams.submit(stream, Item::Record(last.clone()))
     }
 }

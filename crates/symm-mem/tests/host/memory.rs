@@ -1,7 +1,7 @@
 //! Symmetric memory on the host backend, ranks as threads.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::descriptors;
@@ -165,6 +165,33 @@ fn signals_order_data_back_to_back_and_in_graphs() {
         assert_eq!(u64::from_ne_bytes(sum.try_into().unwrap()), 100 * 101 / 2);
         exchange.barrier("end").unwrap();
     });
+}
+
+#[test]
+fn launches_of_one_graph_are_ordered_on_two_streams() {
+    let device = Host::new();
+    let streams = [(); 2].map(|()| device.stream(Default::default()).unwrap());
+    let (running, most) = (AtomicUsize::new(0), Arc::new(AtomicUsize::new(0)));
+    let work = {
+        let most = most.clone();
+        move || {
+            let now = running.fetch_add(1, Ordering::SeqCst) + 1;
+            most.fetch_max(now, Ordering::SeqCst);
+            std::thread::sleep(Duration::from_millis(50));
+            running.fetch_sub(1, Ordering::SeqCst);
+            Ok(())
+        }
+    };
+    let enqueue = || device.launch(&streams[0], "work", work);
+    let graph = device.capture(&streams[0], enqueue).unwrap();
+    for stream in streams.iter().chain(&streams) {
+        // SAFETY: the captured work uses no memory of the device.
+        unsafe { device.launch_graph(&graph, stream).unwrap() };
+    }
+    for stream in &streams {
+        device.synchronize(stream).unwrap();
+    }
+    assert_eq!(most.load(Ordering::SeqCst), 1);
 }
 
 /// Each rank of a ring waits for the previous one, and all wait for the silent one.
