@@ -43,7 +43,8 @@ struct Label {
 /// What a rank says of a step: why it failed there, if it did.
 pub(super) type Said<T> = std::result::Result<T, String>;
 
-type Gather<'a> = &'a mut dyn FnMut(&str, &[u8]) -> Result<Vec<Vec<u8>>>;
+/// An all-gather of bytes at a tag, with the error that this rank reports there.
+type Gather<'a> = &'a mut dyn FnMut(&str, &[u8], Option<&CommError>) -> Result<Vec<Vec<u8>>>;
 
 impl Mesh {
     /// Collective. What fails on one rank is an error on all.
@@ -156,7 +157,7 @@ fn agree<T: Serialize + DeserializeOwned>(
     step: &str,
     mine: std::result::Result<&T, &CommError>,
 ) -> Result<Vec<T>> {
-    let all = gather(step, &encode(&mine.map_err(reason))?)?;
+    let all = gather(step, &encode(&mine.map_err(reason))?, mine.err())?;
     let value = |(peer, bytes): (usize, &Vec<u8>)| {
         let said: Said<T> = decode(peer, bytes)?;
         said.map_err(|cause| CommError::PeerFailed {

@@ -163,7 +163,11 @@ impl LocalExchange {
             })
             .collect::<Result<Vec<_>>>()?;
         if self.store.world() > 1 && calls.mesh.is_none() {
-            let mut gather = |tag: &str, bytes: &[u8]| self.gather(&mut calls, tag, bytes);
+            let mut gather = |tag: &str, bytes: &[u8], failed: Option<&CommError>| {
+                // A peer that did not connect will not be here either: after a timeout this lasts a moment.
+                calls.timed_out |= matches!(failed, Some(CommError::Timeout { .. }));
+                self.gather(&mut calls, tag, bytes)
+            };
             let mesh = Mesh::open(&self.store, &mut gather);
             calls.mesh = Some(calls.record(mesh)?);
         }

@@ -71,7 +71,8 @@ fn a_mark_names_the_rank_that_left_it_first() {
 fn a_rank_that_cannot_listen_is_named_at_once() {
     let exchange = &group(2)[0];
     let failed = mesh::encode(&mesh::Said::<()>::Err("no descriptors".into())).unwrap();
-    let mut gather = |_: &str, own: &[u8]| Ok(vec![own.to_vec(), failed.clone()]);
+    let mut gather =
+        |_: &str, own: &[u8], _: Option<&CommError>| Ok(vec![own.to_vec(), failed.clone()]);
     let opened = mesh::Mesh::open(&exchange.store, &mut gather);
     let error = opened.err().expect("rank 1 does not listen");
     assert!(
@@ -318,6 +319,50 @@ fn a_rank_that_stops_among_descriptors_costs_the_others_one_deadline() {
             let jobs = crate::Job::threads(3).unwrap().into_iter();
             ranks.extend(jobs.map(|job| s.spawn(move || member(job, passed, given_up))));
         }
+        // Nobody leaves before all have ended: who leaves is lost to the others.
+        let _exchanges: Vec<_> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
+    });
+}
+
+/// One that has said where it listens, and does not connect.
+#[test]
+fn a_rank_that_stops_while_the_sockets_are_opened_costs_the_others_one_deadline() {
+    let patience = Duration::from_secs(2);
+    let given_up = std::sync::Barrier::new(3);
+    let member = |(job, server): (crate::Job, _)| {
+        let store = Store::adopt(&job.with_timeout(patience), server).unwrap();
+        let exchange = LocalExchange::new(Arc::new(store), "test");
+        exchange.barrier("first").unwrap();
+        if exchange.rank() == 2 {
+            let mut calls = exchange.calls.lock();
+            let count = 0u64.to_le_bytes();
+            exchange.gather(&mut calls, "pass", &count).unwrap();
+            let mut gather = |tag: &str, own: &[u8], _: Option<&CommError>| {
+                let all = exchange.gather(&mut calls, tag, own);
+                if tag == "warpweave.mesh.contacts" {
+                    given_up.wait();
+                }
+                all
+            };
+            let opened = mesh::Mesh::open(&exchange.store, &mut gather);
+            assert!(opened.is_err(), "the others have given up");
+            drop(calls);
+            return exchange;
+        }
+        let start = Instant::now();
+        let error = exchange.all_gather_fds("pass", &[]).unwrap_err();
+        let took = start.elapsed();
+        given_up.wait();
+        assert!(took < patience * 9 / 5, "{took:?}: {error}");
+        let is_timeout = matches!(&error, ExchangeError::Timeout { waiting_for, .. }
+            if waiting_for.contains(&2));
+        assert!(is_timeout, "{error}");
+        exchange
+    };
+    std::thread::scope(|s| {
+        let jobs = crate::Job::threads(3).unwrap().into_iter();
+        let member = &member;
+        let ranks: Vec<_> = jobs.map(|job| s.spawn(move || member(job))).collect();
         // Nobody leaves before all have ended: who leaves is lost to the others.
         let _exchanges: Vec<_> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
     });
