@@ -153,8 +153,8 @@ fn flatten_rope(fields: &mut Map<String, Value>) {
     }
 }
 
-/// Gives the element type the name that [`Config`] has for it: transformers 5 writes `dtype`, at times next to
-/// the former.
+/// Gives the element type the name that [`Config`] has for it: transformers 5 writes `dtype`, at times next
+/// to the former.
 fn name_dtype(fields: &mut Map<String, Value>) {
     if let Some(dtype) = fields.remove("dtype").filter(|dtype| !dtype.is_null()) {
         fields.insert("torch_dtype".to_owned(), dtype);
