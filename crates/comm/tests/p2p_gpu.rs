@@ -150,6 +150,7 @@ fn refusals_and_dropped_tokens() {
         faults::refusals(rank);
         faults::dropped_tokens(rank);
         faults::failed_captures(rank);
+        faults::waits_across_a_capture(rank);
     });
 }
 

@@ -42,9 +42,15 @@ impl PostCounts {
         index.saturating_sub(self.waited)
     }
 
-    /// As [`PostCounts::due`], for all posts.
-    pub fn outstanding(&self) -> u64 {
-        self.due(self.posted)
+    /// The number of the latest post.
+    pub fn latest(&self) -> u64 {
+        self.posted
+    }
+
+    /// The latest post outside a capture, if nobody has waited for it. A wait in a capture must not cover it:
+    /// replays would wait again for what only happens once.
+    pub fn pending_eager(&self) -> Option<u64> {
+        (self.eager > self.waited).then_some(self.eager)
     }
 
     /// Counts one signal waited for.
@@ -71,7 +77,16 @@ mod tests {
         counts.wait();
         counts.wait();
         assert_eq!((counts.due(tokens[0]), counts.due(tokens[1])), (0, 0));
-        assert_eq!((counts.due(tokens[2]), counts.outstanding()), (1, 1));
+        assert_eq!((counts.due(tokens[2]), counts.latest()), (1, 3));
+    }
+
+    #[test]
+    fn an_eager_post_is_pending_until_it_is_waited_for() {
+        let mut counts = PostCounts::default();
+        let (eager, captured) = (counts.post(false), counts.post(true));
+        assert_eq!(counts.pending_eager(), Some(eager));
+        counts.wait();
+        assert_eq!((counts.pending_eager(), counts.due(captured)), (None, 1));
     }
 
     #[test]

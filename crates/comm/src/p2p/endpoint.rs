@@ -127,7 +127,8 @@ impl<B: TransferBackend> PointToPoint<B> {
     /// that order the lane.
     ///
     /// # Errors
-    /// [`CommError::InvalidArgument`] if there is no such peer or lane; errors of the backend.
+    /// [`CommError::InvalidArgument`] if there is no such peer or lane, or if `stream` is in capture and a
+    /// post outside the capture has not been waited for; errors of the backend.
     pub fn wait_all(&self, stream: &B::Stream, peer: usize, lane: usize) -> Result<()> {
         self.channel(peer, lane, TransferMethod::Sm)?;
         let captured = self.0.backend.is_capturing(stream)?;
@@ -143,7 +144,8 @@ impl<B: TransferBackend> PointToPoint<B> {
                 if !captured {
                     state.counts(of).settle();
                 }
-                let due = state.counts(of).outstanding();
+                let latest = state.counts(of).latest();
+                let due = state.due(of, latest, captured)?;
                 self.0.enqueue_waits(stream, of, due, &mut state)?;
             }
         }

@@ -21,8 +21,9 @@
 //!
 //! # Graphs
 //! Epochs are counted on the device, so a captured transfer can be replayed. Wait for what is posted in a
-//! capture in the same capture, and for nothing that was posted before it. What a capture that fails has
-//! posted is taken back by the next post or [`PointToPoint::wait_all`] outside a capture.
+//! capture in the same capture, and for what was posted before it before the capture: a wait that would cover
+//! both is refused. What a capture that fails has posted is taken back by the next post or
+//! [`PointToPoint::wait_all`] outside a capture.
 //!
 //! # When a peer does not arrive
 //! A wait that misses its deadline skips its transfer and fills the pad's fault record. From then on this

@@ -10,7 +10,7 @@ use warpweave_symm_mem::SignalPad;
 use super::backend::TransferBackend;
 use super::counts::PostCounts;
 use super::role::Role;
-use crate::error::Result;
+use crate::error::{CommError, Result};
 use crate::nccl::NcclComm;
 
 /// Options of an endpoint.
@@ -74,6 +74,28 @@ impl EndpointState {
     pub fn counts(&mut self, of: TransferKey) -> &mut PostCounts {
         let line = (of.peer * self.lanes + of.lane) * Role::ALL.len() + of.role as usize;
         &mut self.counts[2 * line + usize::from(of.by_nccl)]
+    }
+
+    /// How many signals of the peer to wait for, in a capture or not, until post `index` has completed.
+    ///
+    /// # Errors
+    /// [`CommError::InvalidArgument`] if a wait in a capture would cover a post outside captures.
+    pub fn due(&mut self, of: TransferKey, index: u64, captured: bool) -> Result<u64> {
+        let counts = self.counts(of);
+        let due = counts.due(index);
+        match counts.pending_eager() {
+            Some(eager) if captured && due > 0 => Err(CommError::InvalidArgument {
+                what: "wait in a capture",
+                why: format!(
+                    "it would also wait for {} number {eager} with rank {} on lane {}, which was posted \
+                     outside the capture: wait for that before the capture",
+                    of.role.name(),
+                    of.peer,
+                    of.lane
+                ),
+            }),
+            _ => Ok(due),
+        }
     }
 }
 

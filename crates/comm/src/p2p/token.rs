@@ -71,11 +71,14 @@ impl<B: TransferBackend> Token<B> {
     /// error of [`PointToPoint::check`](super::PointToPoint::check).
     ///
     /// # Errors
-    /// [`CommError::InvalidArgument`] if the endpoint has recovered from a fault since the post, or if
-    /// the capture of the post has ended; what the backend reports: then the transfer counts as dropped.
+    /// [`CommError::InvalidArgument`] if the endpoint has recovered from a fault since the post, if the
+    /// capture of the post has ended, or if `stream` is in capture and this post or an earlier one of its
+    /// kind, outside the capture, has not been waited for; what the backend reports. Then the transfer counts
+    /// as dropped.
     pub fn wait(mut self, stream: &B::Stream) -> Result<()> {
         let shared = self.shared.clone();
-        if self.captured && !shared.backend.is_capturing(stream)? {
+        let captured = shared.backend.is_capturing(stream)?;
+        if self.captured && !captured {
             return Err(CommError::InvalidArgument {
                 what: "token",
                 why: format!("{self:?} was posted in a capture, which is to wait for it"),
@@ -93,10 +96,10 @@ impl<B: TransferBackend> Token<B> {
                 ),
             });
         }
+        let due = state.due(self.of, self.index, captured)?;
         if self.of.role.is_active() || self.of.by_nccl {
             self.follow(stream)?;
         }
-        let due = state.counts(self.of).due(self.index);
         shared.enqueue_waits(stream, self.of, due, &mut state)?;
         self.waited = true;
         // The drop that follows locks the state.

@@ -112,6 +112,11 @@ fn posts_of_a_capture_that_failed_are_taken_back() {
 }
 
 #[test]
+fn a_wait_in_a_capture_leaves_eager_posts_alone() {
+    ranks(2, Options::default(), host, faults::waits_across_a_capture);
+}
+
+#[test]
 fn a_silent_peer_is_named_and_the_endpoint_recovers() {
     let options = Options {
         lanes: 2,

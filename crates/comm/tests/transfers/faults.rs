@@ -135,6 +135,49 @@ pub fn failed_captures<B: TransferBackend>(rank: &Rank<B>) {
     }
 }
 
+/// A wait in a capture for what was posted before it is refused, and the token from before still waits for
+/// the peer.
+pub fn waits_across_a_capture<B: TransferBackend>(rank: &Rank<B>) {
+    let (me, peer) = (rank.rank(), (rank.rank() + 1) % rank.world());
+    let (parts, stream) = (buffer(rank), &rank.stream);
+    let pulled = rank.memory(BYTES);
+    let channel = rank.p2p.channel(peer, 0, TransferMethod::Sm).unwrap();
+    let whole = |of| MemoryRange::of(&parts, of, 0, BYTES).unwrap();
+    let mine = rank.mine(&pulled, 0, BYTES);
+    for call in 0..4 {
+        rank.write(parts.local(), &content(me, call, BYTES));
+        // SAFETY: the range lives, and is written again after the wait for its token.
+        let mut exposed = Some(unsafe { channel.expose(stream, whole(me)).unwrap() });
+        let captured = rank.backend.capture(stream, || match call % 3 {
+            // SAFETY: nothing of it runs.
+            0 => unsafe { channel.expose(stream, whole(me))? }.wait(stream),
+            1 => rank.p2p.wait_all(stream, peer, 0),
+            _ => exposed.take().expect("posted above").wait(stream),
+        });
+        let error = captured.map(|_| ()).unwrap_err();
+        assert!(
+            matches!(&error, CommError::InvalidArgument { why, .. } if why.contains("before the capture")),
+            "{error}"
+        );
+        // Rank 0 could write its range before it has been read.
+        if rank.rank() == 1 {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        // SAFETY: the ranges live and the stream orders their uses.
+        let got = unsafe { channel.get(stream, whole(peer), mine).unwrap() };
+        got.wait(stream).unwrap();
+        match exposed {
+            Some(exposed) => exposed.wait(stream).unwrap(),
+            None => rank.p2p.wait_all(stream, peer, 0).unwrap(),
+        }
+        rank.finish();
+        rank.write(parts.local(), &[0; BYTES]);
+        let read = rank.read(pulled.address(), BYTES);
+        assert_eq!(read, content(peer, call, BYTES));
+        rank.barrier();
+    }
+}
+
 /// Rank 0 is silent: the wait of rank 1 for it is an error that names it, nothing is signalled that did not
 /// happen, and after recovery all is as it was.
 pub fn silent_peer<B: TransferBackend>(rank: &Rank<B>, method: TransferMethod) {
