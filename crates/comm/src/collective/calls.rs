@@ -130,7 +130,10 @@ impl<B: CollectiveKernels> Collectives<B> {
             })
         };
         for (what, slice, bytes) in [("input", &input, sent), ("output", &output, received)] {
-            if bytes.len() != world || bytes.iter().sum::<usize>() != slice.bytes() {
+            let sum = bytes
+                .iter()
+                .try_fold(0, |sum: usize, bytes| sum.checked_add(*bytes));
+            if bytes.len() != world || sum != Some(slice.bytes()) {
                 let has = slice.bytes();
                 return wrong(format!("the {what} of {has} bytes is not of {bytes:?}"));
             }

@@ -178,11 +178,17 @@ impl<B: CollectiveKernels> Collectives<B> {
         Self::require_world(world)?;
         // Rows of a norm are padded to units: a hundredth more, for rows of 4 KiB and longer.
         const MOST: usize = (MAX_CAPACITY - 64) / 101 * 100 * launch::PAYLOAD;
-        if options.packet_bytes > MOST {
-            return Err(Error::InvalidArgument {
-                what: "packet_bytes",
-                why: format!("at most {MOST}"),
-            });
+        let limits = [
+            ("packet_bytes", options.packet_bytes, MOST),
+            ("sentinel_bytes", options.sentinel_bytes, sentinel::MOST),
+        ];
+        for (what, bytes, most) in limits {
+            if bytes > most {
+                return Err(Error::InvalidArgument {
+                    what,
+                    why: format!("{bytes} bytes; at most {most}"),
+                });
+            }
         }
         let _span = tracing::info_span!("comm.collectives", name, rank, world).entered();
         let event = || backend.event();

@@ -23,6 +23,9 @@ pub(super) const STATES: usize = MAX_BLOCKS * STATE * size_of::<u32>();
 /// Threads of a block that have vectors, few or many. Those of one more warp have none.
 const THREADS: [usize; 2] = [256 - WARP, 512 - WARP];
 
+/// The largest message in bytes: its vectors are counted in 32 bits.
+pub(super) const MOST: usize = u32::MAX as usize / 4 * VECTOR;
+
 /// Vectors of a section of two halves, for a chunk of `bytes` among `world` ranks and for its sum.
 pub(super) const fn capacity(bytes: usize, world: usize) -> usize {
     2 * bytes.div_ceil(world).div_ceil(VECTOR)

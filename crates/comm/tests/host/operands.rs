@@ -163,6 +163,62 @@ fn refused(error: Error) {
     assert!(error.to_string().contains("allocate it with"), "{error}");
 }
 
+#[test]
+fn lengths_whose_sum_overflows_are_refused() {
+    ranks(2, both, |rank| {
+        let (input, output) = (rank.host.allocate(64), rank.host.allocate(64));
+        let (input, output) = (input.unwrap(), output.unwrap());
+        let (input, output) = (DeviceSlice::of(&input), DeviceSlice::of(&output));
+        let huge = [(1 << 63) + 32; 2];
+        let call = |sent: &[usize], received: &[usize]| {
+            let operands = ((input, sent), (output, received));
+            rank.collectives
+                .all_to_all_uneven(&rank.stream, operands.0, operands.1, huge[0])
+        };
+        for (sent, received) in [(huge, [32; 2]), ([32; 2], huge), (huge, huge)] {
+            let error = call(&sent, &received).unwrap_err();
+            assert!(
+                error.to_string().contains("of 64 bytes is not of"),
+                "{error}"
+            );
+        }
+    });
+}
+
+#[test]
+fn sizes_beyond_what_kernels_count_are_refused() {
+    let options = CollectiveOptions::default();
+    for options in [
+        CollectiveOptions {
+            packet_bytes: usize::MAX,
+            ..options
+        },
+        CollectiveOptions {
+            sentinel_bytes: isize::MAX as usize,
+            ..options
+        },
+        CollectiveOptions {
+            sentinel_bytes: 16 << 32,
+            ..options
+        },
+    ] {
+        let group = ThreadExchange::group(2);
+        std::thread::scope(|scope| {
+            for exchange in group {
+                scope.spawn(move || {
+                    let exchange: Arc<dyn Exchange> = Arc::new(exchange);
+                    let made = Collectives::new(&Host::new(), &exchange, "huge", options);
+                    let error = made.map(drop).expect_err("too large");
+                    assert!(
+                        matches!(&error, Error::InvalidArgument { what, .. } if what.ends_with("_bytes")),
+                        "{error}"
+                    );
+                });
+            }
+        });
+    }
+}
+
 /// Rank 0 makes its calls on two streams, the first of which is late.
 #[test]
 fn calls_on_streams_that_do_not_wait_for_each_other_keep_their_order() {
