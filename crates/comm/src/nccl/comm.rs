@@ -144,7 +144,7 @@ impl NcclComm {
         &self.shared.library
     }
 
-    /// NCCL's handle, for calls that this crate lacks. Null once aborted.
+    /// NCCL's handle, for calls that this crate lacks. Null once it has ended.
     pub fn as_raw(&self) -> ncclComm_t {
         self.shared.raw()
     }

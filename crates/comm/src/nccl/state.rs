@@ -348,13 +348,17 @@ impl Shared {
         Ok(())
     }
 
-    pub fn is_grouped(&self) -> bool {
-        self.state.lock().grouped
+    /// Whether it is in an open group.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn is_grouped(&self, call: &'static str) -> Result<bool> {
+        Ok(self.enter(call)?.grouped)
     }
 
     /// The handle; null once it has ended.
     pub fn raw(&self) -> ncclComm_t {
-        self.state.lock().raw
+        self.enter("ncclComm").map_or(null_mut(), |state| state.raw)
     }
 
     /// After a split: takes ownership of the parent, which ends with it.

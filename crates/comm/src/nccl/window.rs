@@ -282,7 +282,7 @@ impl NcclComm {
         let register = &self.library().api.window_register;
         register.get()?;
         self.library().api.window_deregister.get()?;
-        if self.shared.is_grouped() {
+        if self.shared.is_grouped(register.name)? {
             return Err(invalid("a group is open".into()));
         }
         if !range.start.is_multiple_of(ALIGNMENT) {

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
-use warpweave_comm::nccl::{Element, Launch, NcclComm, NcclLibrary, NcclOptions};
+use warpweave_comm::nccl::{Element, Launch, NcclComm, NcclLibrary, NcclOptions, WindowKind};
 use warpweave_comm::{CommError, Communicator, ExchangeError};
 use warpweave_symm_mem::ThreadExchange;
 
@@ -276,6 +276,12 @@ fn a_call_that_connects_has_a_deadline() {
         "{error}"
     );
     assert!(comm.check().is_err(), "it has ended");
+    assert!(comm.as_raw().is_null());
+    let exchange = ThreadExchange::group(1).remove(0);
+    // SAFETY: nothing is registered.
+    let window = unsafe { comm.window_at(&exchange, 1 << 20, 1 << 12, WindowKind::Default) };
+    let error = window.map(drop).expect_err("it has ended").to_string();
+    assert!(error.contains("aborted"), "{error}");
     assert!(start.elapsed() < Duration::from_millis(900));
     // The call itself aborts it in the end.
     assert!(comm.abort());
