@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use warpweave_comm::collective::{Call, Operand, Operation, Variant};
+use warpweave_comm::collective::{AddRmsNorm, Call, Operand, Operation, Variant};
 use warpweave_comm::{CollectiveOptions, Collectives};
 use warpweave_symm_mem::host::HostStream;
 use warpweave_symm_mem::{
@@ -182,6 +182,28 @@ fn lengths_whose_sum_overflows_are_refused() {
                 "{error}"
             );
         }
+    });
+}
+
+#[test]
+fn a_row_whose_bytes_overflow_is_refused() {
+    ranks(2, both, |rank| {
+        let memory = [(); 3].map(|()| rank.host.allocate(64).unwrap());
+        let [input, residual, weight] = memory.each_ref().map(DeviceSlice::of);
+        let norm = AddRmsNorm {
+            dtype: DType::F16,
+            hidden: (1 << 63) + 32,
+            epsilon: 1e-5,
+            input,
+            residual,
+            weight,
+            residual_out: residual,
+            normalized: Some(input),
+            quantized: None,
+        };
+        let call = rank.collectives.add_rms_norm(&rank.stream, &norm);
+        let error = call.unwrap_err().to_string();
+        assert!(error.contains("rows of 9223372036854775840"), "{error}");
     });
 }
 

@@ -198,7 +198,8 @@ impl<B: CollectiveKernels> Collectives<B> {
             what: "operand of an RMSNorm",
             why,
         };
-        let (size, row) = (norm.dtype.size(), norm.hidden * norm.dtype.size());
+        let size = norm.dtype.size();
+        let row = norm.hidden.saturating_mul(size);
         if row == 0 || row > RowNorm::MOST_BYTES {
             return Err(wrong(format!("rows of {} elements", norm.hidden)));
         }
