@@ -45,8 +45,9 @@ impl<B: Backend> SymmetricBuffer<B> {
     ///
     /// # Errors
     /// [`Error::Unavailable`] if the ranks are in several [nodes](Exchange::nodes), or on several hosts
-    /// without fabric handles; [`Error::Disagreement`] if a rank passes another size or name; errors of the
-    /// backend and the exchange. An error on one rank is an error on all.
+    /// without fabric handles; [`Error::Disagreement`] if a rank passes another size or name;
+    /// [`Error::InvalidArgument`] if `bytes` are beyond the address space; errors of the backend and the
+    /// exchange. An error on one rank is an error on all.
     pub fn new(
         backend: &B,
         exchange: &Arc<dyn Exchange>,
@@ -68,7 +69,13 @@ impl<B: Backend> SymmetricBuffer<B> {
         require_equal(rank, "symm.alloc", &whats)?;
         let sharing = Request::sharing(&requests);
 
-        let stride = bytes.max(1).next_multiple_of(backend.granularity());
+        let stride = bytes
+            .max(1)
+            .checked_next_multiple_of(backend.granularity())
+            .ok_or_else(|| Error::InvalidArgument {
+                what: "bytes of symmetric memory",
+                why: format!("{bytes} are beyond the address space"),
+            })?;
         let made = backend
             .device()
             .shareable_memory

@@ -100,6 +100,14 @@ fn different_sizes_are_an_error_on_every_rank() {
 }
 
 #[test]
+fn more_than_the_address_space_is_a_typed_error() {
+    ranks(2, |exchange| {
+        let error = SymmetricBuffer::new(&Host::new(), &exchange, "b", usize::MAX).unwrap_err();
+        assert!(matches!(error, Error::InvalidArgument { .. }), "{error}");
+    });
+}
+
+#[test]
 fn a_missing_descriptor_names_the_rank() {
     descriptors::a_missing_descriptor_names_the_rank(|_| Host::new());
 }
