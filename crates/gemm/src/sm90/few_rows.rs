@@ -75,8 +75,8 @@ pub fn runs(device: &DeviceInfo, problem: &GemmProblem) -> bool {
     checked.is_ok() && is_favoured(problem, device.sms)
 }
 
-/// Whether it is expected to be the fastest on `sms` SMs, by measurements on an H200: where an SM has fewer
-/// columns, or a part of them that depends on the elements, than in tiles of 64.
+/// Whether it is expected to be the fastest on `sms` SMs, by measurements on an H200: where an SM has such a
+/// part of the columns that it has in tiles of 64, or less.
 pub(super) fn is_favoured(problem: &GemmProblem, sms: u32) -> bool {
     if !serves(problem) || [sms as usize, problem.m, problem.n].contains(&0) {
         return false;
