@@ -87,7 +87,7 @@ pub(super) fn is_favoured(problem: &GemmProblem, sms: u32) -> bool {
         (DType::E4m3, Scaling::Block) => 100,
         (DType::E4m3, _) => 84,
         // Of a constant B it loads some before the kernel before it ends.
-        _ if !division.several || problem.constant_b => 100,
+        _ if !division.is_several() || problem.constant_b => 100,
         _ => 90,
     };
     100 * division.columns <= percent * of_tiles
@@ -98,9 +98,8 @@ pub(super) fn is_favoured(problem: &GemmProblem, sms: u32) -> bool {
 struct Division {
     /// Columns of a tile.
     width: usize,
-    /// Columns that an SM has, at most, and whether in several tiles.
+    /// Columns that an SM has, at most.
     columns: usize,
-    several: bool,
     /// Blocks that an SM has at a time, at most, and all blocks.
     on_an_sm: usize,
     blocks: u32,
@@ -118,31 +117,26 @@ impl Division {
         let sms = sms as usize;
         let tiles = |width| problem.n.div_ceil(width) * problem.m.div_ceil(ROWS);
         let group = problem.activation.group();
-        let is_whole = |width: &usize| width.is_multiple_of(group);
-        let of_one = WIDTHS
-            .into_iter()
-            .filter(is_whole)
-            .find(|&width| tiles(width) <= sms);
         // As was fastest: of 16 bits three blocks on an SM take longer than two, or than one.
-        let on_an_sm = match problem.dtype {
+        let sharing = match problem.dtype {
             DType::E4m3 => 2..=MOST_BLOCKS,
             _ => 1..=2,
         };
-        let rounds = |width, blocks| tiles(width).div_ceil(blocks * sms);
-        let of_several = || {
-            let widths = WIDE.into_iter().filter(is_whole);
-            widths
-                .flat_map(|width| on_an_sm.clone().map(move |blocks| (width, blocks)))
-                .min_by_key(|&(width, blocks)| {
-                    let rounds = rounds(width, blocks);
-                    (width * blocks * rounds, rounds)
-                })
-        };
-        let (width, on_an_sm) = of_one
+        let of_one = WIDTHS.into_iter().filter(|&width| tiles(width) <= sms);
+        let of_several = WIDE
+            .into_iter()
+            .flat_map(|width| sharing.clone().map(move |blocks| (width, blocks)));
+        let (columns, rounds, width, on_an_sm) = of_one
             .map(|width| (width, 1))
-            .or_else(of_several)
+            .chain(of_several)
+            .filter(|(width, _)| width.is_multiple_of(group))
+            .map(|(width, blocks)| {
+                let rounds = tiles(width).div_ceil(blocks * sms);
+                (width * blocks * rounds, rounds, width, blocks)
+            })
+            .min()
             .expect("a width of whole groups");
-        let (several, rounds) = (of_one.is_none(), rounds(width, on_an_sm));
+        let several = columns > width;
         let boxes = boxes(width, several, problem.dtype);
         let steps = config::steps(problem).div_ceil(boxes as u32);
         let box_a = problem.m.min(ROWS).next_multiple_of(8) * SWIZZLED_ROW;
@@ -166,8 +160,7 @@ impl Division {
             .min(steps as usize * rounds);
         Self {
             width,
-            columns: width * on_an_sm * rounds,
-            several,
+            columns,
             on_an_sm,
             // Each has as many tiles, or one fewer.
             blocks: tiles(width).div_ceil(rounds) as u32,
@@ -175,6 +168,11 @@ impl Division {
             stages: stages as u32,
             shared_bytes: (fixed + stages * (stage + 16)).max(least) as u32,
         }
+    }
+
+    /// Whether an SM has several tiles.
+    fn is_several(&self) -> bool {
+        self.columns > self.width
     }
 }
 
@@ -301,7 +299,7 @@ fn boxes(width: usize, several: bool, dtype: DType) -> usize {
 fn name(problem: &GemmProblem, division: Division) -> &'static str {
     macro_rules! widths {
         ($($part:literal),+) => {
-            match (division.several, division.width) {
+            match (division.is_several(), division.width) {
                 (false, 16) => concat!("few_rows", $($part),+, "_16"),
                 (false, 24) => concat!("few_rows", $($part),+, "_24"),
                 (false, 32) => concat!("few_rows", $($part),+, "_32"),
@@ -357,7 +355,7 @@ mod tests {
                         // While one stage is multiplied the next is loaded.
                         let stages = division.stages;
                         assert!(stages == division.steps || stages >= 2, "{division:?}");
-                        if problem.dtype == DType::E4m3 && !division.several {
+                        if problem.dtype == DType::E4m3 && !division.is_several() {
                             let rows = division.width + m.min(ROWS).next_multiple_of(8);
                             let boxes = boxes(division.width, false, problem.dtype);
                             let stage = boxes * rows * SWIZZLED_ROW;
