@@ -15,6 +15,30 @@ fn group(world: usize) -> Vec<LocalExchange> {
         .collect()
 }
 
+/// Runs `member` on each of three ranks that wait for each other as long as this. Nobody leaves before all
+/// have ended: who leaves is lost to the others.
+fn three(patience: Duration, member: impl Fn(&LocalExchange) + Sync) {
+    std::thread::scope(|s| {
+        let (jobs, member) = (crate::Job::threads(3).unwrap(), &member);
+        let run = |(job, server): (crate::Job, _)| {
+            s.spawn(move || {
+                let store = Store::adopt(&job.with_timeout(patience), server).unwrap();
+                let exchange = LocalExchange::new(Arc::new(store), "test");
+                member(&exchange);
+                exchange
+            })
+        };
+        let ranks: Vec<_> = jobs.into_iter().map(run).collect();
+        let _exchanges: Vec<_> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
+    });
+}
+
+fn assert_rank_2_is_missed(error: &ExchangeError) {
+    let is_missed = matches!(error, ExchangeError::Timeout { waiting_for, .. }
+        if waiting_for.contains(&2));
+    assert!(is_missed, "{error}");
+}
+
 fn pipe_with(content: &[u8]) -> OwnedFd {
     let (read, write) = rustix::pipe::pipe().unwrap();
     rustix::io::write(&write, content).unwrap();
@@ -273,9 +297,7 @@ fn unexpected_descriptors_are_closed_and_named() {
 #[test]
 fn a_rank_that_stops_among_descriptors_costs_the_others_one_deadline() {
     let patience = Duration::from_secs(1);
-    let member = |(job, server): (crate::Job, _), passed, given_up: &std::sync::Barrier| {
-        let store = Store::adopt(&job.with_timeout(patience), server).unwrap();
-        let exchange = LocalExchange::new(Arc::new(store), "test");
+    let member = |exchange: &LocalExchange, passed, given_up: &std::sync::Barrier| {
         let pipe = pipe_with(b"x");
         let pass = |tag| exchange.all_gather_fds(tag, &[pipe.as_fd()]);
         pass("first").unwrap();
@@ -298,29 +320,22 @@ fn a_rank_that_stops_among_descriptors_costs_the_others_one_deadline() {
             assert!(error.contains("gave this call up"), "{error}");
             drop(calls);
             assert!((0..9).any(|_| pass("again").is_ok()), "no mesh again");
-            return exchange;
+            return;
         }
         let start = Instant::now();
         let error = pass("second").unwrap_err();
         let took = start.elapsed();
         assert!(took < patience * 9 / 5, "{took:?}: {error}");
-        let ExchangeError::Timeout { waiting_for, .. } = &error else {
-            panic!("{error}");
-        };
-        assert!(waiting_for.contains(&2), "{error}");
+        assert_rank_2_is_missed(&error);
         given_up.wait();
         assert!((0..9).any(|_| pass("again").is_ok()), "no mesh again");
-        exchange
     };
     let given_up = [(); 2].map(|()| std::sync::Barrier::new(3));
     std::thread::scope(|s| {
-        let mut ranks = Vec::new();
+        let member = &member;
         for (passed, given_up) in given_up.iter().enumerate() {
-            let jobs = crate::Job::threads(3).unwrap().into_iter();
-            ranks.extend(jobs.map(|job| s.spawn(move || member(job, passed, given_up))));
+            s.spawn(move || three(patience, |exchange| member(exchange, passed, given_up)));
         }
-        // Nobody leaves before all have ended: who leaves is lost to the others.
-        let _exchanges: Vec<_> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
     });
 }
 
@@ -329,9 +344,7 @@ fn a_rank_that_stops_among_descriptors_costs_the_others_one_deadline() {
 fn a_rank_that_stops_while_the_sockets_are_opened_costs_the_others_one_deadline() {
     let patience = Duration::from_secs(2);
     let given_up = std::sync::Barrier::new(3);
-    let member = |(job, server): (crate::Job, _)| {
-        let store = Store::adopt(&job.with_timeout(patience), server).unwrap();
-        let exchange = LocalExchange::new(Arc::new(store), "test");
+    let member = |exchange: &LocalExchange| {
         exchange.barrier("first").unwrap();
         if exchange.rank() == 2 {
             let mut calls = exchange.calls.lock();
@@ -347,55 +360,36 @@ fn a_rank_that_stops_while_the_sockets_are_opened_costs_the_others_one_deadline(
             let opened = mesh::Mesh::open(&exchange.store, &mut gather);
             assert!(opened.is_err(), "the others have given up");
             drop(calls);
-            return exchange;
+            return;
         }
         let start = Instant::now();
         let error = exchange.all_gather_fds("pass", &[]).unwrap_err();
         let took = start.elapsed();
         given_up.wait();
         assert!(took < patience * 9 / 5, "{took:?}: {error}");
-        let is_timeout = matches!(&error, ExchangeError::Timeout { waiting_for, .. }
-            if waiting_for.contains(&2));
-        assert!(is_timeout, "{error}");
-        exchange
+        assert_rank_2_is_missed(&error);
     };
-    std::thread::scope(|s| {
-        let jobs = crate::Job::threads(3).unwrap().into_iter();
-        let member = &member;
-        let ranks: Vec<_> = jobs.map(|job| s.spawn(move || member(job))).collect();
-        // Nobody leaves before all have ended: who leaves is lost to the others.
-        let _exchanges: Vec<_> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
-    });
+    three(patience, member);
 }
 
 /// Such as an agreement on a step that timed out itself.
 #[test]
 fn a_rank_that_stops_costs_the_others_one_deadline_whatever_they_call_next() {
     let patience = Duration::from_secs(2);
-    let member = |(job, server): (crate::Job, _)| {
-        let store = Store::adopt(&job.with_timeout(patience), server).unwrap();
-        let exchange = LocalExchange::new(Arc::new(store), "test");
+    let member = |exchange: &LocalExchange| {
         exchange.barrier("first").unwrap();
         if exchange.rank() == 2 {
-            return exchange;
+            return;
         }
         let start = Instant::now();
         let error = exchange.barrier("step").unwrap_err();
-        let is_timeout = matches!(&error, ExchangeError::Timeout { waiting_for, .. }
-            if waiting_for.contains(&2));
-        assert!(is_timeout, "{error}");
+        assert_rank_2_is_missed(&error);
         exchange.barrier("agreement on the step").unwrap_err();
         exchange.all_gather_fds("another step", &[]).unwrap_err();
         let took = start.elapsed();
         assert!(took < patience * 9 / 5, "{took:?}");
-        exchange
     };
-    std::thread::scope(|s| {
-        let jobs = crate::Job::threads(3).unwrap().into_iter();
-        let ranks: Vec<_> = jobs.map(|job| s.spawn(move || member(job))).collect();
-        // Nobody leaves before all have ended: who leaves is lost to the others.
-        let _exchanges: Vec<_> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
-    });
+    three(patience, member);
 }
 
 /// The first question where the ranks are waits for all of them, too.
@@ -403,36 +397,25 @@ fn a_rank_that_stops_costs_the_others_one_deadline_whatever_they_call_next() {
 fn a_rank_that_stops_before_the_nodes_are_known_costs_the_others_one_deadline() {
     let patience = Duration::from_secs(1);
     let missed = std::sync::Barrier::new(3);
-    let member = |(job, server): (crate::Job, _)| {
-        let store = Store::adopt(&job.with_timeout(patience), server).unwrap();
-        let exchange = LocalExchange::new(Arc::new(store), "test");
+    let member = |exchange: &LocalExchange| {
         exchange.barrier("first").unwrap();
         if exchange.rank() == 2 {
             missed.wait();
             while exchange.nodes().is_err() {}
-            return exchange;
+            return;
         }
         let start = Instant::now();
         exchange.nodes().unwrap_err();
         exchange.barrier("step").unwrap_err();
         let error = exchange.nodes().unwrap_err();
-        let is_timeout = matches!(&error, ExchangeError::Timeout { waiting_for, .. }
-            if waiting_for.contains(&2));
-        assert!(is_timeout, "{error}");
+        assert_rank_2_is_missed(&error);
         exchange.addresses().unwrap_err();
         let took = start.elapsed();
         assert!(took < patience * 9 / 5, "{took:?}");
         missed.wait();
         while exchange.nodes().is_err() {}
-        exchange
     };
-    std::thread::scope(|s| {
-        let jobs = crate::Job::threads(3).unwrap().into_iter();
-        let member = &member;
-        let ranks: Vec<_> = jobs.map(|job| s.spawn(move || member(job))).collect();
-        // Nobody leaves before all have ended: who leaves is lost to the others.
-        let _exchanges: Vec<_> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
-    });
+    three(patience, member);
 }
 
 #[test]

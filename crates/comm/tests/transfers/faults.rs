@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use warpweave_comm::CommError;
-use warpweave_comm::p2p::{MemoryRange, TransferBackend, TransferMethod};
+use warpweave_comm::p2p::{Channel, MemoryRange, TransferBackend, TransferMethod};
 use warpweave_symm_mem::{BackendKind, FaultCause, Memory, SymmetricBuffer};
 
 use super::ring::{DIRECTIONS, Ring};
@@ -13,6 +13,52 @@ const BYTES: usize = 100;
 
 fn buffer<B: TransferBackend>(rank: &Rank<B>) -> SymmetricBuffer<B> {
     SymmetricBuffer::new(&rank.backend, &rank.exchange, "parts", BYTES).unwrap()
+}
+
+/// Each rank offers its part, and pulls that of the next.
+struct Pull<'a, B: TransferBackend> {
+    rank: &'a Rank<B>,
+    peer: usize,
+    parts: SymmetricBuffer<B>,
+    pulled: B::Memory,
+    channel: Channel<B>,
+}
+
+impl<'a, B: TransferBackend> Pull<'a, B> {
+    fn of_next(rank: &'a Rank<B>) -> Self {
+        let peer = (rank.rank() + 1) % rank.world();
+        Pull {
+            rank,
+            peer,
+            parts: buffer(rank),
+            pulled: rank.memory(BYTES),
+            channel: rank.p2p.channel(peer, 0, TransferMethod::Sm).unwrap(),
+        }
+    }
+
+    /// Writes this rank's part.
+    fn offer(&self, call: usize) {
+        let rank = self.rank;
+        rank.write(self.parts.local(), &content(rank.rank(), call, BYTES));
+    }
+
+    fn own(&self) -> MemoryRange {
+        MemoryRange::of(&self.parts, self.rank.rank(), 0, BYTES).unwrap()
+    }
+
+    fn theirs(&self) -> MemoryRange {
+        MemoryRange::of(&self.parts, self.peer, 0, BYTES).unwrap()
+    }
+
+    fn target(&self) -> MemoryRange {
+        self.rank.mine(&self.pulled, 0, BYTES)
+    }
+
+    /// What was pulled is the peer's part.
+    fn check(&self, call: usize) {
+        let read = self.rank.read(self.pulled.address(), BYTES);
+        assert_eq!(read, content(self.peer, call, BYTES));
+    }
 }
 
 /// Posts that contradict themselves are errors, and enqueue nothing that a peer could see.
@@ -54,57 +100,46 @@ pub fn refusals<B: TransferBackend>(rank: &Rank<B>) {
 
 /// A dropped token makes the next post an error until its end was waited for, and loses no epoch.
 pub fn dropped_tokens<B: TransferBackend>(rank: &Rank<B>) {
-    let (me, peer) = (rank.rank(), (rank.rank() + 1) % rank.world());
-    let (parts, stream) = (buffer(rank), &rank.stream);
-    let pulled = rank.memory(BYTES);
-    let channel = rank.p2p.channel(peer, 0, TransferMethod::Sm).unwrap();
-    let whole = |of| MemoryRange::of(&parts, of, 0, BYTES).unwrap();
-    let mine = rank.mine(&pulled, 0, BYTES);
+    let pull = Pull::of_next(rank);
+    let (peer, channel, stream) = (pull.peer, &pull.channel, &rank.stream);
     for call in 0..4 {
-        rank.write(parts.local(), &content(me, call, BYTES));
+        pull.offer(call);
         // SAFETY: the ranges live and the stream orders their uses.
         unsafe {
-            drop(channel.expose(stream, whole(me)).unwrap());
-            let error = channel.expose(stream, whole(me)).unwrap_err();
+            drop(channel.expose(stream, pull.own()).unwrap());
+            let error = channel.expose(stream, pull.own()).unwrap_err();
             let index = call as u64 + 1;
             assert!(
                 matches!(error, CommError::TokenDropped { what: "expose", peer: p, index: i, .. }
                     if p == peer && i == index),
                 "{error}"
             );
-            let got = channel.get(stream, whole(peer), mine).unwrap();
+            let got = channel.get(stream, pull.theirs(), pull.target()).unwrap();
             got.wait(stream).unwrap();
         }
         rank.p2p.wait_all(stream, peer, 0).unwrap();
         rank.finish();
-        assert_eq!(
-            rank.read(pulled.address(), BYTES),
-            content(peer, call, BYTES)
-        );
+        pull.check(call);
     }
     rank.barrier();
 }
 
 /// Posts of a capture that fails never happen: the next transfer and a wait for all are as if they were not.
 pub fn failed_captures<B: TransferBackend>(rank: &Rank<B>) {
-    let (me, peer) = (rank.rank(), (rank.rank() + 1) % rank.world());
-    let (parts, stream) = (buffer(rank), &rank.stream);
-    let pulled = rank.memory(BYTES);
-    let channel = rank.p2p.channel(peer, 0, TransferMethod::Sm).unwrap();
-    let whole = |of| MemoryRange::of(&parts, of, 0, BYTES).unwrap();
-    let mine = rank.mine(&pulled, 0, BYTES);
+    let pull = Pull::of_next(rank);
+    let (peer, channel, stream) = (pull.peer, &pull.channel, &rank.stream);
     for call in 0..4 {
-        rank.write(parts.local(), &content(me, call, BYTES));
+        pull.offer(call);
         let mut kept = None;
         let captured = rank.backend.capture(stream, || {
             // SAFETY: nothing of it runs.
-            let token = unsafe { channel.expose(stream, whole(me))? };
+            let token = unsafe { channel.expose(stream, pull.own())? };
             match call % 2 {
                 0 => drop(token),
                 _ => kept = Some(token),
             }
             // SAFETY: as above.
-            let dropped = unsafe { channel.accept(stream, whole(me))? };
+            let dropped = unsafe { channel.accept(stream, pull.own())? };
             drop(dropped);
             Err(CommError::InvalidArgument {
                 what: "capture",
@@ -117,8 +152,8 @@ pub fn failed_captures<B: TransferBackend>(rank: &Rank<B>) {
         }
         // SAFETY: the ranges live and the stream orders their uses.
         unsafe {
-            let exposed = channel.expose(stream, whole(me)).unwrap();
-            let got = channel.get(stream, whole(peer), mine).unwrap();
+            let exposed = channel.expose(stream, pull.own()).unwrap();
+            let got = channel.get(stream, pull.theirs(), pull.target()).unwrap();
             got.wait(stream).unwrap();
             if let Some(kept) = kept {
                 let error = kept.wait(stream).unwrap_err().to_string();
@@ -127,10 +162,7 @@ pub fn failed_captures<B: TransferBackend>(rank: &Rank<B>) {
             exposed.wait(stream).unwrap();
         }
         rank.finish();
-        assert_eq!(
-            rank.read(pulled.address(), BYTES),
-            content(peer, call, BYTES)
-        );
+        pull.check(call);
         rank.barrier();
     }
 }
@@ -138,19 +170,15 @@ pub fn failed_captures<B: TransferBackend>(rank: &Rank<B>) {
 /// A wait in a capture for what was posted before it is refused, and the token from before still waits for
 /// the peer.
 pub fn waits_across_a_capture<B: TransferBackend>(rank: &Rank<B>) {
-    let (me, peer) = (rank.rank(), (rank.rank() + 1) % rank.world());
-    let (parts, stream) = (buffer(rank), &rank.stream);
-    let pulled = rank.memory(BYTES);
-    let channel = rank.p2p.channel(peer, 0, TransferMethod::Sm).unwrap();
-    let whole = |of| MemoryRange::of(&parts, of, 0, BYTES).unwrap();
-    let mine = rank.mine(&pulled, 0, BYTES);
+    let pull = Pull::of_next(rank);
+    let (peer, channel, stream) = (pull.peer, &pull.channel, &rank.stream);
     for call in 0..4 {
-        rank.write(parts.local(), &content(me, call, BYTES));
+        pull.offer(call);
         // SAFETY: the range lives, and is written again after the wait for its token.
-        let mut exposed = Some(unsafe { channel.expose(stream, whole(me)).unwrap() });
+        let mut exposed = Some(unsafe { channel.expose(stream, pull.own()).unwrap() });
         let captured = rank.backend.capture(stream, || match call % 3 {
             // SAFETY: nothing of it runs.
-            0 => unsafe { channel.expose(stream, whole(me))? }.wait(stream),
+            0 => unsafe { channel.expose(stream, pull.own())? }.wait(stream),
             1 => rank.p2p.wait_all(stream, peer, 0),
             _ => exposed.take().expect("posted above").wait(stream),
         });
@@ -164,16 +192,15 @@ pub fn waits_across_a_capture<B: TransferBackend>(rank: &Rank<B>) {
             std::thread::sleep(Duration::from_millis(20));
         }
         // SAFETY: the ranges live and the stream orders their uses.
-        let got = unsafe { channel.get(stream, whole(peer), mine).unwrap() };
+        let got = unsafe { channel.get(stream, pull.theirs(), pull.target()).unwrap() };
         got.wait(stream).unwrap();
         match exposed {
             Some(exposed) => exposed.wait(stream).unwrap(),
             None => rank.p2p.wait_all(stream, peer, 0).unwrap(),
         }
         rank.finish();
-        rank.write(parts.local(), &[0; BYTES]);
-        let read = rank.read(pulled.address(), BYTES);
-        assert_eq!(read, content(peer, call, BYTES));
+        rank.write(pull.parts.local(), &[0; BYTES]);
+        pull.check(call);
         rank.barrier();
     }
 }
