@@ -122,7 +122,7 @@ impl Report {
         }
         if let Some(folder) = &self.summaries {
             for (path, report) in reports {
-                let [path, beside] = summaries(folder, path);
+                let [path, markdown] = summaries(folder, path);
                 file::write(&path, format!("{}\n", compact::pack(report)))?;
                 // Of what was written, which has fewer digits.
                 let Document::Report(written) = Document::read(&path)? else {
@@ -130,7 +130,7 @@ impl Report {
                 };
                 let mut table = Vec::new();
                 summary(&written, &mut table)?;
-                file::write(&beside, table)?;
+                file::write(&markdown, table)?;
                 writeln!(out, "{}: without samples, and as a table", path.display())?;
             }
         }

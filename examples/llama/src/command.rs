@@ -2,13 +2,13 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::num::NonZero;
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 
 use candle_core::{DType, Device};
+use clap::builder::RangedU64ValueParser;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use tokenizers::Tokenizer;
@@ -38,7 +38,7 @@ pub struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
     /// Ranks, where there is no command
-    #[arg(long, default_value_t = 4, value_parser = positive)]
+    #[arg(long, default_value_t = 4, value_parser = positive())]
     ranks: usize,
 }
 
@@ -120,9 +120,8 @@ fn top_p(text: &str) -> Result<f64, String> {
 }
 
 /// A number of what there must be some of.
-pub fn positive(text: &str) -> Result<usize, String> {
-    let number: Result<NonZero<usize>, _> = text.parse();
-    number.map(usize::from).map_err(|why| why.to_string())
+pub fn positive() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..)
 }
 
 fn number(text: &str, is_valid: impl Fn(f64) -> bool, range: &str) -> Result<f64, String> {

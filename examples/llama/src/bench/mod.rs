@@ -31,7 +31,7 @@ use crate::weights::Weights;
 #[derive(Clone, Debug, Args)]
 pub struct Bench {
     /// Number of ranks
-    #[arg(long, default_value_t = 4, value_parser = positive)]
+    #[arg(long, default_value_t = 4, value_parser = positive())]
     pub ranks: usize,
     /// What ranks compute on
     #[arg(long, default_value = "host")]
@@ -43,19 +43,19 @@ pub struct Bench {
     #[arg(long)]
     layers: Option<usize>,
     /// Lengths of prompts
-    #[arg(long, value_delimiter = ',', default_value = "16,64", value_parser = positive)]
+    #[arg(long, value_delimiter = ',', default_value = "16,64", value_parser = positive())]
     prefill: Vec<usize>,
     /// Batch sizes of decode
-    #[arg(long, value_delimiter = ',', default_value = "1,4", value_parser = positive)]
+    #[arg(long, value_delimiter = ',', default_value = "1,4", value_parser = positive())]
     decode: Vec<usize>,
     /// Tokens that every request has before it decodes
     #[arg(long, default_value_t = 32)]
     context: usize,
     /// Decode steps of a round
-    #[arg(long, default_value_t = 8, value_parser = positive)]
+    #[arg(long, default_value_t = 8, value_parser = positive())]
     steps: usize,
     /// Rounds, of which the median counts
-    #[arg(long, default_value_t = 3, value_parser = positive)]
+    #[arg(long, default_value_t = 3, value_parser = positive())]
     rounds: usize,
     /// Measure first what computes each layer fastest, and keep it for later jobs on this machine
     #[arg(long)]
