@@ -80,65 +80,93 @@ struct Operands {
 };
 
 // Boxes of each operand in a stage. `boxes` in `sm90/few_rows.rs` is the same.
-template <typename T, uint32_t kColumns, bool kSeveral>
-constexpr uint32_t kBoxesOfStage = !kSeveral && kColumns <= (sizeof(T) == 1 ? 56 : 40) ? 4 : 2;
+template <uint32_t kColumns, bool kSeveral>
+constexpr uint32_t kBoxesOfStage = !kSeveral && kColumns <= 40 ? 4 : 2;
 
-// A thread that multiplies: finishes its sums of a tile, and stores them.
+// A thread that multiplies: what finishes its sums of a tile. All of it is loaded at once: if each eight
+// columns were loaded after the stores of those before, it would wait for each.
 template <typename C, Scaling kScaling, uint32_t kColumns>
-__device__ __forceinline__ void store_sums(const FewRowsParams& p, TileCoord tile,
-                                           float (&sums)[kColumns / 2]) {
-  // Of the two rows, eight apart, that this thread has sums of. Those beyond A are not stored.
-  const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const uint32_t first = tile.row + warp * 16 + lane / 4;
-  float of_rows[2];
-  if constexpr (kScaling == Scaling::kOuter) {
+class Finish {
+  static constexpr uint32_t kPairs = kColumns / 8;
+
+ public:
+  __device__ __forceinline__ void load(const FewRowsParams& p, TileCoord tile) {
+    column_ = tile.column + threadIdx.x % 4 * 2;
+    row_ = tile.row + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+    if constexpr (kScaling == Scaling::kOuter) {
 #pragma unroll
-    for (uint32_t half = 0; half < 2; ++half) {
-      of_rows[half] = p.scales.a[min(first + half * 8, p.rows - 1) * p.scales.stride];
+      for (uint32_t half = 0; half < 2; ++half) {
+        of_rows_[half] = p.scales.a[min(row_ + half * 8, p.rows - 1) * p.scales.stride];
+      }
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < kPairs; ++i) {
+      const uint32_t column = min(column_ + i * 8, p.columns - 2);
+      if constexpr (kScaling == Scaling::kOuter) {
+        const float* b = p.scales.b + column * p.scales.stride;
+        of_columns_[i] = make_float2(b[0], b[p.scales.stride]);
+      }
+      const uint32_t* bias = static_cast<const uint32_t*>(p.epilogue.bias);
+      bias_[i] = bias == nullptr ? 0 : bias[column / 2];
     }
   }
-  // Stores two columns of them.
-  const auto store = [&](uint32_t column, const float* of_columns) {
+
+  // Finishes and stores them.
+  __device__ __forceinline__ void store(const FewRowsParams& p, float (&sums)[kColumns / 2]) const {
+#pragma unroll
+    for (uint32_t i = 0; i < kPairs; ++i) {
+      const uint32_t column = column_ + i * 8;
+      if (column >= p.columns) continue;
+      float* of_columns = &sums[4 * i];
+      if constexpr (kScaling == Scaling::kOuter) {
+        const auto [left, right] = of_columns_[i];
+        of_columns[0] *= of_rows_[0] * left, of_columns[1] *= of_rows_[0] * right;
+        of_columns[2] *= of_rows_[1] * left, of_columns[3] *= of_rows_[1] * right;
+      }
+      if (p.epilogue.bias != nullptr) {
+        const float2 bias = widen_pair<C>(bias_[i]);
+        of_columns[0] += bias.x, of_columns[1] += bias.y;
+        of_columns[2] += bias.x, of_columns[3] += bias.y;
+      }
+      if (!p.epilogue.swiglu) {
+        store_pair(p, column, of_columns);
+      } else if (i % 2 == 1) {
+        // The eight columns before are the gate's, these are up's.
+        float* gate = of_columns - 4;
+#pragma unroll
+        for (uint32_t j = 0; j < 4; ++j) gate[j] = swiglu(gate[j], of_columns[j]);
+        const uint32_t lane = column_ % 8;
+        store_pair(p, (column - lane - 8) / 2 + lane, gate);
+      }
+    }
+  }
+
+ private:
+  // Stores two columns of both rows. Those beyond A are not stored.
+  __device__ __forceinline__ void store_pair(const FewRowsParams& p, uint32_t column,
+                                             const float* of_columns) const {
 #pragma unroll
     for (uint32_t half = 0; half < 2; ++half) {
-      const uint32_t row = first + half * 8;
+      const uint32_t row = row_ + half * 8;
       if (row >= p.rows) continue;
       static_cast<uint32_t*>(p.c)[(row * p.stride + column) / 2] =
           round_pair<C>(of_columns[2 * half], of_columns[2 * half + 1]);
     }
-  };
-#pragma unroll
-  for (uint32_t i = 0; i < kColumns / 8; ++i) {
-    const uint32_t column = tile.column + i * 8 + lane % 4 * 2;
-    if (column >= p.columns) continue;
-    float* of_columns = &sums[4 * i];
-    if constexpr (kScaling == Scaling::kOuter) {
-      const float* b = p.scales.b + column * p.scales.stride;
-      const float left = b[0], right = b[p.scales.stride];
-      of_columns[0] *= of_rows[0] * left, of_columns[1] *= of_rows[0] * right;
-      of_columns[2] *= of_rows[1] * left, of_columns[3] *= of_rows[1] * right;
-    }
-    if (p.epilogue.bias != nullptr) {
-      const float2 bias = widen_pair<C>(static_cast<const uint32_t*>(p.epilogue.bias)[column / 2]);
-      of_columns[0] += bias.x, of_columns[1] += bias.y;
-      of_columns[2] += bias.x, of_columns[3] += bias.y;
-    }
-    if (!p.epilogue.swiglu) {
-      store(column, of_columns);
-    } else if (i % 2 == 1) {
-      // The eight columns before are the gate's, these are up's.
-      float* gate = of_columns - 4;
-#pragma unroll
-      for (uint32_t j = 0; j < 4; ++j) gate[j] = swiglu(gate[j], of_columns[j]);
-      store((column - lane % 4 * 2 - 8) / 2 + lane % 4 * 2, gate);
-    }
   }
-}
+
+  // The first of its columns: it has two of each eight. The first of its two rows, which are eight apart.
+  uint32_t column_;
+  uint32_t row_;
+  // Outer scales, and the bias.
+  float of_rows_[2];
+  float2 of_columns_[kPairs];
+  uint32_t bias_[kPairs];
+};
 
 // Tiles of `kColumns` of C: one for an SM, or several.
 template <typename T, typename C, Scaling kScaling, uint32_t kColumns, bool kSeveral>
 __device__ __forceinline__ void few_rows(const FewRowsParams& p) {
-  constexpr uint32_t kBoxes = kBoxesOfStage<T, kColumns, kSeveral>;
+  constexpr uint32_t kBoxes = kBoxesOfStage<kColumns, kSeveral>;
   extern __shared__ char shared[];
   const uint32_t beyond = shared_address(shared) % kSwizzleAlignment;
   char* const ring = shared + (kSwizzleAlignment - beyond) % kSwizzleAlignment;
@@ -224,6 +252,9 @@ __device__ __forceinline__ void few_rows(const FewRowsParams& p) {
     if (lane == 0) arrive(&empty[stage]);
   };
   for_each_tile([&](TileCoord tile) {
+    Finish<C, kScaling, kColumns> finish;
+    // Several blocks on an SM have no registers for it meanwhile.
+    if constexpr (!kSeveral) finish.load(p, tile);
     float sums[kColumns / 2];
     if constexpr (kScaling == Scaling::kNone) {
       uint32_t previous = 0;
@@ -246,44 +277,65 @@ __device__ __forceinline__ void few_rows(const FewRowsParams& p) {
       fence_accumulators(sums);
       release(previous);
     } else {
-      // Of eight boxes: they take longer than loading the scales of the next.
-      using BoxScales = std::conditional_t<kScaling == Scaling::kBlock, BlockScales<Narrow<kColumns>, 8>,
-                                           NoScales<kBoxes>>;
+      // Scales are loaded for eight boxes at a time: these take longer than loading the next.
+      constexpr uint32_t kAhead = 8;
+      using BoxScales = std::conditional_t<kScaling == Scaling::kBlock,
+                                           BlockScales<Narrow<kColumns>, kAhead>, NoScales<kAhead>>;
       BoxScales box_scales{p.scales, tile, 0, p.boxes};
 #pragma unroll
       for (float& sum : sums) sum = 0;
-      // The sums of a box are added while the tensor cores are busy with the boxes after it in its stage.
-      // At its end all have been added: ptxas serialises instructions that cross iterations.
-      const auto multiply = [&](uint32_t step, uint32_t place) {
-        float of_boxes[kBoxes][kColumns / 2];
-        wait_phase(&full[stage], parity);
-        // The same in all lanes; the shuffle tells the compiler.
-        const uint32_t at = __shfl_sync(0xffffffff, stage, 0);
-#pragma unroll
-        for (uint32_t box = 0; box < kBoxes; ++box) {
-          fence_accumulators(of_boxes[box]);
+      // Boxes whose sums are in registers, as was fastest: those of one are added while the tensor cores
+      // multiply the others. Several blocks on an SM have room for two.
+      constexpr uint32_t kSets = kSeveral ? 2 : kScaling == Scaling::kBlock ? 4 : 3;
+      // Boxes that have been added.
+      uint32_t done = 0;
+      // Multiplies the next step, of which boxes may be beyond K, or all boxes of several. At their end all
+      // have been added: ptxas serialises instructions that cross iterations.
+      const auto multiply = [&](uint32_t place, auto count) {
+        constexpr uint32_t kCount = decltype(count)::value;
+        // All are within K. Without scales ptxas would serialise them if it were not asked of each.
+        constexpr bool kWithin = kScaling == Scaling::kBlock && kCount == kAhead;
+        float sets[kSets][kColumns / 2];
+        uint32_t read = stage, at = 0;
+        const auto begin = [&](uint32_t box) {
+          if (box % kBoxes == 0) {
+            // The same in all lanes; the shuffle tells the compiler.
+            at = __shfl_sync(0xffffffff, stage, 0);
+            wait_phase(&full[stage], parity);
+          }
+          float(&of_box)[kColumns / 2] = sets[box % kSets];
+          fence_accumulators(of_box);
           wgmma_fence();
-          operands.issue(of_boxes[box], at, box, false);
+          operands.issue(of_box, at, box % kBoxes, false);
           wgmma_commit();
-        }
+          if (box % kBoxes == kBoxes - 1) advance();
+        };
 #pragma unroll
-        for (uint32_t box = 0; box < kBoxes; ++box) {
+        for (uint32_t box = 0; box < min(kSets - 1, kCount); ++box) begin(box);
+#pragma unroll
+        for (uint32_t box = 0; box < kCount; ++box) {
+          if (box + kSets - 1 < kCount) begin(box + kSets - 1);
           const typename BoxScales::OfStep of_box = box_scales.at(place + box);
-          wgmma_wait_for_all_but(kBoxes - 1 - box);
-          fence_accumulators(of_boxes[box]);
-          if (box == kBoxes - 1) release(stage);
-          if (step * kBoxes + box < p.boxes) box_scales.add(sums, of_boxes[box], of_box, 0);
+          wgmma_wait_for_all_but(min(kSets - 1, kCount - 1 - box));
+          fence_accumulators(sets[box % kSets]);
+          if (box % kBoxes == kBoxes - 1) {
+            release(read);
+            if (++read == p.stages) read = 0;
+          }
+          if (kWithin || done + box < p.boxes) box_scales.add(sums, sets[box % kSets], of_box, 0);
         }
-        advance();
+        done += kCount;
       };
-      for (uint32_t step = 0; step < p.steps; step += BoxScales::kAhead / kBoxes) {
+      while (!kSeveral && done + kAhead <= p.boxes) multiply(0, std::integral_constant<uint32_t, kAhead>{});
+      while (done < p.boxes) {
 #pragma unroll
-        for (uint32_t i = 0; i < BoxScales::kAhead / kBoxes; ++i) {
-          if (step + i < p.steps) multiply(step + i, i * kBoxes);
+        for (uint32_t place = 0; place < kAhead; place += kBoxes) {
+          if (place == 0 || done < p.boxes) multiply(place, std::integral_constant<uint32_t, kBoxes>{});
         }
       }
     }
-    store_sums<C, kScaling, kColumns>(p, tile, sums);
+    if constexpr (kSeveral) finish.load(p, tile);
+    finish.store(p, sums);
   });
 }
 

@@ -30,8 +30,8 @@ const BLOCK_BYTES: usize = 1024;
 /// What is left of it to kernels that communicate: their blocks find room while others wait for them.
 const LEFT_BYTES: usize = 8 * 1024;
 
-/// Bytes of e4m3 that a block alone on its SM has in flight, if these are four stages or more: with more it
-/// takes longer, up to 1.3 times (`docs/fused-kernel.md`).
+/// Bytes of e4m3 that a block alone on its SM has in flight, if these are four stages or more, or five of two
+/// boxes: with more it takes longer, up to 1.3 times (`docs/fused-kernel.md`).
 const E4M3_BYTES: usize = 80 * 1024;
 
 /// The parameter of the kernel: `FewRowsParams` in `cuda/sm90/few_rows.cu`.
@@ -137,7 +137,7 @@ impl Division {
             .min()
             .expect("a width of whole groups");
         let several = columns > width;
-        let boxes = boxes(width, several, problem.dtype);
+        let boxes = boxes(width, several);
         let steps = config::steps(problem).div_ceil(boxes as u32);
         let box_a = problem.m.min(ROWS).next_multiple_of(8) * SWIZZLED_ROW;
         let stage = boxes * (width * SWIZZLED_ROW + box_a);
@@ -151,7 +151,9 @@ impl Division {
             _ => SM_BYTES / (on_an_sm + 1) - BLOCK_BYTES + 1,
         };
         let most = match problem.dtype {
-            DType::E4m3 if on_an_sm == 1 => (E4M3_BYTES / stage).max(4),
+            DType::E4m3 if on_an_sm == 1 => {
+                (E4M3_BYTES / stage).max(if boxes == 2 { 5 } else { 4 })
+            }
             DType::E4m3 => (least - fixed).div_ceil(stage + 16),
             _ => usize::MAX,
         };
@@ -286,13 +288,8 @@ impl PreparedFewRows {
 }
 
 /// Boxes of each operand in a stage, as compiled: `kBoxesOfStage` in `cuda/sm90/few_rows.cu`.
-fn boxes(width: usize, several: bool, dtype: DType) -> usize {
-    let widest_of_four = if dtype == DType::E4m3 { 56 } else { 40 };
-    if !several && width <= widest_of_four {
-        4
-    } else {
-        2
-    }
+fn boxes(width: usize, several: bool) -> usize {
+    if !several && width <= 40 { 4 } else { 2 }
 }
 
 /// The kernel of a division.
@@ -352,14 +349,22 @@ mod tests {
                         if on_an_sm > 1 {
                             assert!(bytes(on_an_sm + 1) > SM_BYTES, "{division:?}");
                         }
-                        // While one stage is multiplied the next is loaded.
-                        let stages = division.stages;
-                        assert!(stages == division.steps || stages >= 2, "{division:?}");
-                        if problem.dtype == DType::E4m3 && !division.is_several() {
+                        // While one stage is multiplied the next is loaded. Of e4m3 three boxes are
+                        // waited for before the first is released.
+                        let several = division.is_several();
+                        let (stages, boxes) = (division.stages, boxes(division.width, several));
+                        let is_e4m3 = problem.dtype == DType::E4m3;
+                        let least = if is_e4m3 && !several && boxes == 2 {
+                            3
+                        } else {
+                            2
+                        };
+                        assert!(stages == division.steps || stages >= least, "{division:?}");
+                        if is_e4m3 && !several {
                             let rows = division.width + m.min(ROWS).next_multiple_of(8);
-                            let boxes = boxes(division.width, false, problem.dtype);
                             let stage = boxes * rows * SWIZZLED_ROW;
-                            assert!(stages <= 4 || stages as usize * stage <= E4M3_BYTES);
+                            let few = if boxes == 2 { 5 } else { 4 };
+                            assert!(stages <= few || stages as usize * stage <= E4M3_BYTES);
                         }
                         let width = division.width.to_string();
                         assert!(name(&problem, division).ends_with(&width));
