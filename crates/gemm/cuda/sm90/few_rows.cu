@@ -83,10 +83,10 @@ struct Operands {
 template <uint32_t kColumns, bool kSeveral>
 constexpr uint32_t kBoxesOfStage = !kSeveral && kColumns <= 40 ? 4 : 2;
 
-// A thread that multiplies: what finishes its sums of a tile. All of it is loaded at once: if each eight
-// columns were loaded after the stores of those before, it would wait for each.
+// The epilogue of a thread that multiplies, for a tile. All that it needs is loaded at once: if that of each
+// eight columns were loaded after the stores of those before, the thread would wait each time.
 template <typename C, Scaling kScaling, uint32_t kColumns>
-class Finish {
+class ThreadEpilogue {
   static constexpr uint32_t kPairs = kColumns / 8;
 
  public:
@@ -111,7 +111,7 @@ class Finish {
     }
   }
 
-  // Finishes and stores them.
+  // Scales the sums, adds the bias, and stores them or their SwiGLU.
   __device__ __forceinline__ void store(const FewRowsParams& p, float (&sums)[kColumns / 2]) const {
 #pragma unroll
     for (uint32_t i = 0; i < kPairs; ++i) {
@@ -252,9 +252,9 @@ __device__ __forceinline__ void few_rows(const FewRowsParams& p) {
     if (lane == 0) arrive(&empty[stage]);
   };
   for_each_tile([&](TileCoord tile) {
-    Finish<C, kScaling, kColumns> finish;
+    ThreadEpilogue<C, kScaling, kColumns> epilogue;
     // Several blocks on an SM have no registers for it meanwhile.
-    if constexpr (!kSeveral) finish.load(p, tile);
+    if constexpr (!kSeveral) epilogue.load(p, tile);
     float sums[kColumns / 2];
     if constexpr (kScaling == Scaling::kNone) {
       uint32_t previous = 0;
@@ -284,8 +284,8 @@ __device__ __forceinline__ void few_rows(const FewRowsParams& p) {
       BoxScales box_scales{p.scales, tile, 0, p.boxes};
 #pragma unroll
       for (float& sum : sums) sum = 0;
-      // Boxes whose sums are in registers, as was fastest: those of one are added while the tensor cores
-      // multiply the others. Several blocks on an SM have room for two.
+      // Boxes whose sums are in registers, as many as was fastest: those of one are added while the tensor
+      // cores multiply the others. Several blocks on an SM have registers for two.
       constexpr uint32_t kSets = kSeveral ? 2 : kScaling == Scaling::kBlock ? 4 : 3;
       // Boxes that have been added.
       uint32_t done = 0;
@@ -334,8 +334,8 @@ __device__ __forceinline__ void few_rows(const FewRowsParams& p) {
         }
       }
     }
-    if constexpr (kSeveral) finish.load(p, tile);
-    finish.store(p, sums);
+    if constexpr (kSeveral) epilogue.load(p, tile);
+    epilogue.store(p, sums);
   });
 }
 
