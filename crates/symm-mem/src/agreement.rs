@@ -30,12 +30,9 @@ pub fn agree<T, E: Failure>(
     step: &str,
     mine: Result<T, E>,
 ) -> Result<T, E> {
-    let bytes = write(reply(&mine).map(|_| &()), |_, _| {});
-    let all = exchange.all_gather(step, &bytes).map_err(Error::from);
-    // This rank's own error explains more than the failed exchange that it caused.
-    let value = mine?;
-    all_of(&all?, step, |bytes| read(bytes, |_| Ok(())))?;
-    Ok(value)
+    let encode = |reply: Reply<&T>| write(reply, |_, _| {});
+    let decode = |bytes: &[u8]| read(bytes, |_| Ok(()));
+    gather_of(exchange, step, mine, encode, decode).map(|(value, _)| value)
 }
 
 /// Makes sure that `mine`, which `what` names, is the same on all ranks.
@@ -124,16 +121,18 @@ pub(crate) fn gather<T, U>(
 }
 
 /// The same, with this rank's own value.
-pub(crate) fn gather_of<T, U>(
+pub(crate) fn gather_of<T, U, E: Failure>(
     exchange: &dyn Exchange,
     tag: &str,
-    mine: Result<T>,
+    mine: Result<T, E>,
     encode: impl Fn(Reply<&T>) -> Vec<u8>,
     decode: impl Fn(&[u8]) -> Result<Reply<U>, Malformed>,
-) -> Result<(T, Vec<U>)> {
-    let all = exchange.all_gather(tag, &encode(reply(&mine)))?;
+) -> Result<(T, Vec<U>), E> {
+    let all = exchange.all_gather(tag, &encode(reply(&mine)));
+    // This rank's own error explains more than the failed exchange that it caused.
     let mine = mine?;
-    Ok((mine, all_of(&all, tag, decode)?))
+    let all = all_of(&all.map_err(Error::from)?, tag, decode)?;
+    Ok((mine, all))
 }
 
 /// The values of all ranks, or the error of the first rank that has none.
@@ -177,4 +176,31 @@ fn decode_all<T>(
     let each = all.iter().enumerate();
     each.map(|(rank, bytes)| decode(bytes).map_err(|m| m.of(rank, tag).into()))
         .collect()
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::ThreadExchange;
+
+    #[test]
+    fn an_own_error_comes_before_that_of_the_exchange() {
+        let lonely = ThreadExchange::group(2).remove(0);
+        let missing = || {
+            Err::<(), _>(Error::InvalidArgument {
+                what: "a test",
+                why: "it fails".into(),
+            })
+        };
+        let encode = |reply: Reply<&()>| write(reply, |_, _| {});
+        let decode = |bytes: &[u8]| read(bytes, |_| Ok(()));
+        for error in [
+            agree(&lonely, "step", missing()).unwrap_err(),
+            gather(&lonely, "step", missing(), encode, decode).unwrap_err(),
+        ] {
+            assert!(matches!(error, Error::InvalidArgument { .. }), "{error}");
+        }
+        let lost = agree::<_, Error>(&lonely, "step", Ok(())).unwrap_err();
+        assert!(matches!(lost, Error::Exchange(_)), "{lost}");
+    }
 }
