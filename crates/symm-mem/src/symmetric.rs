@@ -72,6 +72,7 @@ impl<B: Backend> SymmetricBuffer<B> {
         let stride = bytes
             .max(1)
             .checked_next_multiple_of(backend.granularity())
+            .filter(|stride| stride.checked_mul(world).is_some())
             .ok_or_else(|| Error::InvalidArgument {
                 what: "bytes of symmetric memory",
                 why: format!("{bytes} are beyond the address space"),

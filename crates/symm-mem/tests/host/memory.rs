@@ -101,10 +101,13 @@ fn different_sizes_are_an_error_on_every_rank() {
 
 #[test]
 fn more_than_the_address_space_is_a_typed_error() {
-    ranks(2, |exchange| {
-        let error = SymmetricBuffer::new(&Host::new(), &exchange, "b", usize::MAX).unwrap_err();
-        assert!(matches!(error, Error::InvalidArgument { .. }), "{error}");
-    });
+    // The last is too much for all ranks together.
+    for (world, bytes) in [(2, usize::MAX), (4, 1 << 62)] {
+        ranks(world, move |exchange| {
+            let error = SymmetricBuffer::new(&Host::new(), &exchange, "b", bytes).unwrap_err();
+            assert!(matches!(error, Error::InvalidArgument { .. }), "{error}");
+        });
+    }
 }
 
 #[test]
