@@ -34,10 +34,7 @@ impl PadLink {
 impl Link for PadLink {
     fn signal(&self, signal: Signal) {
         // SAFETY: as `new` was promised.
-        let is_sent = unsafe { send_signal(&self.pad, signal.slot(self.lane), self.peer) };
-        if !is_sent {
-            self.withhold(signal);
-        }
+        unsafe { send_signal(&self.pad, signal.slot(self.lane), self.peer) }
     }
 
     fn withhold(&self, signal: Signal) {

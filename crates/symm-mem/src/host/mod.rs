@@ -352,11 +352,7 @@ impl Backend for Host {
         self.launch(stream, "signal", move || {
             for &peer in &peers {
                 // SAFETY: the caller of `signal` vouches for the pad until the stream has run this.
-                unsafe {
-                    if !send_signal(&pad, slot, peer) {
-                        withhold_signal(&pad, slot, peer);
-                    }
-                }
+                unsafe { send_signal(&pad, slot, peer) };
             }
             Ok(())
         })

@@ -44,19 +44,18 @@ unsafe fn fault_of(pad: &PadView, owner: usize) -> DevicePtr {
     flags.add(PadView::fault_offset(world, slots))
 }
 
-/// Increments the sent epoch of (`slot`, `peer`) and publishes it in the peer's pad. Does nothing and returns
-/// false if a failed wait stopped this device, because the data to be signalled may not be there.
+/// Increments the sent epoch of (`slot`, `peer`) and publishes it in the peer's pad. If a failed wait stopped
+/// this device, the data to be signalled may not be there: then it [withholds](withhold_signal) the signal.
 ///
 /// # Safety
 /// - `pad` is a view of a live pad of the host backend; `slot` and `peer` are in range.
 /// - No other thread signals on (`slot`, `peer`) of this rank at the same time.
-pub unsafe fn send_signal(pad: &PadView, slot: usize, peer: usize) -> bool {
+pub unsafe fn send_signal(pad: &PadView, slot: usize, peer: usize) {
     let pair = 4 * (slot * pad.world as usize + peer);
-    // SAFETY: the counters have `slots * world` entries; `flag_at` and `is_stopped` have the caller's
-    // obligations.
+    // SAFETY: the counters have `slots * world` entries; the rest has the caller's obligations.
     unsafe {
         if is_stopped(pad) {
-            return false;
+            return withhold_signal(pad, slot, peer);
         }
         record::note(record::Access::Signal { slot, peer });
         let epoch = atomic(pad.sent, pair)
@@ -64,7 +63,6 @@ pub unsafe fn send_signal(pad: &PadView, slot: usize, peer: usize) -> bool {
             .wrapping_add(1);
         flag_at(pad, peer, slot, pad.rank as usize).publish(epoch);
     }
-    true
 }
 
 /// Makes a signal that is not sent, since a wait of this device has failed, a fault of `pad`, unless it has

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::descriptors;
-use warpweave_symm_mem::host::HostStream;
+use warpweave_symm_mem::host::{HostStream, send_signal};
 use warpweave_symm_mem::{
     Backend, Error, Exchange, FaultCause, Host, SignalPad, SymmetricBuffer, ThreadExchange,
 };
@@ -306,39 +306,54 @@ fn recovery_of_one_pad_sends_no_signal_that_follows_a_skipped_copy_on_another() 
 }
 
 /// Of two pads one recovers. A rank that had not come to the step of the other yet must not take the signal
-/// of the next step for that of the first, whose data were never copied.
+/// of the next step for that of the first, whose data were never copied. Kernels signal by themselves.
 #[test]
 fn a_pad_whose_signal_was_withheld_is_refused_until_it_recovers() {
-    ranks(2, |exchange| {
-        let device = Host::with_timeout(Duration::from_millis(100));
-        let stream = device.stream(Default::default()).unwrap();
-        let pad = SignalPad::new(&device, &exchange, "failing", 1).unwrap();
-        let bystander = SignalPad::new(&device, &exchange, "bystander", 1).unwrap();
-        let sends = exchange.rank() == 0;
-        if sends {
-            pad.wait(&stream, 0, &[1], 0).unwrap();
-            bystander.signal(&stream, 0, &[1]).unwrap();
-        }
-        pad.recover(&stream, exchange.as_ref()).unwrap();
-        let step = || {
-            match sends {
-                true => bystander.signal(&stream, 0, &[1]).unwrap(),
-                false => bystander.wait(&stream, 0, &[0], 0).unwrap(),
-            }
-            device.synchronize(&stream).unwrap();
-            bystander.check(&stream)
-        };
-        let Err(Error::SignalFault(fault)) = step() else {
-            panic!("a signal that was withheld is forgotten")
-        };
+    for by_kernel in [false, true] {
+        ranks(2, move |exchange| {
+            a_signal_is_withheld(&exchange, by_kernel)
+        });
+    }
+}
+
+fn a_signal_is_withheld(exchange: &Arc<dyn Exchange>, by_kernel: bool) {
+    let device = Host::with_timeout(Duration::from_millis(100));
+    let stream = device.stream(Default::default()).unwrap();
+    let pad = SignalPad::new(&device, exchange, "failing", 1).unwrap();
+    let bystander = SignalPad::new(&device, exchange, "bystander", 1).unwrap();
+    let view = bystander.view();
+    let signal = || match by_kernel {
+        false => bystander.signal(&stream, 0, &[1]),
+        true => device.launch(&stream, "kernel", move || {
+            // SAFETY: the view of a live pad with this slot and rank, on which nothing else signals.
+            unsafe { send_signal(&view, 0, 1) };
+            Ok(())
+        }),
+    };
+    let sends = exchange.rank() == 0;
+    if sends {
+        pad.wait(&stream, 0, &[1], 0).unwrap();
+        signal().unwrap();
+    }
+    pad.recover(&stream, exchange.as_ref()).unwrap();
+    let step = || {
         match sends {
-            true => assert_eq!((fault.peer, fault.cause), (1, FaultCause::Stopped)),
-            false => assert_eq!(fault.cause, FaultCause::PeerGaveUp { reporter: 0 }),
+            true => signal().unwrap(),
+            false => bystander.wait(&stream, 0, &[0], 0).unwrap(),
         }
-        bystander.recover(&stream, exchange.as_ref()).unwrap();
-        step().unwrap();
-        exchange.barrier("ended").unwrap();
-    });
+        device.synchronize(&stream).unwrap();
+        bystander.check(&stream)
+    };
+    let Err(Error::SignalFault(fault)) = step() else {
+        panic!("a signal that was withheld is forgotten")
+    };
+    match sends {
+        true => assert_eq!((fault.peer, fault.cause), (1, FaultCause::Stopped)),
+        false => assert_eq!(fault.cause, FaultCause::PeerGaveUp { reporter: 0 }),
+    }
+    bystander.recover(&stream, exchange.as_ref()).unwrap();
+    step().unwrap();
+    exchange.barrier("ended").unwrap();
 }
 
 #[test]
