@@ -349,6 +349,9 @@ fn connect_all(
             connector.await_higher(&listener, &mut links)?;
             Ok(links)
         });
+    if let Err(Error::Exchange(crate::ExchangeError::Timeout { .. })) = links {
+        exchange.note_timeout();
+    }
     agree(exchange, "network.connect", links)
 }
 
@@ -400,10 +403,33 @@ impl Connector<'_> {
                     link.set_nonblocking(true)?;
                     Ok(link)
                 })
-                .map_err(|e| Error::io(format!("connecting to rank {peer} at {address}"), e))?;
+                .map_err(|e| match self.check(peer) {
+                    Ok(()) => Error::io(format!("connecting to rank {peer} at {address}"), e),
+                    Err(why) => why,
+                })?;
             links[peer] = Some(link);
         }
         Ok(links)
+    }
+
+    /// Whether there is still reason to wait for `peer`: no rank is lost, and the deadline has not passed.
+    fn check(&self, peer: usize) -> Result<()> {
+        let tag = "network.connect".into();
+        if let Some((rank, why)) = self.lost.get() {
+            return Err(Error::Exchange(crate::ExchangeError::PeerLost {
+                rank: rank.unwrap_or(peer),
+                tag,
+                cause: why.clone(),
+            }));
+        }
+        if Instant::now() >= self.deadline {
+            return Err(Error::Exchange(crate::ExchangeError::Timeout {
+                tag,
+                waiting_for: vec![peer],
+                after: self.timeout,
+            }));
+        }
+        Ok(())
     }
 
     /// Proves this rank to the one that it has connected to, and asks for its proof.
@@ -432,23 +458,9 @@ impl Connector<'_> {
                     links[rank] = Some(link);
                 }
             }
-            if let Some((rank, why)) = self.lost.get() {
-                return Err(Error::Exchange(crate::ExchangeError::PeerLost {
-                    rank: rank.unwrap_or(missing),
-                    tag: "network.accept".into(),
-                    cause: why.clone(),
-                }));
-            }
-            let now = Instant::now();
-            if now >= self.deadline {
-                return Err(Error::Exchange(crate::ExchangeError::Timeout {
-                    tag: "network.accept".into(),
-                    waiting_for: vec![missing],
-                    after: self.timeout,
-                }));
-            }
+            self.check(missing)?;
             let mut fds = [PollFd::new(listener, PollFlags::IN)];
-            let _ = wait_ready(&mut fds, Some(self.deadline.min(now + LOOK)));
+            let _ = wait_ready(&mut fds, Some(self.deadline.min(Instant::now() + LOOK)));
             if !is_ready(&fds[0]) {
                 continue;
             }

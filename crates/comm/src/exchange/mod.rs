@@ -296,6 +296,10 @@ impl Exchange for LocalExchange {
             .map_err(|e| as_exchange_error(e, tag))
     }
 
+    fn note_timeout(&self) {
+        self.calls.lock().timed_out = true;
+    }
+
     fn mark(&self, name: &str, leave: bool) -> Result<Option<usize>, ExchangeError> {
         let first = self.store.mark(&format!("{}.{name}", self.scope), leave);
         first.map_err(|e| as_exchange_error(e, name))

@@ -6,6 +6,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use super::link::{FLAGS, Greeting, LARGEST_PACKET, Link, LinkError};
 use super::pending::PendingConnections;
 use super::*;
+use crate::network::Network;
+use warpweave_symm_mem::{Error, agree};
 
 fn group(world: usize) -> Vec<LocalExchange> {
     let stores = Store::threads(world).unwrap();
@@ -370,6 +372,40 @@ fn a_rank_that_stops_while_the_sockets_are_opened_costs_the_others_one_deadline(
         assert_rank_2_is_missed(&error);
     };
     three(patience, member);
+}
+
+/// One that has said where it listens, and neither connects nor answers.
+#[test]
+fn a_rank_that_stops_while_a_network_connects_costs_the_others_one_deadline() {
+    let patience = Duration::from_secs(1);
+    let member = |exchange: &LocalExchange, stopped: usize, given_up: &std::sync::Barrier| {
+        exchange.barrier("first").unwrap();
+        if exchange.rank() == stopped {
+            exchange.addresses().unwrap();
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            let contact = (listener.local_addr().unwrap().port(), [0u8; 32]);
+            agree(exchange, "network.listen", Ok::<_, Error>(())).unwrap();
+            let contact = postcard::to_stdvec(&contact).unwrap();
+            exchange.all_gather("network.contacts", &contact).unwrap();
+            given_up.wait();
+            return;
+        }
+        let start = Instant::now();
+        let error = Network::open(exchange, "net", patience).unwrap_err();
+        let took = start.elapsed();
+        given_up.wait();
+        assert!(took < patience * 9 / 5, "{took:?}: {error}");
+        let is_missed = matches!(&error, Error::Exchange(ExchangeError::Timeout { waiting_for, .. })
+            if *waiting_for == [stopped]);
+        assert!(is_missed, "{error}");
+    };
+    let given_up = [(); 3].map(|()| std::sync::Barrier::new(3));
+    std::thread::scope(|s| {
+        let member = &member;
+        for (stopped, given_up) in given_up.iter().enumerate() {
+            s.spawn(move || three(patience, |exchange| member(exchange, stopped, given_up)));
+        }
+    });
 }
 
 /// Such as an agreement on a step that timed out itself.

@@ -108,6 +108,10 @@ impl Exchange for SubExchange {
         self.own(tag, self.parent.all_gather_fds(tag, fds)?)
     }
 
+    fn note_timeout(&self) {
+        self.parent.note_timeout();
+    }
+
     fn mark(&self, name: &str, leave: bool) -> Result<Option<usize>, ExchangeError> {
         // The name of a mark is short, and groups have many ranks.
         let name = format!("{:x}.{name}", self.group_id());
