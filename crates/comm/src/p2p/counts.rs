@@ -9,8 +9,8 @@
 pub(crate) struct PostCounts {
     posted: u64,
     waited: u64,
-    /// The latest post whose token was dropped.
-    dropped: u64,
+    /// The latest posts whose tokens were dropped: of those outside captures, and of those in one.
+    dropped: [u64; 2],
     /// The latest post outside a capture.
     eager: u64,
 }
@@ -18,14 +18,15 @@ pub(crate) struct PostCounts {
 impl PostCounts {
     /// The number of a dropped token, if nobody has waited for it or a later one.
     pub fn lost(&self) -> Option<u64> {
-        (self.dropped > self.waited).then_some(self.dropped)
+        let latest = self.dropped[0].max(self.dropped[1]);
+        (latest > self.waited).then_some(latest)
     }
 
     /// Takes back the posts of captures that nobody has waited for, once no capture is open: the capture has
     /// failed, for one that succeeds waits for what it posts.
     pub fn settle(&mut self) {
         self.posted = self.posted.min(self.eager.max(self.waited));
-        self.dropped = self.dropped.min(self.posted);
+        self.dropped[1] = 0;
     }
 
     /// Counts a post: its number, from 1.
@@ -58,9 +59,10 @@ impl PostCounts {
         self.waited += 1;
     }
 
-    /// The token of `index` was dropped.
-    pub fn abandon(&mut self, index: u64) {
-        self.dropped = self.dropped.max(index);
+    /// The token of `index`, posted in a capture or not, was dropped.
+    pub fn abandon(&mut self, index: u64, captured: bool) {
+        let dropped = &mut self.dropped[usize::from(captured)];
+        *dropped = index.max(*dropped);
     }
 }
 
@@ -93,14 +95,27 @@ mod tests {
     fn a_dropped_token_is_missed_until_a_later_one_is_waited_for() {
         let mut counts = PostCounts::default();
         let (first, second) = (counts.post(false), counts.post(false));
-        counts.abandon(first);
+        counts.abandon(first, false);
         assert_eq!(counts.lost(), Some(first));
         for _ in 0..counts.due(second) {
             counts.wait();
         }
         assert_eq!(counts.lost(), None);
         // Dropped after a later one was waited for: it has completed.
-        counts.abandon(first);
+        counts.abandon(first, false);
         assert_eq!(counts.lost(), None);
+    }
+
+    #[test]
+    fn a_token_dropped_in_a_capture_that_failed_leaves_those_before_it() {
+        let mut counts = PostCounts::default();
+        let (live, captured) = (counts.post(false), counts.post(true));
+        counts.abandon(captured, true);
+        assert_eq!(counts.lost(), Some(captured));
+        counts.settle();
+        assert_eq!(counts.lost(), None);
+        counts.abandon(live, false);
+        counts.settle();
+        assert_eq!(counts.lost(), Some(live));
     }
 }

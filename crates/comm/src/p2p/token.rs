@@ -127,7 +127,7 @@ impl<B: TransferBackend> Drop for Token<B> {
         }
         let mut state = self.shared.state.lock();
         if state.generation == self.generation {
-            state.counts(self.of).abandon(self.index);
+            state.counts(self.of).abandon(self.index, self.captured);
         }
     }
 }
