@@ -256,13 +256,13 @@ impl HostCollectives {
         input: Input,
         take: impl Fn(&[DevicePtr]) -> Result<()> + Send + Sync + 'static,
     ) -> Result<()> {
-        if input.bytes > self.bytes {
+        // Of all ranks, as far as this one reads them: what one refuses, all do.
+        let ends = input.wanted.iter().map(|range| range.end);
+        let most = ends.fold(input.bytes, usize::max);
+        if most > self.bytes {
             return Err(Error::InvalidArgument {
                 what: "size of a collective",
-                why: format!(
-                    "{} bytes of a rank, and {} at most",
-                    input.bytes, self.bytes
-                ),
+                why: format!("{most} bytes of a rank, and {} at most", self.bytes),
             });
         }
         // SAFETY: the caller's obligations.
@@ -539,22 +539,28 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_do_not_fit_are_refused() {
-        let got = on_ranks(1, |exchange| {
-            let device = Host::new();
+    fn calls_that_do_not_fit_are_refused_on_all_ranks() {
+        let got = on_ranks(2, |exchange| {
+            let device = Host::with_timeout(std::time::Duration::from_millis(200));
             let stream = device.stream(Default::default())?;
             let collectives = HostCollectives::new(&device, &exchange, "small", 8)?;
-            let nowhere = (DevicePtr::NULL, DevicePtr::NULL);
-            // SAFETY: a refused call touches nothing.
+            let memory = device.allocate(24)?;
+            let (src, dst) = (memory.address(), memory.address().add(8));
+            // SAFETY: a refused call touches nothing; eight bytes and sixteen after them.
             let refused = unsafe {
                 [
-                    collectives.all_gather(&stream, nowhere, &[4, 4]),
-                    collectives.all_reduce(&stream, DType::F32, nowhere, 3),
+                    collectives.all_gather(&stream, (src, dst), &[4]),
+                    collectives.all_gather(&stream, (src, dst), &[4, 12]),
+                    collectives.all_reduce(&stream, DType::F32, (src, dst), 3),
                 ]
             };
+            exchange.barrier("end")?;
             Ok(refused.map(|refused| refused.unwrap_err().to_string()))
         });
-        assert!(got[0][0].contains("2 sizes for 1 ranks"), "{}", got[0][0]);
-        assert!(got[0][1].contains("12 bytes"), "{}", got[0][1]);
+        for [other, gather, reduce] in got {
+            assert!(other.contains("1 sizes for 2 ranks"), "{other}");
+            assert!(gather.contains("12 bytes"), "{gather}");
+            assert!(reduce.contains("12 bytes"), "{reduce}");
+        }
     }
 }
