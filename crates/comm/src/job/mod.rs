@@ -299,7 +299,8 @@ impl<L: Fn(&str) -> Option<String>> Found<'_, L> {
                 "missing: WARPWEAVE_JOB_TOKEN (8 to 256 bytes, the same on every rank){why}"
             )));
         }
-        JobToken::derived(format!("warpweave job {} {id}", self.vars.launcher))
+        let text = format!("warpweave job {} {id}", self.vars.launcher);
+        Ok(JobToken::derived(&text))
     }
 
     /// The launcher's id of this job; empty if it gives none.
