@@ -1,11 +1,13 @@
 //! Selection of variants: which can do the call, which was measured fastest, and the same on every rank.
 
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use warpweave_comm::collective::{Call, Costs, Operation, ReductionOrder, Variant};
 use warpweave_comm::{CollectiveOptions, Collectives, Operand};
 use warpweave_symm_mem::{
-    Backend, Cuda, DType, DevicePtr, Exchange, Host, Memory, SymmetricBuffer, ThreadExchange,
+    Backend, Cuda, DType, DevicePtr, Error, Exchange, ExchangeError, Host, Memory, SymmetricBuffer,
+    ThreadExchange,
 };
 
 /// Runs `body` on two ranks that are threads, with little memory.
@@ -32,6 +34,53 @@ fn ranks_with(
                 body(exchange, &mut collectives);
             });
         }
+    });
+}
+
+/// An exchange on which no descriptor reaches rank 1.
+struct WithoutDescriptors(Arc<dyn Exchange>);
+
+impl Exchange for WithoutDescriptors {
+    fn rank(&self) -> usize {
+        self.0.rank()
+    }
+
+    fn world(&self) -> usize {
+        self.0.world()
+    }
+
+    fn all_gather(&self, tag: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>, ExchangeError> {
+        self.0.all_gather(tag, bytes)
+    }
+
+    fn all_gather_fds(
+        &self,
+        tag: &str,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<Vec<Vec<OwnedFd>>, ExchangeError> {
+        let mut all = self.0.all_gather_fds(tag, fds)?;
+        if tag == "multicast.fd" && self.rank() == 1 {
+            all[0].clear();
+        }
+        Ok(all)
+    }
+}
+
+#[test]
+fn a_multicast_object_that_fails_on_one_rank_ends_the_measurement_on_all() {
+    ranks(|exchange, collectives| {
+        let stream = collectives.backend().setup_stream().unwrap();
+        let rank = exchange.rank();
+        let exchange: Arc<dyn Exchange> = Arc::new(WithoutDescriptors(exchange));
+        let error = collectives
+            .measure(&stream, &exchange, &[Operation::AllReduce], &[256])
+            .unwrap_err();
+        let is_named = match rank {
+            0 => matches!(error, Error::PeerFailed { rank: 1, .. }),
+            _ => matches!(error, Error::Exchange(_)),
+        };
+        assert!(is_named, "rank {rank}: {error}");
+        exchange.barrier("end").unwrap();
     });
 }
 

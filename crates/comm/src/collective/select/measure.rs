@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use warpweave_symm_mem::multicast::MulticastBuffer;
-use warpweave_symm_mem::{DType, Error, Exchange, Result, SymmetricBuffer};
+use warpweave_symm_mem::{DType, Exchange, Result, SymmetricBuffer};
 
 use super::costs::Costs;
 use crate::collective::Collectives;
@@ -104,8 +104,6 @@ impl<B: CollectiveKernels> Collectives<B> {
         match MulticastBuffer::new(&self.backend, exchange, buffer) {
             Ok(multicast) => Ok(Some(multicast)),
             Err(error) if error.is_unavailable() => Ok(None),
-            // Unavailable on another rank.
-            Err(Error::PeerFailed { .. }) => Ok(None),
             Err(error) => Err(error),
         }
     }
