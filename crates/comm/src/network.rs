@@ -200,15 +200,17 @@ impl Network {
 
     /// A peer's connection is closed: because it gave up, or because it or another rank is lost.
     fn why_closed(&self, peer: usize, cause: FaultCause) -> (usize, FaultCause) {
-        let until = Instant::now() + NEWS;
-        while Instant::now() < until {
-            if let Some(lost) = self.lost.get() {
-                return loss(lost, peer);
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        (peer, cause)
+        news(&self.lost).map_or((peer, cause), |lost| loss(lost, peer))
     }
+}
+
+/// The lost rank, once the exchange says which it is.
+fn news(lost: &Lost) -> Option<&(Option<usize>, String)> {
+    let until = Instant::now() + NEWS;
+    while lost.get().is_none() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    lost.get()
 }
 
 fn loss((rank, why): &(Option<usize>, String), waited_for: usize) -> (usize, FaultCause) {
@@ -403,9 +405,14 @@ impl Connector<'_> {
                     link.set_nonblocking(true)?;
                     Ok(link)
                 })
-                .map_err(|e| match self.check(peer) {
-                    Ok(()) => Error::io(format!("connecting to rank {peer} at {address}"), e),
-                    Err(why) => why,
+                .map_err(|e| {
+                    let known = self.check(peer).and_then(|()| {
+                        news(self.lost);
+                        self.check(peer)
+                    });
+                    let refused =
+                        || Error::io(format!("connecting to rank {peer} at {address}"), e);
+                    known.err().unwrap_or_else(refused)
                 })?;
             links[peer] = Some(link);
         }

@@ -408,6 +408,31 @@ fn a_rank_that_stops_while_a_network_connects_costs_the_others_one_deadline() {
     });
 }
 
+/// The exchange learns of it a moment after the connection was refused.
+#[test]
+fn a_rank_that_is_lost_while_a_network_connects_is_named() {
+    three(Duration::from_secs(5), |exchange| {
+        if exchange.rank() == 0 {
+            exchange.addresses().unwrap();
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            let contact = (listener.local_addr().unwrap().port(), [0u8; 32]);
+            drop(listener);
+            agree(exchange, "network.listen", Ok::<_, Error>(())).unwrap();
+            let contact = postcard::to_stdvec(&contact).unwrap();
+            exchange.all_gather("network.contacts", &contact).unwrap();
+            std::thread::sleep(Duration::from_millis(50));
+            exchange.store().abort("on purpose").unwrap();
+        } else {
+            let error = Network::open(exchange, "net", Duration::from_secs(5)).unwrap_err();
+            let is_named = matches!(
+                &error,
+                Error::Exchange(ExchangeError::PeerLost { rank: 0, .. })
+            );
+            assert!(is_named, "{error}");
+        }
+    });
+}
+
 /// Such as an agreement on a step that timed out itself.
 #[test]
 fn a_rank_that_stops_costs_the_others_one_deadline_whatever_they_call_next() {
