@@ -203,4 +203,14 @@ mod tests {
         let lost = agree::<_, Error>(&lonely, "step", Ok(())).unwrap_err();
         assert!(matches!(lost, Error::Exchange(_)), "{lost}");
     }
+
+    #[test]
+    fn peers_are_told_what_the_system_said() {
+        let refused = std::io::Error::other("no space left");
+        let failed = Err::<(), _>(Error::io("making a file", refused));
+        let Err(why) = reply(&failed) else {
+            panic!("it failed")
+        };
+        assert_eq!(why.cause, "making a file: no space left");
+    }
 }

@@ -137,7 +137,7 @@ pub enum Error {
         cause: String,
     },
     /// The operating system reported an error.
-    #[error("{what}")]
+    #[error("{what}: {source}")]
     Io {
         /// What was attempted.
         what: String,
