@@ -138,7 +138,7 @@ impl Activation {
     pub const fn sums(self, columns: usize) -> usize {
         match self {
             Activation::None => columns,
-            Activation::SwiGlu => 2 * columns,
+            Activation::SwiGlu => columns.saturating_mul(2),
         }
     }
 

@@ -308,6 +308,43 @@ fn shapes_that_do_not_fit() {
     });
 }
 
+/// SwiGLU stores eight columns of each sixteen.
+#[test]
+fn gates_without_their_up() {
+    let gated = |columns: usize, region: std::ops::Range<usize>| {
+        move |p: &mut Pair| {
+            let mut whole = |name, role, shape| {
+                let local = Placement::Local;
+                let id = p.builder.buffer(name, local, role, DType::F16, shape);
+                p.builder.whole(id)
+            };
+            let a = whole("a", Role::Input, (4, 3));
+            let b = whole("b", Role::Weight, (3, 2 * columns));
+            let c = whole("c", Role::Output, (4, columns));
+            let gemm = OpKind::Gemm {
+                a,
+                b,
+                c: Region {
+                    cols: region.clone(),
+                    ..c
+                },
+                bias: None,
+                scales: None,
+                activation: Activation::SwiGlu,
+                b_transposed: false,
+                batch: Batch::ONE,
+                provider: Provider::Sm90,
+            };
+            p.builder.push(MAIN, gemm);
+        }
+    };
+    expect(FaultKind::WrongShape, gated(12, 0..12));
+    expect(FaultKind::OutOfBounds, gated(8, 0..usize::MAX));
+    let mut pair = Pair::new(0);
+    gated(8, 0..8)(&mut pair);
+    pair.builder.finish().unwrap();
+}
+
 #[test]
 fn operations_that_overwrite_what_they_read() {
     expect(FaultKind::InPlace, |p| {

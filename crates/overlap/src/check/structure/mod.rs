@@ -299,7 +299,7 @@ impl<'a> Inspector<'a> {
                     read.iter().for_each(|region| self.apart(region, &written));
                 }
                 let columns = activation.sums(c.cols.len());
-                self.gemm(a, (b, *b_transposed), (c, columns));
+                self.gemm(a, (b, *b_transposed), (c, columns), *activation);
                 let by = (batch.count, *provider);
                 self.scales(a, (b, c, columns), scales.as_ref(), by);
                 if let Some(bias) = bias {

@@ -2,7 +2,7 @@
 
 use super::{FaultKind, Inspector, MAX_COUNT};
 use crate::plan::{
-    AddRmsNorm, Batch, Collective, Provider, Quantized, Region, Scales, Scaling, shard,
+    Activation, AddRmsNorm, Batch, Collective, Provider, Quantized, Region, Scales, Scaling, shard,
 };
 use crate::show;
 use std::collections::HashSet;
@@ -97,12 +97,13 @@ impl Inspector<'_> {
         }
     }
 
-    /// `columns` are those of `b` that give `c`.
+    /// `columns` are those of `b` that give `c` by `activation`.
     pub(super) fn gemm(
         &mut self,
         a: &Region,
         (b, b_transposed): (&Region, bool),
         (c, columns): (&Region, usize),
+        activation: Activation,
     ) {
         self.same_dtype(a, b);
         let [of_a, of_c] = [a, c].map(|region| self.dtype(region));
@@ -118,6 +119,10 @@ impl Inspector<'_> {
         self.expect(fits, FaultKind::WrongShape, || {
             let [a, b, c] = [a, b, c].map(|r| show::region(plan, r));
             format!("{c} = {a} * {b} is no GEMM")
+        });
+        let group = activation.group();
+        self.expect(columns.is_multiple_of(group), FaultKind::WrongShape, || {
+            format!("{columns} columns are no groups of {group}, gate and up")
         });
     }
 
