@@ -53,12 +53,20 @@ struct State<B: ExecuteBackend> {
     /// By M, with the number of the latest call.
     programs: HashMap<usize, (u64, Arc<Bound<B>>)>,
     calls: u64,
-    /// Those of captured calls, which graphs may run at any time.
-    captured: HashMap<usize, Arc<Bound<B>>>,
+    /// Those of captured calls, which graphs may run at any time, each with its M.
+    captured: Vec<(usize, Arc<Bound<B>>)>,
     /// Those that were forgotten, until the event of their last call.
     leaving: Vec<(B::Event, Arc<Bound<B>>)>,
     /// Kept between calls, so that none allocates.
     locations: Vec<Location>,
+}
+
+impl<B: ExecuteBackend> State<B> {
+    /// Whether graphs have these steps.
+    fn is_captured(&self, bound: &Arc<Bound<B>>) -> bool {
+        let mut captured = self.captured.iter();
+        captured.any(|(_, known)| Arc::ptr_eq(known, bound))
+    }
 }
 
 /// The steps of one M, and where its buffers lie.
@@ -165,7 +173,7 @@ impl<B: ExecuteBackend> Executor<B> {
             state: Mutex::new(State {
                 programs: HashMap::new(),
                 calls: 0,
-                captured: HashMap::new(),
+                captured: Vec::new(),
                 leaving: Vec::new(),
                 locations: Vec::new(),
             }),
@@ -290,8 +298,8 @@ impl<B: ExecuteBackend> Prepared<B> {
         let mut state = self.state.lock();
         let bound = self.at(&mut state, stream, m)?;
         let captures = backend.is_capturing(stream)?;
-        if captures {
-            state.captured.entry(m).or_insert_with(|| bound.clone());
+        if captures && !state.is_captured(&bound) {
+            state.captured.push((m, bound.clone()));
         }
         let mut locations = std::mem::take(&mut state.locations);
         let located = self.locate(&bound, operands, captures, &mut locations);
@@ -322,7 +330,8 @@ impl<B: ExecuteBackend> Prepared<B> {
 
     /// Chooses the fastest algorithm of each GEMM at M = `m` by trying them, with these operands. Overwrites
     /// their outputs, waits for the stream, and is not collective. What [`Schedule`] and M other calls
-    /// have in common takes over the choice, where they are bound later.
+    /// have in common takes over the choice, where they are bound later. Graphs that were captured before stay
+    /// as they are.
     ///
     /// # Errors
     /// As [`Prepared::run`]; what the provider reports.
@@ -343,8 +352,10 @@ impl<B: ExecuteBackend> Prepared<B> {
         // SAFETY: the operands are those of a call; the stream is idle.
         unsafe { bound.program.tune(&self.executor, stream, &at)? };
         shared.backend.synchronize(stream)?;
-        state.programs.remove(&m);
-        self.at(&mut state, stream, m).map(|_| ())
+        let tuned = self.made(m)?;
+        let now = state.calls;
+        state.programs.insert(m, (now, tuned));
+        Ok(())
     }
 
     /// The algorithms of the GEMMs at M = `m`, in order, for tables and logs.
@@ -373,15 +384,22 @@ impl<B: ExecuteBackend> Prepared<B> {
             *latest = now;
             return Ok(bound.clone());
         }
-        let bound = match state.captured.get(&m) {
-            Some(bound) => bound.clone(),
-            None => Arc::new(self.fitting(self.bound(&*self.schedule.checked(m)?, m, false)?)?),
+        let mut captured = state.captured.iter().rev();
+        let bound = match captured.find(|(of, _)| *of == m) {
+            Some((_, bound)) => bound.clone(),
+            None => self.made(m)?,
         };
         if state.programs.len() == MOST_PROGRAMS {
             self.forget_one(state, stream)?;
         }
         state.programs.insert(m, (now, bound.clone()));
         Ok(bound)
+    }
+
+    /// The steps at M = `m`, by what is known now.
+    fn made(&self, m: usize) -> Result<Arc<Bound<B>>> {
+        let bound = self.bound(&*self.schedule.checked(m)?, m, false)?;
+        Ok(Arc::new(self.fitting(bound)?))
     }
 
     /// Steps that the arena has room for. GEMMs that were tuned, or of an M that `prepare` did not look at,
@@ -417,7 +435,7 @@ impl<B: ExecuteBackend> Prepared<B> {
         let oldest = state.programs.iter().min_by_key(|(_, (latest, _))| *latest);
         if let Some((&m, _)) = oldest
             && let Some((_, bound)) = state.programs.remove(&m)
-            && !state.captured.contains_key(&m)
+            && !state.is_captured(&bound)
         {
             let event = backend.event()?;
             backend.record(&event, stream)?;
@@ -632,6 +650,33 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn calls_after_a_tuning_are_tuned_where_others_were_captured() {
+        let exchange: Arc<dyn Exchange> = Arc::new(ThreadExchange::group(1).remove(0));
+        let backend = Host::new();
+        let stream = backend.stream(Default::default()).unwrap();
+        let executor = Executor::new(&backend, &exchange).unwrap();
+        let configuration = algorithms::find("matmulThenAllReduce").unwrap();
+        let problem = Problem::new(4, 2, 6, DType::F32);
+        let schedule = Schedule::new(configuration, 1, problem).unwrap();
+        let prepared = executor.prepare(&schedule).unwrap();
+        let memory = [24, 12, 8].map(|elements| backend.allocate(4 * elements).unwrap());
+        let [a, b, c] = memory.each_ref().map(DeviceSlice::of);
+        let operands = Operands::new(a, b, c);
+        let run = || prepared.run(&stream, &operands, 4);
+        let latest = || prepared.state.lock().programs[&4].1.clone();
+
+        let _before = backend.capture(&stream, run).unwrap();
+        let untuned = latest();
+        prepared.tune(&stream, &operands, 4).unwrap();
+        let _after = backend.capture(&stream, run).unwrap();
+        let tuned = latest();
+        assert!(!Arc::ptr_eq(&untuned, &tuned));
+        // Each graph has its own.
+        let state = prepared.state.lock();
+        assert!([&untuned, &tuned].map(|bound| state.is_captured(bound)) == [true; 2]);
     }
 
     #[test]
