@@ -112,6 +112,9 @@ const ARRIVAL_US: f64 = 3.0;
 /// What a copy by SMs takes besides its bytes, its launch included: one of 1 MiB takes 11 µs.
 const COPY_US: f64 = 8.0;
 
+/// How long a thread takes for a term of a sum, whose next one waits for it: four cycles of a Hopper's 2 GHz.
+const TERM_US: f64 = 0.002;
+
 /// Bytes over GB/s, in µs.
 pub(crate) fn micros(bytes: f64, gbs: f64) -> f64 {
     bytes / (gbs * 1e3)
@@ -564,10 +567,15 @@ impl Costs<'_> {
         }
     }
 
-    /// Rows of C at a rate in TFLOP/s without tensor cores.
+    /// Rows of C at a rate in TFLOP/s without tensor cores, of a thread for each element: few elements leave
+    /// SMs idle, and take as long as one.
     pub(crate) fn scalar_gemm(&self, c: &Region, k: usize, tflops: f64) -> Cost {
-        let flops = 2.0 * c.len() as f64 * k as f64;
-        self.on_sms(flops / (tflops * 1e6), 1.0)
+        let us = 2.0 * c.len() as f64 * k as f64 / (tflops * 1e6);
+        let least = match c.is_empty() {
+            true => 0.0,
+            false => k as f64 * TERM_US,
+        };
+        self.on_sms(us.max(least), (us / least).min(1.0))
     }
 
     /// Whether a region is of this rank's copy of a buffer.

@@ -163,6 +163,18 @@ fn what_was_measured_here_counts_as_it_stands() {
     assert_eq!(best.best().configuration.name(), "naiveRemoteRead");
 }
 
+/// A thread for each element of C would leave nearly all SMs idle for a long time.
+#[test]
+fn few_long_sums_are_not_for_scalar_threads() {
+    let selection = chosen(problem(5, 7, 65536), SM90, &Measurements::none());
+    let least = selection.limit_us();
+    for choice in selection.ranking() {
+        let (name, us) = (&choice.configuration, choice.predicted_us);
+        assert!(us >= least, "{name}: {us} µs, {least} at least");
+    }
+    assert_ne!(selection.best().configuration.name(), "naiveRemoteRead");
+}
+
 #[test]
 fn another_activation_or_other_scales_are_another_problem() {
     let plain = problem(4096, 2048, 4096);
