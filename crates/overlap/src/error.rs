@@ -45,8 +45,8 @@ pub enum PlanError {
     /// Operands of e4m3 for an algorithm that does not take them, or not with these scales.
     #[error(
         "`{name}` does not take operands of e4m3 with scales by {}: all-gather + matmul and its layer do by \
-         copy engines or NCCL, and so does matmul + reduction; their fused kernels do with scales by tensor \
-         or row",
+         copy engines and collectives, and so does matmul + reduction; their fused kernels do with scales by \
+         tensor or row",
         .scaling.name()
     )]
     NarrowOperands {
