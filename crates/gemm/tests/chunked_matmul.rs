@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use warpweave_gemm::chunked_matmul::Arrival;
-use warpweave_gemm::{ChunkedGemmBackend, ChunkedMatmul, ChunkedOperands, Error, GemmProblem};
+use warpweave_gemm::{
+    ChunkedGemmBackend, ChunkedMatmul, ChunkedOperands, Error, GemmProblem, Scaling,
+};
 use warpweave_symm_mem::{
     Cuda, DType, DevicePtr, Exchange, Host, Memory, SignalPad, ThreadExchange,
 };
@@ -281,6 +283,13 @@ fn contradictions_are_refused_before_the_launch() {
     let mut gemm = job.gemm.clone();
     gemm.arrivals.pop();
     let error = host.prepare_chunked(&job.handle, &gemm).unwrap_err();
+    assert!(matches!(error, Error::InvalidProblem { .. }), "{error}");
+    // Launches are given no scales.
+    let narrow = ChunkedMatmul {
+        problem: GemmProblem::e4m3(8, 8, 8, Scaling::Row, DType::F16),
+        ..job.gemm.clone()
+    };
+    let error = host.prepare_chunked(&job.handle, &narrow).unwrap_err();
     assert!(matches!(error, Error::InvalidProblem { .. }), "{error}");
     let mut operands = job.operands;
     operands.staging = DevicePtr(1);

@@ -17,7 +17,7 @@ use warpweave_symm_mem::{DType, DevicePtr, PadView};
 
 use crate::backend::check_address;
 use crate::launches;
-use crate::{Activation, Error, GemmBatch, GemmOperands, GemmProblem, Layout};
+use crate::{Activation, Error, GemmBatch, GemmOperands, GemmProblem, Layout, Scaling};
 
 pub use backend::ChunkedGemmBackend;
 pub(crate) use table::Table;
@@ -91,6 +91,9 @@ impl ChunkedMatmul {
         }
         if self.problem.activation != Activation::None {
             return refuse("it has no activation".into());
+        }
+        if self.problem.scaling != Scaling::None {
+            return refuse("it takes no scales, and so no e4m3".into());
         }
         if rank >= world {
             return refuse(format!("a world of {world}"));
