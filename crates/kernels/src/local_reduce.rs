@@ -54,6 +54,9 @@ impl LocalReduce {
     /// The kernel's name, the same on the host and in device code.
     pub const NAME: &'static str = "local_reduce";
 
+    /// The most elements of a box: the device counts them in 32 bits.
+    pub const MOST_ELEMENTS: usize = i32::MAX as usize;
+
     /// The reduction of at most [`MAX_PARTIALS`] `partials`, with the other fields as given.
     ///
     /// # Errors
@@ -137,8 +140,7 @@ impl LocalReduce {
             let why = format!("elements are f32, f16 or bf16, not {}", self.dtype);
             return refuse("dtype", why);
         }
-        // The device counts elements in 32 bits.
-        let limit = i32::MAX as usize;
+        let limit = Self::MOST_ELEMENTS;
         if self.rows.checked_mul(self.cols).is_none_or(|n| n > limit) {
             let why = format!("{}x{} elements are more than {limit}", self.rows, self.cols);
             return refuse("size", why);

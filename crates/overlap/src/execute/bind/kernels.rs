@@ -117,10 +117,19 @@ impl<B: ExecuteBackend> Binder<'_, B> {
     pub(super) fn reduction(&self, srcs: &[Region], dst: &Region) -> Result<Action<B>> {
         let buffer = |region: &Region| &self.plan.buffers[region.buffer.0];
         let strided = |region: &Region| (self.place(region), buffer(region).cols);
+        let shape = (dst.rows.len(), dst.cols.len());
+        let most = LocalReduce::MOST_ELEMENTS;
+        if dst.len() > most {
+            return Err(warpweave_symm_mem::Error::Unavailable {
+                what: format!("a reduction of {}x{} elements", shape.0, shape.1),
+                why: format!("a launch counts {most}: take smaller chunks"),
+            }
+            .into());
+        }
         let reduction = Reduction {
             partials: srcs.iter().map(strided).collect(),
             dst: strided(dst),
-            shape: (dst.rows.len(), dst.cols.len()),
+            shape,
             dtype: buffer(dst).dtype,
             rank: self.plan.rank,
         };
@@ -135,5 +144,49 @@ impl<B: ExecuteBackend> Binder<'_, B> {
             backend.synchronize(&stream)?;
         }
         Ok(Action::Reduce(reduction))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use warpweave_symm_mem::{DType, Exchange, Host, ThreadExchange};
+
+    use super::*;
+    use crate::execute::Executor;
+    use crate::execute::bind::{Asked, ProcessGroups, gemms};
+    use crate::plan::{Placement, PlanBuilder, Role, StreamId};
+
+    /// Each call would end in the middle, and stop the waits of its device.
+    #[test]
+    fn a_reduction_of_more_than_a_launch_counts_is_refused_before_the_calls() {
+        let exchange: Arc<dyn Exchange> = Arc::new(ThreadExchange::group(1).remove(0));
+        let executor = Executor::new(&Host::new(), &exchange).unwrap();
+        let bound = |rows: usize| {
+            let mut plan = PlanBuilder::new("large", 0, 1);
+            let [a, c] = [("a", Role::Input), ("c", Role::Output)].map(|(name, role)| {
+                plan.buffer(name, Placement::Local, role, DType::F16, (rows, 1 << 15))
+            });
+            let (src, dst) = (plan.whole(a), plan.whole(c));
+            plan.reduce(StreamId::MAIN, vec![src], dst);
+            let plan = plan.finish().unwrap();
+            let binder = Binder {
+                executor: &executor,
+                plan: &plan,
+                pad: None,
+                groups: &ProcessGroups::new(),
+                interfaces: &[],
+                probe: false,
+            };
+            binder.steps(gemms(&executor, &plan, Asked::default())?)
+        };
+        bound((1 << 16) - 1).unwrap();
+        let error = bound(1 << 16).unwrap_err();
+        assert!(error.is_unavailable(), "{error}");
+        assert!(
+            error.to_string().contains("65536x32768 elements"),
+            "{error}"
+        );
     }
 }
