@@ -10,6 +10,7 @@ use fs_err as fs;
 use crate::device::Asked;
 use crate::error::{Error, Result};
 use crate::launch::{JobOptions, Launch};
+use crate::output::print;
 use crate::place::Place;
 use crate::setup::Python;
 use crate::{doctor, peers, process, warpweave};
@@ -240,8 +241,7 @@ fn measure(options: &Options, prepared: Prepared) -> Result<()> {
         list,
     } = prepared;
     if options.list {
-        print!("{list}");
-        return Ok(());
+        return print(list);
     }
     let plural = if launch.ranks == 1 { "" } else { "s" };
     let on = if cuda { "GPUs" } else { "the host backend" };

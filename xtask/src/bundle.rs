@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use crate::cargo::{self, CUDA_FEATURES};
 use crate::error::{Error, Result};
 use crate::harness::TestProgram;
+use crate::output::print;
 use crate::{process, setup};
 
 /// Raised when an older xtask could not use a newer bundle.
@@ -179,11 +180,15 @@ pub fn run(options: &Options) -> Result<()> {
     // Last: a folder without a manifest is not a bundle.
     Bundle::write(folder, features, tests)?;
     let (shown, bytes) = (folder.display(), size(folder));
-    println!("{shown}: {bytes}; on the other machine: {shown}/xtask bench");
+    print(format_args!(
+        "{shown}: {bytes}; on the other machine: {shown}/xtask bench\n"
+    ))?;
     if options.pack {
         let archive = pack(folder)?;
         let (shown, bytes) = (archive.display(), size(&archive));
-        println!("{shown}: {bytes}; on the other machine: tar -xJf {shown}");
+        print(format_args!(
+            "{shown}: {bytes}; on the other machine: tar -xJf {shown}\n"
+        ))?;
     }
     Ok(())
 }

@@ -148,7 +148,7 @@ impl Counts {
             }
             Err(limit) => {
                 let hung = format!("killed, it did not end within {limit:?}");
-                println!("{program}: {hung}");
+                eprintln!("{program}: {hung}");
                 self.failed += 1;
                 self.names.push(hung);
             }

@@ -4,6 +4,9 @@
 //! what reads recorded results in `warpweave-report`: xtask depends on no CUDA crate and starts in a second.
 //! A command is a module with its options and what runs it; those of other programs are in [`mod@warpweave`].
 
+// A full disk is an error and a closed pipe is none: see `output`.
+#![deny(clippy::print_stdout)]
+
 mod bench;
 mod bundle;
 mod candle;
@@ -14,6 +17,7 @@ mod doctor;
 mod error;
 mod harness;
 mod launch;
+mod output;
 mod peers;
 mod place;
 mod process;

@@ -16,6 +16,7 @@ use crate::device::{Asked, Chosen};
 use crate::error::{Error, Result};
 use crate::harness::{self, Conditions, Counts, Out, TestProgram};
 use crate::launch::log::LogFolder;
+use crate::output::print;
 use crate::place::Place;
 use crate::{process, setup};
 
@@ -42,9 +43,9 @@ pub struct Options {
 pub fn run(options: &Options) -> Result<()> {
     let counts = tests(options.asked, Duration::from_secs(options.timeout))?;
     for name in &counts.names {
-        println!("failed: {name}");
+        print(format_args!("failed: {name}\n"))?;
     }
-    println!("{counts}");
+    print(format_args!("{counts}\n"))?;
     match counts.failed {
         0 => Ok(()),
         _ => Err(Error::Reported),
@@ -198,7 +199,10 @@ fn on_gpus(programs: &[TestProgram], which: &str, conditions: &Conditions) -> Re
     for program in programs {
         let tests = program.device_tests()?.len();
         if tests > 0 {
-            println!("\n{}: {tests} tests with GPUs", program.name());
+            print(format_args!(
+                "\n{}: {tests} tests with GPUs\n",
+                program.name()
+            ))?;
             counts += program.run(&args, conditions)?;
         }
     }

@@ -11,6 +11,7 @@ use fs_err::{self as fs, File};
 use crate::device::{Asked, Wanted};
 use crate::error::{Error, Result};
 use crate::harness::Counts;
+use crate::output::print;
 use crate::{cargo, process, test};
 use steps::{Step, TESTS, steps};
 
@@ -41,7 +42,7 @@ pub fn run(options: &Options) -> Result<()> {
             } else {
                 ""
             };
-            println!("{:<18}{}{note}", step.name, step.line());
+            print(format_args!("{:<18}{}{note}\n", step.name, step.line()))?;
         }
         return Ok(());
     }
@@ -58,11 +59,15 @@ pub fn run(options: &Options) -> Result<()> {
             continue;
         }
         let (number, all) = (index + 1, steps.len());
-        println!("\n==== {number}/{all} {}: {}", step.name, step.line());
+        print(format_args!(
+            "\n==== {number}/{all} {}: {}\n",
+            step.name,
+            step.line()
+        ))?;
         if let Some((probe, missing)) = step.needs
             && !succeeds(probe, &root)
         {
-            println!("left out: {missing}");
+            print(format_args!("left out: {missing}\n"))?;
             continue;
         }
         let this = execute(step, &xtask, &root)?;
@@ -93,7 +98,10 @@ impl Background {
         let file = File::create(&log)?.into_parts().0;
         let names: Vec<_> = steps.iter().map(|step| step.name).collect();
         let names = names.join(",");
-        println!("\n==== in the background, see {}: {names}", log.display());
+        print(format_args!(
+            "\n==== in the background, see {}: {names}\n",
+            log.display()
+        ))?;
         let mut command = Command::new("nice");
         command.args(["-n", "19"]).arg(xtask);
         command.args(["ci", "--only", &names]);
@@ -121,10 +129,10 @@ impl Background {
     }
 
     fn finish(mut self) -> Result<Done> {
-        println!("\n---- background, until its end");
+        print("\n---- background, until its end\n")?;
         let status = self.timed(Child::wait)?;
         let text = String::from_utf8_lossy(&fs::read(self.log)?).into_owned();
-        print!("{text}");
+        print(&text)?;
         let failure = (!status.success()).then(|| status.to_string());
         // Its last line counts what it did not leave out.
         let last = text.lines().last().unwrap_or_default();
@@ -220,15 +228,15 @@ fn chosen(steps: Vec<Step>, options: &Options) -> Result<Vec<Step>> {
 
 fn summarise(steps: &[Step], done: &[Done]) -> Result<()> {
     let mut all = Counts::default();
-    println!();
+    print("\n")?;
     for step in done {
         let word = step.failure.as_ref().map_or("passed", |_| "FAILED");
         let (name, seconds, cpu) = (step.name, step.seconds, step.cpu);
-        print!("{name:<18} {word} {seconds:>7.1} s {cpu:>7.1} s CPU");
-        match &step.counts {
-            Some(counts) => println!("  {counts}"),
-            None => println!(),
-        }
+        let counts = step.counts.as_ref();
+        let shown = counts.map_or_else(String::new, |counts| format!("  {counts}"));
+        print(format_args!(
+            "{name:<18} {word} {seconds:>7.1} s {cpu:>7.1} s CPU{shown}\n"
+        ))?;
         let one = || Counts::of_one(step.failure.is_some());
         all += step.counts.clone().unwrap_or_else(one);
     }
@@ -237,14 +245,17 @@ fn summarise(steps: &[Step], done: &[Done]) -> Result<()> {
         done.iter().any(|done| is_it(done.name))
     };
     for step in steps.iter().filter(|step| !ran(step)) {
-        println!("{:<18} not run", step.name);
+        print(format_args!("{:<18} not run\n", step.name))?;
     }
     let failed = |step: &Done| Some((step.name, step.failure.clone()?));
     let failure = done.iter().find_map(failed);
     if let Some((name, failure)) = &failure {
-        println!("{name}: {failure}");
+        print(format_args!("{name}: {failure}\n"))?;
     }
-    println!("{} passed, {} failed", all.passed, all.failed);
+    print(format_args!(
+        "{} passed, {} failed\n",
+        all.passed, all.failed
+    ))?;
     failure.map_or(Ok(()), |_| Err(Error::Reported))
 }
 

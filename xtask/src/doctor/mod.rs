@@ -8,12 +8,12 @@ mod machine;
 
 use std::ffi::OsString;
 use std::fmt;
-use std::io::{self, Write};
 use std::path::PathBuf;
 
 use crate::device::Asked;
 use crate::error::{Error, Result};
 use crate::launch::JobOptions;
+use crate::output::print;
 use crate::{cargo, setup, warpweave};
 
 #[derive(Debug, clap::Args)]
@@ -43,8 +43,7 @@ pub fn run(options: &Options) -> Result<()> {
         return warpweave::start("measure", options.asked, &options.job, args.collect());
     }
     let report = examine();
-    // A reader that closes the pipe, as `head` does, is no error.
-    let _ = write!(io::stdout(), "{report}");
+    print(&report)?;
     if report.allows(Use::Host) {
         return Ok(());
     }

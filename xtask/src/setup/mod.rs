@@ -15,6 +15,7 @@ use fs_err as fs;
 use warpweave_nvcc::{Cutlass, Environment, HostCompiler, Nvcc, layout};
 
 use crate::error::{Error, Result};
+use crate::output::print;
 use crate::{cargo, process};
 use pins::Component;
 pub use python::Python;
@@ -100,7 +101,11 @@ pub fn provide(toolchain: &Path, wanted: &[&Component]) -> Result<()> {
                 state = "provided";
             }
         }
-        println!("{:<12} {state}: {}", component.name, place.display());
+        print(format_args!(
+            "{:<12} {state}: {}\n",
+            component.name,
+            place.display()
+        ))?;
     }
     Ok(())
 }

@@ -3,6 +3,7 @@
 mod launch;
 mod workspace;
 
+use std::fs::File;
 use std::process::{Command, Output};
 
 /// A command of the program under test.
@@ -92,4 +93,20 @@ fn doctor_reports_a_machine_that_runs_these_tests_and_how_to_get_what_is_missing
     }
     // How to measure is of no use to a report.
     Ended::of(xtask(&["doctor", "--ranks", "2"])).failed(2, &["--measure"]);
+}
+
+#[test]
+fn a_full_disk_is_an_error_and_a_closed_pipe_is_none() {
+    for name in [["ci", "--list"].as_slice(), &["doctor"]] {
+        let mut command = xtask(name);
+        command.stdout(File::create("/dev/full").unwrap());
+        Ended::of(command).failed(1, &["error: cannot write to standard output: No space"]);
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = xtask(name);
+        command.stdout(writer);
+        let ended = Ended::of(command);
+        ended.succeeded();
+        assert_eq!(ended.err, "");
+    }
 }
