@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use warpweave_overlap::plan::Scaling;
 use warpweave_report::Shape;
@@ -134,6 +135,10 @@ pub struct TimelineArgs {
     pub problem: ProblemArgs,
 }
 
+fn positive() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..)
+}
+
 /// What can be done with a plan.
 #[derive(Debug, Subcommand)]
 pub enum PlanCommand {
@@ -145,7 +150,7 @@ pub enum PlanCommand {
         #[arg(long, default_value_t = 0)]
         rank: usize,
         /// Number of ranks.
-        #[arg(long, default_value_t = 4)]
+        #[arg(long, default_value_t = 4, value_parser = positive())]
         world: usize,
         /// The problem.
         #[command(flatten)]
@@ -156,10 +161,10 @@ pub enum PlanCommand {
         /// The algorithm, or `all`.
         name: String,
         /// Numbers of ranks, by comma.
-        #[arg(long, value_delimiter = ',', default_value = "2,4,8")]
+        #[arg(long, value_delimiter = ',', default_value = "2,4,8", value_parser = positive())]
         world: Vec<usize>,
         /// Calls that follow each other.
-        #[arg(long, default_value_t = 3)]
+        #[arg(long, default_value_t = 3, value_parser = positive())]
         calls: usize,
         /// The problem.
         #[command(flatten)]
@@ -208,7 +213,7 @@ pub struct ChoiceArgs {
     #[arg(long, value_name = "NAME|FILE")]
     pub machine: Option<String>,
     /// Number of ranks; `evaluate` takes that of each measurement.
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value_t = 4, value_parser = positive())]
     pub world: usize,
     /// What was measured: reports of `bench --json`, or lines of configuration, world, MxNxK, element type
     /// and µs.
@@ -244,7 +249,7 @@ pub struct SimulateArgs {
     #[arg(long, value_name = "NAME|FILE")]
     pub machine: Option<String>,
     /// Number of ranks.
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value_t = 4, value_parser = positive())]
     pub world: usize,
     /// Calls that follow each other.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=100))]

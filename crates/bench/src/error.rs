@@ -129,12 +129,15 @@ impl BenchError {
     /// | status | meaning |
     /// |---|---|
     /// | 1 | this rank failed, a row was wrong, or none ran that could be a baseline |
-    /// | 2 | the command line asks for what does not exist, a baseline among others |
+    /// | 2 | the command line asks for what does not exist, a baseline among others, or cannot be planned |
     /// | 3 | baselines of different machines cannot be compared |
     /// | 76 | [another rank is the cause](Self::blames_a_peer) |
     pub fn exit_status(&self) -> u8 {
         match self {
-            BenchError::Usage(_) => 2,
+            BenchError::Usage(_)
+            | BenchError::Plan(_)
+            | BenchError::Simulate(_)
+            | BenchError::Select(_) => 2,
             BenchError::Report(error) => error.exit_status(),
             error if error.blames_a_peer() => 76,
             _ => 1,

@@ -64,8 +64,8 @@ pub enum ReportError {
         /// What differs, with its value in each.
         differences: Vec<(&'static str, String, String)>,
     },
-    /// Standard output is closed.
-    #[error("writing the report: {0}")]
+    /// Standard output is full or closed.
+    #[error("cannot write to standard output: {0}")]
     Output(#[from] std::io::Error),
 }
 

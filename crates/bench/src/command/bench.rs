@@ -28,7 +28,7 @@ pub(super) fn list(args: &BenchArgs, out: &mut impl Write) -> Result<bool> {
     for suite in suite::ALL {
         writeln!(out, "{}: {}", suite.name, suite.reproduces)?;
         for (name, summary) in suite.catalogue() {
-            writeln!(out, "  {name:<31}{summary}")?;
+            writeln!(out, "  {name:<32} {summary}")?;
         }
     }
     Ok(true)

@@ -140,6 +140,7 @@ fn the_list_names_every_implementation() {
     assert_eq!(list.code, Some(0));
     let algorithms = ROWS.map(|name| name.split(':').next().unwrap());
     has(&list.out, &algorithms);
+    has(&list.out, &["\n  hierarchicalColumnParallelLinear NCCL "]);
 }
 
 #[test]

@@ -27,34 +27,49 @@ fn a_plan_is_shown_for_the_rank_that_was_asked_for() {
 
 #[test]
 fn what_does_not_exist_is_an_error() {
-    has(
-        &plan("show fastest", 1).err,
-        &["fastest", "naiveRemoteRead"],
-    );
-    let error = plan("show naiveRemoteRead --world 2 --rank 2", 1).err;
-    has(&error, &["rank 2"]);
-    plan("check all --calls 0", 2);
+    for (line, parts) in [
+        ("show fastest", ["fastest", "naiveRemoteRead"]),
+        ("check fastest", ["fastest", "naiveRemoteRead"]),
+        (
+            "show naiveRemoteRead --world 2 --rank 2",
+            ["rank 2", "0..2"],
+        ),
+        (
+            "show naiveRemoteRead --world 0",
+            ["--world", "0 is not in 1"],
+        ),
+        ("check all --world 2,0", ["--world", "0 is not in 1"]),
+        ("check all --calls 0", ["--calls", "0 is not in 1"]),
+        ("simulate ringGet --world 0", ["--world", "0 is not in 1"]),
+        (
+            "explain all-gather-matmul --world 0",
+            ["--world", "0 is not in 1"],
+        ),
+    ] {
+        has(&plan(line, 2).err, &parts);
+    }
 }
 
 #[test]
 fn plans_of_too_many_steps_are_errors_that_say_how_many() {
-    for (verb, more, what) in [
-        ("check", "--world 8", "not proved: 6"),
-        ("check", "--world 512", "in a call"),
-        ("check", "--world 18446744073709551615", "at most"),
+    for (verb, more, code, what) in [
+        ("check", "--world 8", 1, "not proved: 6"),
+        ("check", "--world 512", 2, "in a call"),
+        ("check", "--world 18446744073709551615", 2, "at most"),
         (
             "check",
             "--world 2 --calls 18446744073709551615",
+            1,
             "not proved: 18446744073709551615 steps",
         ),
-        ("show", "--world 100000", "ranks is 100000"),
-        ("simulate", "--calls 100", "fewer"),
+        ("show", "--world 100000", 2, "ranks is 100000"),
+        ("simulate", "--calls 100", 2, "fewer"),
     ] {
         let chunked = "pushChunks:chunks=1024 --shape 1048576x8x8";
-        let Said { out, err, .. } = plan(&format!("{verb} {chunked} {more}"), 1);
+        let Said { out, err, .. } = plan(&format!("{verb} {chunked} {more}"), code);
         has(&format!("{out}{err}"), &[what]);
     }
-    let error = plan("show fusedAllReduce:rows=0", 1).err;
+    let error = plan("show fusedAllReduce:rows=0", 2).err;
     has(&error, &["rows=0", "1 to 1024"]);
 }
 
@@ -68,9 +83,9 @@ fn a_simulation_says_how_long_and_by_way_of_what() {
     has(&error, &["--scales", "f16"]);
     let checked = plan("check all --dtype e4m3 --world 2 --shape 64x64x64", 0).out;
     has(&checked, &["fusedAllGather", "fusedReduceScatter"]);
-    let error = plan("simulate naiveRemoteRead --machine none", 1).err;
+    let error = plan("simulate naiveRemoteRead --machine none", 2).err;
     has(&error, &["none", "h100x8"]);
-    let error = plan("simulate naiveRemoteRead --world 5", 1).err;
+    let error = plan("simulate naiveRemoteRead --world 5", 2).err;
     has(&error, &["5 GPUs"]);
 }
 
@@ -176,7 +191,7 @@ fn a_call_of_four_host_ranks_is_traced_beside_its_prediction() {
 fn what_cannot_be_traced_is_an_error_on_every_rank() {
     let outcome = job::run_line(2, "timeline fastest --device host --out trace.json");
     for rank in [0, 1] {
-        has(&outcome.ended(rank, Some(1)), &["fastest"]);
+        has(&outcome.ended(rank, Some(2)), &["fastest"]);
     }
 }
 
@@ -205,4 +220,19 @@ fn the_guide_to_hosts_says_what_is_simulated() {
         compared += 1;
     }
     assert_eq!(compared, 12);
+}
+
+#[test]
+fn output_to_a_full_disk_is_an_error_that_says_so() {
+    let full = std::fs::File::create("/dev/full").unwrap();
+    let ended = job::said(
+        job::warpweave()
+            .args(["plan", "show", "ringGet"])
+            .stdout(full),
+    );
+    assert_eq!(ended.code, Some(1));
+    has(
+        &ended.err,
+        &["error: cannot write to standard output: No space"],
+    );
 }
