@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use crate::error::Result;
 
-/// Variables of the launcher that ranks elsewhere have too begin with one of these.
+/// Variables of the launcher that ranks elsewhere have too begin with one of these. Its token is not theirs.
 const PASSED_ON: [&str; 6] = [
     "WARPWEAVE_",
     "NCCL_",
@@ -27,7 +27,7 @@ pub(super) fn command(host: &str, local: &Command) -> Result<Command> {
     script.push(" && IFS= read -r WARPWEAVE_JOB_TOKEN && export WARPWEAVE_JOB_TOKEN || exit 1\n");
     let own = std::env::vars_os().filter(|(name, _)| {
         let name = name.to_string_lossy();
-        PASSED_ON.iter().any(|prefix| name.starts_with(prefix))
+        name != "WARPWEAVE_JOB_TOKEN" && PASSED_ON.iter().any(|prefix| name.starts_with(prefix))
     });
     let set = local.get_envs();
     let set = set.filter_map(|(name, value)| Some((name.to_owned(), value?.to_owned())));

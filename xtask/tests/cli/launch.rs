@@ -197,6 +197,9 @@ fn ranks_of_two_hosts_start_by_ssh_and_the_token_is_on_no_command_line() {
     let hosts = cable::Hosts::new();
     let mut job = Job::new(4, "--hosts one,two --port 4000");
     fake_ssh(&mut job, hosts.as_ref());
+    // The launcher's own, as for another launcher, is not the job's, and no less secret.
+    let own = "that of another job";
+    job.env.push(("WARPWEAVE_JOB_TOKEN", own.into()));
     let ended = job.run(
         "readlink /proc/self/ns/net > $D/net.$R
          echo $WARPWEAVE_LOCAL_RANK of $WARPWEAVE_WORLD_SIZE at $WARPWEAVE_STORE > $D/place.$R
@@ -207,7 +210,9 @@ fn ranks_of_two_hosts_start_by_ssh_and_the_token_is_on_no_command_line() {
     assert_eq!(token.trim().len(), 64);
     let arguments = job.read("arguments");
     assert!(arguments.contains("WARPWEAVE_RANK"), "{arguments}");
-    assert!(!arguments.contains(token.trim()), "{arguments}");
+    for secret in [token.trim(), own] {
+        assert!(!arguments.contains(secret), "{arguments}");
+    }
     for rank in 0..4 {
         assert_eq!(job.read(&format!("token.{rank}")), token);
         let place = format!("{} of 4 at one:4000\n", rank % 2);
