@@ -131,11 +131,11 @@ pub fn run(options: &Options) -> Result<()> {
     let (root, folder) = (cargo::workspace()?, &options.dir);
     let mut features: Vec<_> = options.features.split(',').map(str::to_owned).collect();
     features.retain(|name| !name.is_empty());
+    clear(folder)?;
     let is_wanted = |cuda| features.iter().any(|name| name == cuda);
     if CUDA_FEATURES.split(',').any(is_wanted) {
         setup::provide_toolchain(&root)?;
     }
-    clear(folder)?;
     let build = |line: &str| {
         let mut args: Vec<&str> = line.split_whitespace().collect();
         if !features.is_empty() {

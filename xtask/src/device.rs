@@ -93,7 +93,7 @@ pub fn choose(asked: Asked, hosts: usize, gpus: &Gpus, cuda_by_default: bool) ->
             1 => String::new(),
             _ => format!(" on {hosts} hosts"),
         };
-        return Err(Error::Failed(format!(
+        return Err(Error::Usage(format!(
             "{asked} ranks asked for{on}: {limit}"
         )));
     }

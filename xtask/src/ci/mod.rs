@@ -208,8 +208,8 @@ fn succeeds(shell: &str, root: &Path) -> bool {
     process::succeeds(command.stderr(Stdio::null()))
 }
 
-/// Keeps the steps that were asked for, and refuses names that no step has. A list also has the steps that
-/// run by name only.
+/// Keeps the steps that were asked for, and refuses names that no step has and choices without a step. A list
+/// also has the steps that run by name only.
 fn chosen(steps: Vec<Step>, options: &Options) -> Result<Vec<Step>> {
     let Options { only, skip, list } = options;
     let known: Vec<_> = steps.iter().map(|step| step.name).collect();
@@ -223,7 +223,11 @@ fn chosen(steps: Vec<Step>, options: &Options) -> Result<Vec<Step>> {
         let all = only.is_empty() && (*list || !step.by_name);
         (all || named(only)) && !named(skip)
     };
-    Ok(steps.into_iter().filter(wanted).collect())
+    let chosen: Vec<_> = steps.into_iter().filter(wanted).collect();
+    match chosen.is_empty() {
+        true => Err(Error::usage("--skip leaves no step of --only")),
+        false => Ok(chosen),
+    }
 }
 
 fn summarise(steps: &[Step], done: &[Done]) -> Result<()> {
@@ -279,6 +283,8 @@ mod tests {
         for part in ["dcos", "clippy"] {
             assert!(message.contains(part), "{message}");
         }
+        let none = names(&["fmt"], &["fmt"], false).unwrap_err();
+        assert!(matches!(none, Error::Usage(_)), "{none}");
         // A long step is listed, and run by its name alone.
         assert!(!all.contains(&"candle"));
         assert_eq!(names(&["candle"], &[], false).unwrap(), ["candle"]);

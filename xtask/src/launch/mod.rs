@@ -24,6 +24,8 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use clap::builder::NonEmptyStringValueParser;
+
 use crate::cargo::Kept;
 use crate::error::{End, Error, Result};
 use crate::place::Place;
@@ -60,7 +62,12 @@ pub struct JobOptions {
     pub port: Option<u16>,
     /// Hosts for as many ranks each, by ssh without a password, the first of them for rank 0; the program and
     /// the current folder have the same paths there [default: this host]
-    #[arg(long, value_name = "HOST,…", value_delimiter = ',')]
+    #[arg(
+        long,
+        value_name = "HOST,…",
+        value_delimiter = ',',
+        value_parser = NonEmptyStringValueParser::new()
+    )]
     pub hosts: Vec<String>,
     /// The folder for the ranks' logs [default: target/warpweave/logs]
     #[arg(long, value_name = "DIR")]
@@ -125,7 +132,7 @@ impl Launch {
     pub fn run(&self) -> Result<()> {
         let hosts = self.job.hosts.len().max(1);
         if !(1..=LARGEST_WORLD).contains(&self.ranks) || !self.ranks.is_multiple_of(hosts) {
-            return Err(Error::Failed(format!(
+            return Err(Error::Usage(format!(
                 "{} ranks asked for: a job has 1 to {LARGEST_WORLD}, as many on each of {hosts} hosts",
                 self.ranks
             )));

@@ -427,17 +427,26 @@ fn output_that_cannot_be_written_is_an_error_and_a_log_a_warning() {
 fn what_cannot_start_says_why() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
-    for (ranks, options, messages) in [
+    for (ranks, options, code, messages) in [
         (
             2,
             format!("--port {port}"),
+            1,
             [&*format!("port {port}"), "--port"],
         ),
-        (0, String::new(), ["0 ranks", "4096"]),
-        (100_000, String::new(), ["100000 ranks", "4096"]),
+        (0, String::new(), 2, ["0 ranks", "4096"]),
+        (100_000, String::new(), 2, ["100000 ranks", "4096"]),
+        (3, "--hosts a,b".into(), 2, ["3 ranks", "2 hosts"]),
+        (
+            3,
+            "--hosts a,,b".into(),
+            2,
+            ["--hosts", "a value is required"],
+        ),
+        (2, "--hosts=".into(), 2, ["--hosts", "a value is required"]),
     ] {
         let job = Job::new(ranks, &options);
-        job.run("touch $D/started").failed(1, &messages);
+        job.run("touch $D/started").failed(code, &messages);
         assert!(!job.file("started").exists());
     }
     let logs = Job::new(1, "").file("logs").display().to_string();

@@ -284,6 +284,8 @@ fn a_missing_compiler_of_cpp_is_told_before_anything_is_downloaded() {
         ("NVCC_CCBIN", ""),
     ];
     xtask_with("bundle folder", &env).failed(1, &["no C++ host compiler", "g++ or clang++"]);
+    // And before that, that the folder is not to be filled.
+    xtask_with("bundle crates", &env).failed(2, &["crates holds something that is no bundle"]);
 }
 
 #[test]
