@@ -43,6 +43,8 @@ pub(super) fn evaluate(args: &ChoiceArgs, multicast: bool, out: &mut impl Write)
     let (measurements, _) = measured(&args.measured)?;
     let machine = machine_or_measured(args.machine.as_deref(), args.world)?;
     let evaluations = select::evaluate(&measurements, &machine, capabilities)?;
+    let regrets = evaluations.iter().map(Evaluation::regret);
+    let worst = regrets.reduce(f64::max).ok_or_else(nothing)?;
     let headings = [
         "operation",
         "ranks",
@@ -69,14 +71,16 @@ pub(super) fn evaluate(args: &ChoiceArgs, multicast: bool, out: &mut impl Write)
         ]
     };
     table(&headings, evaluations.iter().map(cells), out)?;
-    let regrets = evaluations.iter().map(Evaluation::regret);
-    let worst = regrets.fold(1.0, f64::max);
     writeln!(
         out,
         "{} problems; chosen without having seen the problem, the worst is {worst:.3} of the best",
         evaluations.len()
     )?;
     Ok(())
+}
+
+fn nothing() -> BenchError {
+    BenchError::Usage("nothing was measured: see --measured".into())
 }
 
 fn named(problem: &Problem) -> String {
@@ -150,7 +154,6 @@ pub(super) fn compare(args: &CompareArgs, out: &mut impl Write) -> Result<()> {
         });
     }
     cases.sort_by(|a, b| b.error().total_cmp(&a.error()));
-    let nothing = || BenchError::Usage("nothing was measured: see --measured".into());
     let worst = cases.first().map(Case::error).ok_or_else(nothing)?;
     let headings = [
         "implementation",

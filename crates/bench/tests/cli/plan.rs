@@ -45,6 +45,7 @@ fn what_does_not_exist_is_an_error() {
             "explain all-gather-matmul --world 0",
             ["--world", "0 is not in 1"],
         ),
+        ("evaluate", ["nothing was measured", "--measured"]),
     ] {
         has(&plan(line, 2).err, &parts);
     }
