@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value, json};
@@ -20,10 +20,13 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 use tracing_subscriber::registry::LookupSpan;
 
+use crate::progress::aside;
+
 /// The file of a rank.
 #[derive(Debug)]
 pub struct Spans {
-    /// `None` once it is complete.
+    path: PathBuf,
+    /// `None` once it is complete, or could not be written.
     out: Mutex<Option<BufWriter<File>>>,
     rank: usize,
     /// The same moment by both clocks.
@@ -51,6 +54,7 @@ impl Spans {
         write!(out, "[\n{process}")?;
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         Ok(Self {
+            path: path.to_owned(),
             out: Mutex::new(Some(out)),
             rank,
             began: (Instant::now(), since.unwrap_or_default()),
@@ -59,10 +63,22 @@ impl Spans {
 
     /// Writes what is left to be written. What is recorded afterwards is lost.
     pub fn finish(&self) {
-        let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(mut out) = out.take() {
-            // A full disk is no reason to end otherwise than without a trace.
-            let _ = out.write_all(b"\n]\n").and_then(|()| out.flush());
+        self.put(|out| out.write_all(b"\n]\n").and_then(|()| out.flush()));
+        *self.locked() = None;
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Option<BufWriter<File>>> {
+        self.out.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes by `put`. A full disk is a warning, and no reason to end otherwise than without a trace.
+    fn put(&self, put: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) {
+        let mut out = self.locked();
+        if let Some(Err(error)) = out.as_mut().map(put) {
+            *out = None;
+            let path = self.path.display();
+            let warning = format!("warning: {path} is incomplete: {error}\n");
+            let _ = aside(|| io::stderr().write_all(warning.as_bytes()));
         }
     }
 
@@ -81,10 +97,7 @@ impl Spans {
         if ph == "i" {
             entry["s"] = "t".into();
         }
-        let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(out) = out.as_mut() {
-            let _ = write!(out, ",\n{entry}");
-        }
+        self.put(|out| write!(out, ",\n{entry}"));
     }
 }
 

@@ -56,6 +56,13 @@ fn a_failed_rank_leaves_a_whole_file_of_spans() {
 }
 
 #[test]
+fn spans_on_a_full_disk_are_incomplete_with_a_warning() {
+    let said = job::say("plan show ringGet --spans /dev/full");
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    has(&said.err, &["warning: /dev/full is incomplete: No space"]);
+}
+
+#[test]
 fn nothing_is_said_unasked_in_a_pipe() {
     let check = |more: &str, level: &str| {
         let line = format!("plan check ringGet --world 2{more}");
