@@ -22,7 +22,7 @@ use crate::{doctor, peers, process, warpweave};
 pub struct Options {
     #[command(flatten)]
     asked: Asked,
-    /// The suite, see --list [default: the main one]
+    /// The suite, see --list; `gemm` has one rank by default [default: the main one]
     #[arg(long)]
     suite: Option<String>,
     /// All suites, one after another, into this folder: their reports, a page of all, and what the machine

@@ -28,7 +28,7 @@ pub struct Asked {
     /// Where to run: all GPUs where there are some, else four host ranks
     #[arg(long, value_enum, default_value_t)]
     pub device: Wanted,
-    /// Number of ranks [default: one per GPU, four on the host; one for the suite `gemm`]
+    /// Number of ranks [default: one per GPU, four on the host]
     #[arg(long, short = 'n')]
     pub ranks: Option<usize>,
 }

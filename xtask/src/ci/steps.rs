@@ -98,7 +98,7 @@ macro_rules! version {
 /// Runs rustc for the workspace's own crates: a cfg that it sets leaves their dependencies as they are.
 const WRAPPER: &str = "RUSTC_WORKSPACE_WRAPPER";
 
-/// The target directory of what is only checked, in the usual one: there its builds find the toolchain, and
+/// The target directory of what is only checked, in the default one: there its builds find the toolchain, and
 /// the device code that other builds have compiled.
 const CHECKED: &str = "target/checked";
 
