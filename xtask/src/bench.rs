@@ -54,6 +54,8 @@ pub struct Options {
 const OF_ONE_RANK: &str = "gemm";
 /// The suite that checks every kernel on small data.
 const FIRST: &str = "quick";
+/// The folder of the short files and tables, in that of `--all`.
+const SUMMARIES: &str = "summaries";
 /// Options for a file that the next suite would write anew.
 const OF_ONE_FILE: [&str; 6] = [
     "--json",
@@ -143,9 +145,14 @@ fn all(options: &Options, place: &Place, folder: &Path) -> Result<()> {
     let (mut failed, mut reports) = (Vec::new(), Vec::new());
     for (suite, file, prepared) in planned {
         eprintln!("==== {suite}");
-        // Of an earlier run.
-        if file.exists() {
-            fs::remove_file(&file)?;
+        let summary = folder.join(SUMMARIES).join(&suite);
+        let of_earlier_run = [
+            &file,
+            &summary.with_extension("json"),
+            &summary.with_extension("md"),
+        ];
+        for path in of_earlier_run.into_iter().filter(|path| path.exists()) {
+            fs::remove_file(path)?;
         }
         match measure(options, prepared) {
             Ok(()) => {}
@@ -191,7 +198,7 @@ fn suites(program: &Path) -> Result<Vec<String>> {
 /// Puts the reports into one page in `folder`, and each into a short file and a table.
 fn page(program: &Path, folder: &Path, mut reports: Vec<PathBuf>) -> Result<()> {
     reports.sort();
-    let summaries = folder.join("summaries");
+    let summaries = folder.join(SUMMARIES);
     fs::create_dir_all(&summaries)?;
     let mut command = Command::new(program);
     command.arg("report").args(reports);
@@ -349,7 +356,7 @@ mod tests {
 "bench --list") printf 'recipes: nine shapes\n  ringPut   a ring\n{FIRST}: small\nlayers: of models\n' ;;
 *"--suite layers"*--shape*--list) exit 2 ;;
 *--list) ;;
-report*) echo "$*" >> {root}/asked; test ! -e {root}/no-page ;;
+report*) (echo "$*"; ls {root}/all/summaries) >> {root}/asked; test ! -e {root}/no-page ;;
 *) while [ "$1" != --suite ]; do shift; done; echo $2 >> {root}/asked
    [ $2 = layers ] && [ {broken} = layers ] && exit 1
    while [ "$1" != --json ]; do shift; done; echo '{{}}' > $2
@@ -368,7 +375,7 @@ esac"#,
         let root = tempfile::tempdir().unwrap();
         let place = bundle(root.path(), broken);
         let folder = root.path().join("all");
-        fs::create_dir(&folder).unwrap();
+        fs::create_dir_all(folder.join("summaries")).unwrap();
         for file in files {
             fs::write(folder.join(file), "old").unwrap();
         }
@@ -400,7 +407,13 @@ esac"#,
         let (end, asked) = measured(
             "layers",
             "",
-            &["layers.json", "recipes.json", "foreign.json"],
+            &[
+                "layers.json",
+                "recipes.json",
+                "foreign.json",
+                "summaries/layers.json",
+                "summaries/layers.md",
+            ],
         );
         let reports = "quick.json recipes.json --out report.html --summaries summaries";
         assert_eq!(asked, format!("quick\nrecipes\nlayers\nreport {reports}\n"));
