@@ -131,8 +131,7 @@ impl<B: ExecuteBackend> Bound<B> {
             self.program
                 .tune(executor, &self.stream, &self.resources().at)?
         };
-        self.program.prepare_again(executor)?;
-        self.scratch = self.program.scratch(&self.backend)?;
+        self.scratch = self.program.prepare_again(executor)?;
         Ok(())
     }
 

@@ -105,25 +105,43 @@ impl<B: ExecuteBackend> Program<B> {
             let &Gemm {
                 problem, provider, ..
             } = gemm;
-            if executor.0.tuned.lock().insert((problem, provider)) {
+            let key = (problem, provider);
+            if !executor.0.tuned.lock().contains(&key) {
                 // SAFETY: the caller's obligation.
                 unsafe { gemms.tune(main, &problem, provider, gemm.operands(at))? };
+                executor.0.tuned.lock().insert(key);
             }
         }
         Ok(())
     }
 
-    /// Prepares the GEMMs anew, with what tuning has chosen by now.
-    pub fn prepare_again(&mut self, executor: &Executor<B>) -> Result<()> {
+    /// Prepares the GEMMs anew, with what tuning has chosen by now, and allocates their scratch memory. After an
+    /// error they are as before.
+    pub fn prepare_again(&mut self, executor: &Executor<B>) -> Result<Option<B::Memory>> {
         let gemms = executor.gemm();
-        for step in &mut self.steps {
-            if let Action::Gemm(gemm) = &mut step.action {
-                let backend = gemms.backend();
-                gemm.plan = backend.prepare_gemm(gemms.handle(), &gemm.problem, gemm.provider)?;
-            }
+        let (backend, handle) = (gemms.backend(), gemms.handle());
+        let again = |gemm: &Gemm<B>| backend.prepare_gemm(handle, &gemm.problem, gemm.provider);
+        let gemms_of = self.steps.iter().filter_map(Step::gemm);
+        let mut plans = gemms_of.map(again).collect::<Result<Vec<_>, _>>()?;
+        self.exchange_plans(&mut plans);
+        let scratch = self.scratch(backend);
+        if scratch.is_err() {
+            self.exchange_plans(&mut plans);
+        }
+        scratch
+    }
+
+    /// Exchanges those of the GEMMs.
+    fn exchange_plans(&mut self, plans: &mut [B::PreparedGemm]) {
+        let steps = self.steps.iter_mut();
+        let gemms = steps.filter_map(|step| match &mut step.action {
+            Action::Gemm(gemm) => Some(gemm),
+            _ => None,
+        });
+        for (gemm, plan) in gemms.zip(plans) {
+            std::mem::swap(&mut gemm.plan, plan);
         }
         self.scratch_of = scratch_of(&self.steps, self.streams.len() + 1);
-        Ok(())
     }
 
     /// Enqueues one call. If only a part of it could be enqueued, the peers' signals for the rest would end
