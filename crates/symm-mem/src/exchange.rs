@@ -79,8 +79,8 @@ pub trait Exchange: Send + Sync {
         drop(watcher);
     }
 
-    /// This rank has waited for a peer by other means until a deadline passed. Its next call then need not wait
-    /// as long again: a rank that stopped costs the others one deadline. Not collective.
+    /// This rank has waited for a peer by other means until a deadline passed. Its next call then need not
+    /// wait as long again: a rank that stopped costs the others one deadline. Not collective.
     fn note_timeout(&self) {}
 
     /// The rank that first left the mark `name`: this one if `leave` is true and none has before. For what a

@@ -330,8 +330,8 @@ impl<B: ExecuteBackend> Prepared<B> {
 
     /// Chooses the fastest algorithm of each GEMM at M = `m` by trying them, with these operands. Overwrites
     /// their outputs, waits for the stream, and is not collective. What [`Schedule`] and M other calls
-    /// have in common takes over the choice, where they are bound later. Graphs that were captured before stay
-    /// as they are.
+    /// have in common takes over the choice, where they are bound later. Graphs that were captured before
+    /// stay as they are.
     ///
     /// # Errors
     /// As [`Prepared::run`]; what the provider reports.

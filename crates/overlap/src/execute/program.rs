@@ -115,8 +115,8 @@ impl<B: ExecuteBackend> Program<B> {
         Ok(())
     }
 
-    /// Prepares the GEMMs anew, with what tuning has chosen by now, and allocates their scratch memory. After an
-    /// error they are as before.
+    /// Prepares the GEMMs anew, with what tuning has chosen by now, and allocates their scratch memory. After
+    /// an error they are as before.
     pub fn prepare_again(&mut self, executor: &Executor<B>) -> Result<Option<B::Memory>> {
         let gemms = executor.gemm();
         let (backend, handle) = (gemms.backend(), gemms.handle());
