@@ -20,7 +20,7 @@ use crate::error::{CommError, Result};
 /// The folder of the files, if set.
 pub const CACHE_DIR: &str = "WARPWEAVE_CACHE_DIR";
 
-/// The largest file that is read, in bytes.
+/// The largest file, in bytes: rank 0 gives it to the others as one value.
 const LARGEST: u64 = 1 << 20;
 
 /// What is kept of a machine, one file each.
@@ -143,15 +143,13 @@ impl Measured {
     /// Saves `text` and returns its path. The previous file stays whole until the new one is.
     ///
     /// # Errors
-    /// [`CommError::NotKept`], as on a full disk.
+    /// [`CommError::NotKept`], as on a full disk, and of more than a MiB, which would not be read.
     pub fn write(&self, figures: Figures, text: &str) -> Result<PathBuf> {
         let path = self.path(figures);
-        let written = fs::create_dir_all(&self.folder).and_then(|()| {
-            replace(&path, |file| {
-                writeln!(file, "{}", self.header())?;
-                file.write_all(text.as_bytes())
-            })
-        });
+        let all = format!("{}\n{text}", self.header());
+        let written = within(all.len() as u64)
+            .and_then(|()| fs::create_dir_all(&self.folder))
+            .and_then(|()| replace(&path, |file| file.write_all(all.as_bytes())));
         match written {
             Ok(()) => Ok(path),
             Err(source) => Err(CommError::NotKept { path, source }),
@@ -177,12 +175,17 @@ fn folder(kind: BackendKind, variable: impl Fn(&str) -> Option<PathBuf>) -> Opti
 }
 
 fn read(path: &Path) -> io::Result<String> {
-    let length = fs::metadata(path)?.len();
-    if length > LARGEST {
-        let why = format!("{length} bytes are too many");
-        return Err(io::Error::new(io::ErrorKind::InvalidData, why));
-    }
+    within(fs::metadata(path)?.len())?;
     fs::read_to_string(path)
+}
+
+fn within(bytes: u64) -> io::Result<()> {
+    if bytes <= LARGEST {
+        return Ok(());
+    }
+    let why =
+        format!("{bytes} bytes, of which {LARGEST} would be read: remove the file to begin anew");
+    Err(io::Error::new(io::ErrorKind::FileTooLarge, why))
 }
 
 /// Writes a temporary file and renames it to `path` once it is on disk.

@@ -70,6 +70,18 @@ fn foreign_and_malformed_files_are_ignored() {
     assert!(costs(&here).is_some(), "and written anew");
 }
 
+/// It would be ignored, and the next write would begin anew.
+#[test]
+fn more_than_is_read_is_not_written() {
+    let folder = Folder::new("large");
+    let here = folder.of(&["A"]);
+    here.write(Figures::Costs, COSTS).unwrap();
+    let much = COSTS.repeat(LARGEST as usize / COSTS.len());
+    let error = here.write(Figures::Costs, &much).unwrap_err().to_string();
+    assert!(error.contains("remove the file"), "{error}");
+    assert_eq!(costs(&here), Some(COSTS.parse().unwrap()));
+}
+
 #[test]
 fn a_failed_write_leaves_what_was_there() {
     let folder = Folder::new("failed");
