@@ -406,10 +406,15 @@ impl Cuda {
 }
 
 /// Waits until all streams of the context are idle, at most [`limit`]. Returns false on timeout, or if that
-/// is unknown because a stream is in a capture that this crate did not begin. A capture itself runs nothing,
-/// and on a lost context nothing runs.
+/// is unknown because a stream is in a capture that this crate did not begin: then memory of the streams
+/// stays, and so does the device, whose own is freed without a limit. A capture itself runs nothing, and on a
+/// lost context nothing runs.
 pub(super) fn wait_idle(cuda: &Cuda) -> bool {
-    are_idle(cuda, |_| {})
+    let idle = are_idle(cuda, |_| {});
+    if !idle {
+        std::mem::forget(cuda.clone());
+    }
+    idle
 }
 
 /// As [`wait_idle`], and the first error of the driver, which counts as idle there.
