@@ -374,6 +374,14 @@ fn a_rank_that_stops_while_the_sockets_are_opened_costs_the_others_one_deadline(
     three(patience, member);
 }
 
+/// What a rank does of `Network::open` until all know where it listens.
+fn give_contact(exchange: &LocalExchange, port: u16) {
+    exchange.addresses().unwrap();
+    agree(exchange, "network.listen", Ok::<_, Error>(())).unwrap();
+    let contact = postcard::to_stdvec(&(port, [0u8; 32])).unwrap();
+    exchange.all_gather("network.contacts", &contact).unwrap();
+}
+
 /// One that has said where it listens, and neither connects nor answers.
 #[test]
 fn a_rank_that_stops_while_a_network_connects_costs_the_others_one_deadline() {
@@ -381,12 +389,8 @@ fn a_rank_that_stops_while_a_network_connects_costs_the_others_one_deadline() {
     let member = |exchange: &LocalExchange, stopped: usize, given_up: &std::sync::Barrier| {
         exchange.barrier("first").unwrap();
         if exchange.rank() == stopped {
-            exchange.addresses().unwrap();
             let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-            let contact = (listener.local_addr().unwrap().port(), [0u8; 32]);
-            agree(exchange, "network.listen", Ok::<_, Error>(())).unwrap();
-            let contact = postcard::to_stdvec(&contact).unwrap();
-            exchange.all_gather("network.contacts", &contact).unwrap();
+            give_contact(exchange, listener.local_addr().unwrap().port());
             given_up.wait();
             return;
         }
@@ -413,13 +417,10 @@ fn a_rank_that_stops_while_a_network_connects_costs_the_others_one_deadline() {
 fn a_rank_that_is_lost_while_a_network_connects_is_named() {
     three(Duration::from_secs(5), |exchange| {
         if exchange.rank() == 0 {
-            exchange.addresses().unwrap();
             let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-            let contact = (listener.local_addr().unwrap().port(), [0u8; 32]);
+            let port = listener.local_addr().unwrap().port();
             drop(listener);
-            agree(exchange, "network.listen", Ok::<_, Error>(())).unwrap();
-            let contact = postcard::to_stdvec(&contact).unwrap();
-            exchange.all_gather("network.contacts", &contact).unwrap();
+            give_contact(exchange, port);
             std::thread::sleep(Duration::from_millis(50));
             exchange.store().abort("on purpose").unwrap();
         } else {
